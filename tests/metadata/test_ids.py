@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bk_core.metadata.layout import Layout
-from bk_core.metadata.tree import ids
 from bk_core.metadata.tree.ids import RESERVED_MAX, IdGenerator
 from tests.kit.memory_store import MemoryCluster, MemoryTree
 
@@ -17,15 +16,13 @@ from tests.kit.memory_store import MemoryCluster, MemoryTree
 class Clock:
     now = 100.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(ids, "time", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def reserved(tree: MemoryTree) -> int:
 
 
 def test_client_that_makes_few_ledgers_reserves_nothing(tree: MemoryTree, clock: Clock) -> None:
-    generator = IdGenerator(tree, "/ledgers")
+    generator = IdGenerator(tree, "/ledgers", clock)
     for number in range(20):
         assert take(generator, 1) == [number]
         assert reserved(tree) == 0
@@ -58,7 +55,7 @@ def test_client_that_makes_few_ledgers_reserves_nothing(tree: MemoryTree, clock:
 
 
 def test_client_that_makes_many_reserves_ids_for_a_quarter_of_a_second(tree: MemoryTree, clock: Clock) -> None:
-    generator, asked = IdGenerator(tree, "/ledgers"), 0
+    generator, asked = IdGenerator(tree, "/ledgers", clock), 0
     write: Any = tree._write
 
     def counted(path: str, *arguments: Any) -> None:
@@ -76,7 +73,7 @@ def test_client_that_makes_many_reserves_ids_for_a_quarter_of_a_second(tree: Mem
 
 
 def test_reserve_is_bounded_at_any_rate(tree: MemoryTree, clock: Clock) -> None:
-    generator = IdGenerator(tree, "/ledgers")
+    generator = IdGenerator(tree, "/ledgers", clock)
     assert take(generator, 5000) == list(range(5000))
     assert 0 < reserved(tree) < RESERVED_MAX
 
@@ -84,6 +81,6 @@ def test_reserve_is_bounded_at_any_rate(tree: MemoryTree, clock: Clock) -> None:
 @pytest.mark.parametrize("layout", [Layout.FLAT, Layout.LONG_HIERARCHICAL])
 def test_ids_are_reserved_in_every_layout(tree: MemoryTree, clock: Clock, layout: Layout) -> None:
     first = 1 << 32 if layout is Layout.LONG_HIERARCHICAL else 0
-    taken = take(IdGenerator(tree, "/ledgers"), 200, layout)
+    taken = take(IdGenerator(tree, "/ledgers", clock), 200, layout)
     assert taken == sorted(set(taken))
     assert taken[0] == first

@@ -295,7 +295,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="reserve-of-a-client-that-makes-few-ledgers",
         path=_IDS,
-        old="since = time.monotonic() - 1.0\n",
+        old="since = self._clock() - 1.0\n",
         new="since = 0.0\n",
         tests=("tests/metadata/test_ids.py::test_client_that_makes_few_ledgers_reserves_nothing",),
         breaks="ids of a quiet cluster have gaps, and nodes lie about for hours",

@@ -20,6 +20,8 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.codec import encode_ledger
+from bk_core.metadata.layout import DEFAULT_ROOT
+from bk_core.metadata.tree.ids import IdGenerator
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
     BookiesRead,
@@ -43,6 +45,7 @@ class SimStore:
         self.scheduler, self.knobs = scheduler, knobs
         self.cluster = MemoryCluster(clock_ms=lambda: int(scheduler.now))
         self.store = MemoryStore(self.cluster)
+        self.store._ids = IdGenerator(self.store.tree, DEFAULT_ROOT, clock=lambda: scheduler.now / 1000)
         self.store.initialize_cluster()
         self.registered: dict[BookieId, None] = {}  # writable ones, in a fixed order
         self.on_write: Callable[[LedgerId, Record | None, str], None] = lambda *_: None

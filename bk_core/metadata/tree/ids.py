@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from bk_core.errors import MetadataError, MetadataUnavailableError, Outcome
@@ -47,11 +48,11 @@ class IdGenerator:
     """Makes ids that nobody else gets, unless ledgers are also created with given ids. Any thread may call.
 
     Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits from then on. A client that began
-    before goes on with ``idgen`` until that says so: its numbers never come twice.
+    before goes on with ``idgen`` until that says so: its numbers never come twice. ``clock`` tells seconds.
     """
 
-    def __init__(self, tree: Tree, root: str) -> None:
-        self._tree, self._root = tree, root
+    def __init__(self, tree: Tree, root: str, clock: Callable[[], float] | None = None) -> None:
+        self._tree, self._root, self._clock = tree, root, clock or time.monotonic
         self._asking = threading.Lock()  # held while the store is asked, at most _TOGETHER_S for others
         self._lock = threading.Lock()  # guards the rest
         self._reserve: deque[NewId] = deque()
@@ -70,7 +71,7 @@ class IdGenerator:
                 made, *more = self._ask(layout, self._wanted())
                 with self._lock:
                     self._reserve.extend(more)
-                    self._taken_at.append(time.monotonic())
+                    self._taken_at.append(self._clock())
             return made
         finally:
             if alone:
@@ -80,13 +81,13 @@ class IdGenerator:
         with self._lock:
             if not self._reserve:
                 return None
-            self._taken_at.append(time.monotonic())
+            self._taken_at.append(self._clock())
             return self._reserve.popleft()
 
     def _wanted(self) -> int:
         """How many ids to ask for: one, unless many were taken in the last second."""
         with self._lock:
-            since = time.monotonic() - 1.0
+            since = self._clock() - 1.0
             return max(1, round(_RESERVED_S * sum(at > since for at in self._taken_at)))
 
     def release(self, made: NewId) -> None:

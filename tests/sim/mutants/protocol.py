@@ -399,9 +399,11 @@ def own_create_is_a_conflict() -> AbstractContextManager[None]:
     """D22: after a lost answer the client meets its own record and takes it for another's."""
     owner = next(kind for kind in Ledgers.__mro__ if "_create_settled" in kind.__dict__)
     settle = owner._create_settled
-    return patched(
-        (owner, "_create_settled", lambda self, path, data, _: settle(self, path, data, lambda found: False))
-    )
+
+    def mutant(self: Any, path: str, data: bytes, _: Any, lost: Any = None) -> None:
+        settle(self, path, data, lambda found: False, lost)
+
+    return patched((owner, "_create_settled", mutant))
 
 
 # --- quorums ---------------------------------------------------------------------------------------------------------
