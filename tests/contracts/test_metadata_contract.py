@@ -124,6 +124,24 @@ def test_creating_a_ledger_together_with_its_id_survives_a_lost_answer(
     assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
 
 
+def test_ledger_that_cannot_be_made_costs_no_second_wait_and_leaves_no_node(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    with pytest.raises(InvalidArgumentError):
+        store.create_ledger(a_ledger(custom_metadata={"big": bytes(1_100_000)}))
+    idgen = f"{metadata_world.root}/idgen"
+    assert tree_of(store).children(idgen) == []
+    hasty = metadata_world.open(timeout_s=0.5)
+    hasty.create_ledger(a_ledger())
+    deleted: list[str] = []
+    tree_of(hasty).delete = deleted.append
+    before_write(hasty, 1, lambda: metadata_world.suspend(hasty))
+    with pytest.raises(MetadataUnavailableError):
+        hasty.create_ledger(a_ledger())
+    assert deleted == [], "the node of the id would be waited for once more"
+    metadata_world.resume(hasty)
+
+
 def test_made_id_skips_a_ledger_whose_id_was_given(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     for taken in (0, 1):
         store.create_ledger(a_ledger(), taken)

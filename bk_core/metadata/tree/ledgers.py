@@ -95,20 +95,19 @@ class Ledgers(Part):
         """Creates the record and deletes the node of its id in one transaction; if that fails, one after the other."""
         path, lost = self._znode_of(made.number), None
         try:
-            if len(data) <= NODE_BYTES_MAX:
-                self._tree.multi([Delete(made.node), Create(path, data)])
-                return
-        except NoNodeError:
-            pass  # of the record's parent, or, after the loss of a session, of the id
-        except NodeExistsError:
-            self._ids.release(made)
-            raise
-        except MetadataUnavailableError as error:
-            lost = first_loss(None, error)
-        try:
+            try:
+                if len(data) <= NODE_BYTES_MAX:
+                    self._tree.multi([Delete(made.node), Create(path, data)])
+                    return
+            except NoNodeError:
+                pass  # of the record's parent, or, after the loss of a session, of the id
+            except MetadataUnavailableError as error:
+                lost = first_loss(None, error)
             self._create_ledger_at(path, data, metadata, lost)
-        finally:
+        except (NodeExistsError, InvalidArgumentError):
             self._ids.release(made)
+            raise  # after another error the store is away: the node goes with the session
+        self._ids.release(made)
 
     def _create_ledger_at(
         self, path: str, data: bytes, metadata: LedgerMetadata, lost: MetadataUnavailableError | None = None
