@@ -193,8 +193,36 @@ def _batch_below_0(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _too_large_a_number(one: Operation, apache: Said, ours: Said) -> bool:
-    """A varint whose tenth byte has more than the one bit that is left."""
-    return apache.wire in ("v3", "silent", "closed") and re.search(rb"[\x80-\xff]{9}[\x02-\x7f]", one.frame) is not None
+    """A varint whose tenth byte has more than the one bit that is left, or a length of which Java takes 32 bits."""
+    large = re.search(rb"[\x80-\xff]{9}[\x02-\x7f]", one.frame) is not None or _has_long_length(one.frame[4:])
+    return apache.wire in ("v3", "silent", "closed") and large
+
+
+def _has_long_length(message: bytes) -> bool:
+    """Whether a field of the message says a length of more than 32 bits."""
+    at, fixed = 0, {1: 8, 5: 4}
+    while at < len(message):
+        tag, at = _varint(message, at)
+        if tag & 7 in fixed:
+            at += fixed[tag & 7]
+            continue
+        number, at = _varint(message, at)
+        if tag & 7 == 2:
+            if number >> 32:
+                return True
+            at += number
+    return False
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number that begins here, and where it ends."""
+    end = at
+    while end < len(message) and message[end] & 0x80:
+        end += 1
+    bits = 0
+    for i in range(at, min(end + 1, len(message))):
+        bits |= (message[i] & 0x7F) << 7 * (i - at)
+    return bits, end + 1
 
 
 RULES: tuple[Rule, ...] = (
@@ -203,7 +231,7 @@ RULES: tuple[Rule, ...] = (
     Rule("an add whose entry has 16 to 31 bytes", _short_entry),
     Rule("an add with a ledger key of other than 20 bytes", _odd_key),
     Rule("a request of v3 without its message", _without_message),
-    Rule("a number of more than 64 bits on v3", _too_large_a_number),
+    Rule("a number or a length that is too long on v3", _too_large_a_number),
     Rule("a read of an id below −1", _read_below_0),
     Rule("an explicit LAC below the one before", _lower_lac),
     Rule("list of entries", _list_without_one),

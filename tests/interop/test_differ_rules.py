@@ -57,6 +57,20 @@ def test_a_list_may_lack_an_entry_only_where_a_page_of_javas_index_begins(
     assert rule.fits(asked, apache, own) is listed
 
 
+@pytest.mark.parametrize(
+    ("message", "listed"),
+    [
+        ("0a06080310011803a2f39ffa0180808080201a0114", True),  # a field of 2^33 bytes
+        ("0a0808031001188080808080202001", False),  # a number of more than 32 bits is no length
+        ("0a06080310011803a2f39ffa01808080800f1a0114", False),
+    ],
+)
+def test_a_length_of_more_than_32_bits_is_one_of_a_field(message: str, listed: bool) -> None:
+    (rule,) = [rule for rule in RULES if "too long" in rule.name]
+    asked = Operation(1, "malformed", 3, bytes(4) + bytes.fromhex(message), None, 7, "")
+    assert rule.fits(asked, Said("v3", Status.ENOLEDGER), Said("closed", None)) is listed
+
+
 def test_an_epoch_is_the_same_each_time_whatever_its_ledgers_are_called() -> None:
     first, again, other = (
         [one for burst in Epoch(3, 5, base).bursts(3_000) for one in operations_of(burst)]
