@@ -71,6 +71,7 @@ class FrameFlag(enum.IntFlag):
 
 # Plain integers, because IntFlag arithmetic costs half a microsecond per frame.
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES = 1, 2, 4, 8, 16
+_NUMBERS = IDS | LACS | LEDGER_LENGTHS
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
 
 RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
@@ -120,8 +121,8 @@ class FrameHeader(NamedTuple):
     @property
     def bytes_per_entry(self) -> int:
         """The column bytes of each entry in the frame, without its length."""
-        flags = self.flags
-        return self.digest_bytes + 8 * (bool(flags & IDS) + bool(flags & LACS) + bool(flags & LEDGER_LENGTHS))
+        numbers = self.flags & _NUMBERS
+        return DIGEST_BYTES[self.digest_type] + (8 * numbers.bit_count() if numbers else 0)
 
 
 class Stripe(NamedTuple):
@@ -198,34 +199,39 @@ def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
         )
     if digest_type >= len(DIGEST_BYTES):
         refuse(f"unknown digest type {digest_type}")
-    header = FrameHeader(kind, flags, digest_type, *fields[6:])
-    if header.size > FRAME_BYTES_MAX:
+    header = _new(FrameHeader, fields[2:5] + fields[6:])
+    if FRAME_HEADER_BYTES + fields[11] + fields[12] > FRAME_BYTES_MAX:
         refuse(f"{header.size} bytes, more than {FRAME_BYTES_MAX}", header)
     if header.ledger_id < 0:
         refuse("negative ledger id", header)
-    if kind == FrameKind.ENTRIES:
+    if kind == _ENTRIES:
         _check_entries_header(header)
     else:
         _check_record_header(header)
     return header
 
 
+_new = tuple.__new__  # a named tuple's own constructor costs more than all of its checks
+_ENTRIES = int(FrameKind.ENTRIES)
+
+
 def _check_entries_header(header: FrameHeader) -> None:
-    flags, count = header.flags, header.count
-    if count == 0 or header.first_entry_id < 0 or header.lac < -1 or header.length_before < -1:
+    _, flags, digest_type, _, first, lac, length_before, count, columns_bytes, payload_bytes, *_ = header
+    if count == 0 or first < 0 or lac < -1 or length_before < -1:
         refuse("no entries, or numbers below their least", header)
     if flags & APACHE_BYTES:
-        if flags & ~IDS != APACHE_BYTES or header.digest_type != DIGEST_NONE or header.length_before != -1:
+        if flags & ~IDS != APACHE_BYTES or digest_type != DIGEST_NONE or length_before != -1:
             refuse("fields that APACHE_BYTES excludes", header)
-    elif header.digest_type == DIGEST_NONE or (header.length_before < 0 and not flags & LEDGER_LENGTHS):
+    elif digest_type == DIGEST_NONE or (length_before < 0 and not flags & LEDGER_LENGTHS):
         refuse("entries without what their digest needs", header)
-    if flags & STRIPED and flags & (IDS | LEDGER_LENGTHS):
-        refuse("STRIPED with ids or ledger lengths", header)
-    span = header.span
-    prefix = STRIPE_BYTES if flags & STRIPED else 0
-    if span < count or header.columns_bytes != prefix + 4 * span + count * header.bytes_per_entry:
-        refuse(f"{header.columns_bytes} bytes of columns for {count} entries", header)
-    if header.first_entry_id + span > I64_MAX or header.length_before + header.payload_bytes > I64_MAX:
+    span, prefix, per_entry = count, 0, header.bytes_per_entry
+    if flags & STRIPED:
+        if flags & (IDS | LEDGER_LENGTHS):
+            refuse("STRIPED with ids or ledger lengths", header)
+        span, prefix = header.span, STRIPE_BYTES
+    if span < count or columns_bytes != prefix + 4 * span + count * per_entry:
+        refuse(f"{columns_bytes} bytes of columns for {count} entries", header)
+    if first + span > I64_MAX or length_before + payload_bytes > I64_MAX:
         refuse("numbers above their greatest", header)
 
 
@@ -253,26 +259,27 @@ def split_frames(buf: Bytes) -> list[tuple[FrameHeader, memoryview]]:
     return frames
 
 
-def check_header(buf: Bytes) -> FrameHeader:
+def check_header(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
     """The header of one whole frame. Raises IntegrityError unless the header CRC is right and the columns make sense.
+    ``parsed`` is what :func:`parse_header` made of the same bytes, where the caller has it.
 
     It does not check the payload: the caller verifies the digests of entries that it takes out.
     """
-    header = parse_header(buf)
+    header = parse_header(buf) if parsed is None else parsed
     view = byte_view(buf)
     if view.nbytes != header.size:
         refuse(f"{view.nbytes} bytes instead of {header.size}", header)
     columns_end = FRAME_HEADER_BYTES + header.columns_bytes
     if crc32c(view[FRAME_HEADER_BYTES:columns_end], crc32c(view[: _CHECKED.size])) != header.header_crc:
         refuse("header checksum differs", header)
-    if header.kind == FrameKind.ENTRIES:
+    if header.kind == _ENTRIES:
         _check_columns(header, view)
     return header
 
 
-def check_frame(buf: Bytes) -> FrameHeader:
+def check_frame(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
     """As :func:`check_header`, and checks the payload's CRC too."""
-    header = check_header(buf)
+    header = check_header(buf, parsed)
     if crc32c(byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]) != header.payload_crc:
         refuse("payload checksum differs", header)
     return header
@@ -388,11 +395,11 @@ class FrameExtent(NamedTuple):
 def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
     """The extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1, −1)."""
     header = parse_header(buf) if header is None else header
-    flags, count, first = header.flags, header.count, header.first_entry_id
-    if header.kind != FrameKind.ENTRIES:
+    kind, flags, _, _, first, carried, _, count, *_ = header
+    if kind != _ENTRIES:
         return FrameExtent(-1, -1, False, 0, -1)
     if not flags & (STRIPED | IDS | LACS):
-        return FrameExtent(first, first + count - 1, True, count, header.lac)
+        return _new(FrameExtent, (first, first + count - 1, True, count, carried))
     columns = columns_of(header, buf)
     last = first + count - 1
     dense = True

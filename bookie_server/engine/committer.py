@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.engine.index_hop import poster
@@ -43,8 +44,7 @@ IDLE_S = 0.05
 """After so long without a commit the log's position is recorded. RULES S3 allows 100 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """The frames of one group commit. ``reserve``: one of them may use the last spare segment. Without frames the
     thread only records the log's position."""
 
@@ -74,8 +74,11 @@ class Committer:
         group_frames_max: int,
         looked_after: Callable[[], None] = lambda: None,
         inline_s: float = INLINE_S,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        self._log, self._loop, self._post = log, loop, poster(loop)
+        """``at_turn_end`` has a call made at the end of the loop's turn; without it that is the next turn."""
+        self._log, self._loop, self._post, self._clock = log, loop, poster(loop), loop.time
+        self._at_turn_end = at_turn_end or loop.call_soon
         self._inline_s, self._took_s = inline_s, _UNTRIED_S
         self._held = False  # somebody uses the log
         self._scheduled = False  # the loop will look at the end of this turn
@@ -85,9 +88,11 @@ class Committer:
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
         self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
         self._frames: deque[tuple[bytes | memoryview, bool]] = deque()
+        self._queued = 0  # bytes of these
         self._copies: deque[_Copies] = deque()
         self._copies_turn = False
-        self._wake = threading.Condition()
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
         self._halted = False  # after a failure, until the loop has heard of it
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="bookie-commit", daemon=True)
@@ -95,13 +100,15 @@ class Committer:
 
     def put(self, frames: Sequence[bytes | memoryview], *, reserve: bool = False) -> None:
         """Queue frames behind all others; ``reserve`` as in :meth:`SegmentLog.append_group`."""
-        with self._wake:
-            self._frames.extend((frame, reserve) for frame in frames)
+        with self._lock:
+            for frame in frames:
+                self._frames.append((frame, reserve))
+                self._queued += len(frame)
             if not self._may_be_inline():
                 self._wake.notify()
             elif not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon(self._commit_inline)
+                self._at_turn_end(self._commit_inline)
 
     def copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> Future[list[Place]]:
         """Write copies of frames that are in the log already. The future gets their new places once they are durable.
@@ -120,6 +127,7 @@ class Committer:
         """Forget the queued frames, as the machine has done. If ``resume``, frames that come from now on are written;
         otherwise nothing is ever written again."""
         with self._wake:
+            self._queued = 0
             self._frames.clear()
             self._halted = not resume
             if not resume:
@@ -141,11 +149,10 @@ class Committer:
             return False
         if self._took_s >= self._inline_s or len(self._frames) > INLINE_FRAMES:
             return False
-        size = sum(len(frame) for frame, _ in self._frames)
-        return size <= INLINE_BYTES and self._log.has_room(size, len(self._frames))
+        return self._queued <= INLINE_BYTES and self._log.has_room(self._queued, len(self._frames))
 
     def _commit_inline(self) -> None:
-        with self._wake:
+        with self._lock:
             self._scheduled = False
             if not self._frames:
                 return
@@ -170,7 +177,7 @@ class Committer:
             self._log.release_full()  # only after the places were told
             self._looked_after()
         finally:
-            self._inline_at = self._loop.time()
+            self._inline_at = self._clock()
             if not self._watched:
                 self._watched = True
                 self._loop.call_later(_LOOK_S, self._look_idle)
@@ -189,7 +196,7 @@ class Committer:
 
     def _let_go(self, *, halted: bool = False, quietly: bool = False) -> None:
         """The log is free. ``quietly``: the thread is woken only if there is work."""
-        with self._wake:
+        with self._lock:
             self._held = False
             self._halted |= halted
             if not quietly or self._frames or self._copies or self._stopping:
@@ -256,7 +263,7 @@ class Committer:
 
     def _append(self, group: _Group) -> list[Place]:
         """Commit a group; the caller holds the log."""
-        began = self._loop.time()
+        began = self._clock()
         try:
             return self._log.append_group(group.frames)
         except DataDirectoryError:
@@ -264,7 +271,7 @@ class Committer:
                 raise
             return self._log.append_group(group.frames, reserve=True)
         finally:
-            self._took_s = max(self._loop.time() - began, _FORGET * self._took_s)
+            self._took_s = max(self._clock() - began, _FORGET * self._took_s)
 
     def _write_copies(self, copies: _Copies) -> None:
         if not copies.done.set_running_or_notify_cancel():
@@ -312,6 +319,7 @@ class Committer:
             if taken and size > self._bytes_max:
                 break
             self._frames.popleft()
+            self._queued -= len(frame)
             taken.append(frame)
             any_reserve |= reserve
         return _Group(taken, any_reserve)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence, Sized
+from typing import Protocol, TypeVar
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
 from bk_core.model import LedgerId
@@ -24,6 +24,8 @@ from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.places import Place
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 StreamEffect = (
     events.SendAcks
@@ -80,6 +82,9 @@ class BookieEngine:
         self._stepping = False
         self._answered: dict[StreamSink, None] | None = None  # by the commit that is told
         self._broken = self._failed = False
+        self._in_burst = False
+        self._at_turn_end: list[Callable[[], None]] = []
+        self._ready: Sized | None = getattr(self._loop, "_ready", None)  # of asyncio's own: what else it is to do
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed, self._on_hint = on_failed, on_hint
         self._on_segment, self._on_no_space = on_segment, on_no_space
@@ -121,6 +126,33 @@ class BookieEngine:
         finally:
             self._stepping = False
 
+    def burst(self, take: Callable[[], T]) -> T:
+        """Run ``take``, which feeds all that a connection received at once. Where the loop has nothing else to do, its
+        turn ends with the burst: what the burst gave to a log is committed here, without another turn."""
+        self._in_burst = True
+        try:
+            return take()
+        finally:
+            self._in_burst = False
+            if self._at_turn_end:
+                self._end_turn()
+
+    def _end_turn(self) -> None:
+        calls, self._at_turn_end = self._at_turn_end, []
+        alone = self._ready is not None and not self._ready
+        for call in calls:
+            if alone:
+                call()
+            else:
+                self._loop.call_soon(call)
+
+    def at_turn_end(self, call: Callable[[], None]) -> None:
+        """Have a call made once the loop has taken all that came in this turn."""
+        if self._in_burst:
+            self._at_turn_end.append(call)
+        else:
+            self._loop.call_soon(call)
+
     @property
     def tells_a_commit(self) -> bool:
         """Whether the streams to which something is delivered now are told to :meth:`~StreamSink.leave` at once."""
@@ -153,6 +185,8 @@ class BookieEngine:
         match effect:
             case events.Commit():
                 self._logs[effect.log].commit(effect)
+            case events.SendAcks():
+                self._deliver(effect, effect.stream)
             case events.ReadFrames() | events.ReadMemberships():
                 self._logs[effect.log].read(effect)
             case events.SetTimer(timer, delay_ms):
@@ -163,20 +197,13 @@ class BookieEngine:
                     handle.cancel()
             case events.LookForDeletion(ledger_ids):
                 self._on_hint(ledger_ids)
+            case events.CloseStream() | events.PauseStream() | events.ResumeStream():
+                self._deliver(effect, effect.stream)
             case _:
-                self._deliver(effect)
+                self._deliver(effect, effect.request[0])
 
-    def _deliver(self, effect: StreamEffect) -> None:
-        match effect:
-            case (
-                events.SendAcks(stream=stream)
-                | events.CloseStream(stream=stream)
-                | events.PauseStream(stream=stream)
-                | events.ResumeStream(stream=stream)
-            ):
-                sink = self._streams.get(stream)
-            case _:
-                sink = self._streams.get(effect.request[0])
+    def _deliver(self, effect: StreamEffect, stream: events.StreamId) -> None:
+        sink = self._streams.get(stream)
         if sink:
             sink.deliver(effect)
             if self._answered is not None:

@@ -50,6 +50,7 @@ class Engine(Protocol):
     def feed(self, event: events.Event) -> None: ...
     def committed(self, number: int, places: Sequence[Place]) -> None: ...
     def commit_failed(self, number: int, error: BookKeeperError) -> None: ...
+    def at_turn_end(self, call: Callable[[], None]) -> None: ...
 
 
 class LogDriver:
@@ -67,8 +68,9 @@ class LogDriver:
         self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
         self._committer = Committer(
-            self._log, loop, self._committed, self._failed, group_bytes_max, group_frames_max, self._maintenance.look
-        )
+            self._log, loop, self._committed, self._failed, group_bytes_max, group_frames_max, self._maintenance.look,
+            at_turn_end=engine.at_turn_end,
+        )  # fmt: skip
         self._maintenance.start()
 
     def commit(self, effect: events.Commit) -> None:

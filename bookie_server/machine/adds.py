@@ -211,11 +211,10 @@ class Adds:
     def _let_go(self, message: memoryview) -> None:
         """Copy the accepted frames if they are less than half of their message, so that they do not keep all of it in
         memory: the bound counts only the frames."""
-        size = memoryview(message.obj).nbytes
-        if self._accepted and 2 * sum(pending.header.size for pending in self._accepted) < size:
-            for pending in self._accepted:
+        accepted, self._accepted = self._accepted, []
+        if accepted and 2 * sum([len(pending.frame) for pending in accepted]) < memoryview(message.obj).nbytes:
+            for pending in accepted:
                 pending.frame = bytes(pending.frame)
-        self._accepted.clear()
 
     def _unknown_session(self, stream: Stream, number: int) -> Session:
         """A session that ends at once. It is remembered, so that it is refused only once."""
@@ -260,7 +259,7 @@ class Adds:
         if flight.refuses():
             return Reason.OVERLOADED, f"{flight.bytes} bytes in {flight.frames} frames wait for a commit"
         try:
-            check_frame(frame)
+            check_frame(frame, header)
             if header.flags & APACHE_BYTES:
                 check_apache(header, frame)
         except IntegrityError as error:

@@ -93,7 +93,9 @@ class BookieMachine:
         self._handlers[type(event)](event)
         self._reads.next_turns()
         self._adds.flush()
-        core.effects += [commit for log in core.logs if (commit := log.take_commit())]
+        for log in core.logs:
+            if log.outgoing:
+                core.effects.append(log.take_commit())
         return core.effects
 
     def _on_closed(self, event: StreamClosed) -> None:

@@ -197,6 +197,8 @@ class Reads:
 
     def next_turns(self) -> None:
         """Let waiting requests run while there is room. If there is none, end a stream that takes nothing."""
+        if not self._waiting and not self._turns.stalled:
+            return
         while self._waiting and (request := self._waiting.take(self._turns.may)):
             request.waiting, request.turn = False, True
             self._turns.take(request.stream)

@@ -307,7 +307,7 @@ class LogQueue:
     different logs never meet.
     """
 
-    __slots__ = ("_outgoing", "_outgoing_reserve", "_parked", "appended", "durable", "number", "queue", "read_only")
+    __slots__ = ("_outgoing_reserve", "_parked", "appended", "durable", "number", "outgoing", "queue", "read_only")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -315,26 +315,24 @@ class LogQueue:
         self.appended = 0  # sequence number of the last frame given to the log
         self.durable = 0  # and of the last durable one; appended − durable == len(queue)
         self.read_only = False  # no normal adds: the remaining room is for fences and recovery
-        self._outgoing: list[Pending] = []  # frames of this step's Commit
+        self.outgoing: list[Pending] = []  # frames of this step's Commit
         self._outgoing_reserve = False  # one of them may use the reserved space
         self._parked: dict[int, list[RequestId]] = {}  # requests that wait for a sequence number to be durable
 
     def enqueue(self, pending: Pending) -> int:
         """Queue a frame for the log, behind all others; returns its sequence number."""
         self.queue.append(pending)
-        self._outgoing.append(pending)
+        self.outgoing.append(pending)
         session = pending.session
         self._outgoing_reserve |= session.recover if session else pending.header.kind not in _NO_RESERVE
         self.appended += 1
         return self.appended
 
-    def take_commit(self) -> Commit | None:
-        """The effect for all frames enqueued since the last call."""
-        if not self._outgoing:
-            return None
-        frames = tuple(pending.frame for pending in self._outgoing)
+    def take_commit(self) -> Commit:
+        """The effect for all frames enqueued since the last call, of which there are some."""
+        frames = tuple([pending.frame for pending in self.outgoing])
         commit = Commit(frames, self._outgoing_reserve, self.number)
-        self._outgoing.clear()
+        self.outgoing.clear()
         self._outgoing_reserve = False
         return commit
 
@@ -347,7 +345,7 @@ class LogQueue:
         """Drop the queue, because none of it will ever be durable; returns the dropped frames."""
         dropped = list(self.queue)
         self.queue.clear()
-        self._outgoing.clear()
+        self.outgoing.clear()
         self._outgoing_reserve = False
         self.durable = self.appended
         return dropped

@@ -68,7 +68,7 @@ class FairQueue(Generic[T]):
         return thing
 
     def __bool__(self) -> bool:
-        return any(self._lines)
+        return bool(self._lines[0] or self._lines[1])
 
     def streams(self) -> Iterator[StreamId]:
         """The streams that have something in the queue."""
@@ -78,7 +78,7 @@ class FairQueue(Generic[T]):
 class Turns:
     """Room for parts of answers. A turn is one part that is being planned, read or sent."""
 
-    __slots__ = ("_active", "_bytes", "_ending", "_limits", "_of_stream", "_parts", "_sizes", "_stalled", "_unread_max")
+    __slots__ = ("_active", "_bytes", "_ending", "_limits", "_of_stream", "_parts", "_sizes", "_unread_max", "stalled")
 
     def __init__(self, limits: MachineLimits, logs: int) -> None:
         self._limits = limits
@@ -88,7 +88,7 @@ class Turns:
         self._of_stream: dict[StreamId, int] = {}
         self._bytes = 0  # of parts in the driver's hands
         self._sizes: dict[RequestId, deque[int]] = {}  # sizes of those parts, also of ended requests
-        self._stalled: dict[StreamId, None] = {}  # streams that take nothing, the longest stalled first
+        self.stalled: dict[StreamId, None] = {}  # streams that take nothing, the longest stalled first
         self._ending: StreamId | None = None  # the stalled stream that was told to end
 
     def may(self, stream: StreamId | None, urgent: bool) -> bool:
@@ -134,13 +134,13 @@ class Turns:
         self._parts -= 1
         if not sizes:
             del self._sizes[request]
-        self._stalled.pop(request[0], None)
+        self.stalled.pop(request[0], None)
         self.give_back(request[0])
         return True
 
     def close(self, stream: StreamId) -> None:
         """The stream is gone, and with it the parts that were to be sent on it."""
-        self._stalled.pop(stream, None)
+        self.stalled.pop(stream, None)
         if self._ending == stream:
             self._ending = None
         for request in [request for request in self._sizes if request[0] == stream]:
@@ -150,15 +150,15 @@ class Turns:
     def stall(self, stream: StreamId) -> None:
         """For a while the client of this stream has taken nothing of its answers."""
         if stream in self._of_stream:
-            self._stalled[stream] = None
+            self.stalled[stream] = None
 
     def to_end(self, waiting: Iterable[StreamId]) -> StreamId | None:
         """The stalled stream to end now, because a waiting stream has no room at all. One at a time; None if there is
         none."""
-        if self._ending is not None or not self._stalled or not self._is_full(False):
+        if self._ending is not None or not self.stalled or not self._is_full(False):
             return None
         if all(stream in self._of_stream for stream in waiting):
             return None
-        stream = self._ending = next(iter(self._stalled))
-        del self._stalled[stream]
+        stream = self._ending = next(iter(self.stalled))
+        del self.stalled[stream]
         return stream

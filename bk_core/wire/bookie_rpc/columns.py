@@ -78,8 +78,18 @@ def varint_width(value: int) -> int:
     return VARINT_BYTES_MAX if value < 0 else max(1, (value.bit_length() + 6) // 7)
 
 
+def only(values: Ints) -> int:
+    """The number, or the one number of an array of one."""
+    return values if isinstance(values, int) else int(values[0])
+
+
+_SHORT = tuple(bytes((value,)) for value in range(0x80))
+
+
 def encode_varint(value: int) -> bytes:
     """The varint of one number of 64 bits, signed or unsigned."""
+    if 0 <= value < 0x80:
+        return _SHORT[value]
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:

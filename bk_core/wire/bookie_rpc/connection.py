@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,11 +54,12 @@ class RequestReader:
         what is wrong is ``fault``, or the status of one request."""
         buffer = memoryview(received)
         if _is_one_frame(buffer, self._limit):
-            rows, read_one = empty_rows(1, REQUEST_ROWS), v3.read_request if self.version == 3 else v2.read_request
-            with contextlib.suppress(RemoteProtocolError):  # it is read again, to turn to version 2 or end all
-                other = read_one(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, rows[:, 0])
-                one = other if other is not None else _REQUESTS[int(rows[KIND, 0])](buffer, rows)
-                return Burst([one], len(buffer))
+            row, read_one = [0] * REQUEST_ROWS, v3.read_request if self.version == 3 else v2.read_request
+            try:
+                other = read_one(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, row)
+                return Burst([_REQUESTS[row[KIND]](buffer, row) if other is None else other], len(buffer))
+            except RemoteProtocolError:
+                pass  # it is read again, to turn to version 2 or end all
         cut = frames(buffer, self._limit)
         rows = empty_rows(cut.offsets.size, REQUEST_ROWS)
         given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
@@ -92,11 +92,12 @@ class AnswerReader:
         after a ``fault`` nothing that this bookie says counts any more, and what it has not answered is UNKNOWN."""
         buffer = memoryview(received)
         if self.version == 3 and _is_one_frame(buffer, self._limit):
-            rows = empty_rows(1, ANSWER_ROWS)
-            with contextlib.suppress(RemoteProtocolError):
-                other = v3.read_answer(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, rows[:, 0])
-                one = other if other is not None else _ANSWERS[int(rows[KIND, 0])](buffer, rows)
-                return Replies([one], len(buffer))
+            row = [0] * ANSWER_ROWS
+            try:
+                other = v3.read_answer(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, row)
+                return Replies([_ANSWERS[row[KIND]](buffer, row) if other is None else other], len(buffer))
+            except RemoteProtocolError:
+                pass  # it is read again, to say what is wrong
         cut = frames(buffer, self._limit)
         rows = empty_rows(cut.offsets.size, ANSWER_ROWS)
         given = CutFrames(buffer, cut.offsets, cut.lengths, rows)

@@ -3,7 +3,8 @@
 message. Both versions of the protocol give the same.
 
 A run is a matrix of int64 with a row for each field and a column for each frame, over the buffer that was received.
-Positions in it are positions in that buffer. A run is a view: the buffer must not change while it is used.
+Positions in it are positions in that buffer. A run is a view: the buffer must not change while it is used. The one
+column of a frame that came alone is a list of numbers, and becomes an array only for who asks for one.
 """
 
 from __future__ import annotations
@@ -37,17 +38,29 @@ STATUS, MAX_LAC, LAC_TIME = range(7, 10)
 REQUEST_ROWS, ANSWER_ROWS = 12, 10
 
 
+Column: TypeAlias = I64 | list[int]
+"""One frame: a column of the matrix, or the numbers alone."""
+
+
 class Run:
-    """Fields that all runs have. Each is an array of one item a frame, int64 unless said otherwise."""
+    """Fields that all runs have. Each is an array of one item a frame, int64 unless said otherwise. ``alone`` are the
+    numbers of a frame that came alone, by the names of the rows; else None."""
 
-    __slots__ = ("_rows", "buffer")
+    __slots__ = ("_matrix", "alone", "buffer")
 
-    def __init__(self, buffer: memoryview, rows: I64) -> None:
+    def __init__(self, buffer: memoryview, rows: I64 | list[int]) -> None:
         self.buffer = buffer
-        self._rows = rows
+        self.alone = rows if isinstance(rows, list) else None
+        self._matrix = None if isinstance(rows, list) else rows
 
     def __len__(self) -> int:
-        return int(self._rows.shape[1])
+        return 1 if self._matrix is None else int(self._matrix.shape[1])
+
+    @property
+    def _rows(self) -> I64:
+        if self._matrix is None:
+            self._matrix = np.array(self.alone, dtype=np.int64).reshape(-1, 1)
+        return self._matrix
 
     def _column(self, row: int) -> I64:
         found: I64 = self._rows[row]
@@ -286,7 +299,7 @@ Found: TypeAlias = tuple[list[T], RemoteProtocolError | None, int]
 """What reading frames gave: the items of those of kind OTHER, in order, and, if a frame cannot be read, what is wrong
 with it and its number, else the number of all frames. Columns from that number on mean nothing."""
 
-ReadOne: TypeAlias = Callable[[memoryview, int, int, I64], T | None]
+ReadOne: TypeAlias = Callable[[memoryview, int, int, Column], T | None]
 """Reads one frame: its content, where that begins in the buffer, its number, its column of the matrix, which is zero
 but for FRAME. Fills the column and returns None, or returns an item. Raises RemoteProtocolError for what cannot be
 read."""

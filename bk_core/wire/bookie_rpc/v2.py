@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import LEDGER_KEY_BYTES
 from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
-from bk_core.wire.bookie_rpc.columns import U8, Ints, Rows, column, gather
+from bk_core.wire.bookie_rpc.columns import U8, Ints, Rows, column, gather, only
 from bk_core.wire.bookie_rpc.frames import I64, LENGTH_BYTES, Buffer, frames
 from bk_core.wire.bookie_rpc.runs import (
     ABSENT,
@@ -41,6 +41,7 @@ from bk_core.wire.bookie_rpc.runs import (
     Answer,
     BatchAnswer,
     BatchRead,
+    Column,
     CutFrames,
     Found,
     Single,
@@ -62,6 +63,7 @@ _ANSWER_BYTES = 24
 _IDS = struct.Struct(">qq")
 _BATCH = struct.Struct(">qqqiq")
 _ANSWER = struct.Struct(">Iiqq")
+_FRAMED_ANSWER = struct.Struct(">IIiqq")
 _BATCH_ANSWER = struct.Struct(">Iiqqq")
 
 
@@ -116,7 +118,7 @@ def _chosen(adds: np.ndarray[Any, np.dtype[np.bool_]], heads: U8, of_add: int, o
     return np.where(adds, column(heads, of_add, ">i8"), column(heads, of_read, ">i8"))
 
 
-def read_request(data: memoryview, begin: int, frame: int, row: I64) -> Single | BatchRead | None:
+def read_request(data: memoryview, begin: int, frame: int, row: Column) -> Single | BatchRead | None:
     """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`). Raises RemoteProtocolError for one at which
     Apache's bookies close the connection."""
     if len(data) < _HEADER_BYTES:
@@ -142,7 +144,7 @@ def read_request(data: memoryview, begin: int, frame: int, row: I64) -> Single |
     raise RemoteProtocolError("an operation that version 2 does not have", value=f"{operation}, version {version}")
 
 
-def _read_add(data: memoryview, begin: int, frame: int, row: I64, head: tuple[int, int, Status]) -> Single | None:
+def _read_add(data: memoryview, begin: int, frame: int, row: Column, head: tuple[int, int, Status]) -> Single | None:
     version, flags, status = head
     if len(data) < _ADD_BYTES_MIN:
         raise _too_short("an add", len(data))
@@ -159,7 +161,7 @@ def _read_add(data: memoryview, begin: int, frame: int, row: I64, head: tuple[in
     return None
 
 
-def _read_read(data: memoryview, frame: int, row: I64, head: tuple[int, int, Status]) -> Single | None:
+def _read_read(data: memoryview, frame: int, row: Column, head: tuple[int, int, Status]) -> Single | None:
     version, flags, status = head
     if len(data) < _READ_BYTES:
         raise _too_short("a read", len(data))
@@ -232,7 +234,7 @@ def read_answers_of(cut: CutFrames) -> Found[Answer | BatchAnswer]:
     return read_singly(cut, np.flatnonzero(~(adds | reads)).tolist(), _read_answer)
 
 
-def _read_answer(data: memoryview, begin: int, frame: int, row: I64) -> Answer | BatchAnswer | None:
+def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> Answer | BatchAnswer | None:
     """One answer. Raises RemoteProtocolError for what Java's client closes the connection at."""
     if len(data) < _HEADER_BYTES:
         raise _too_short("an answer", len(data))
@@ -319,6 +321,11 @@ def add_answers(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0
     return _answers(ADDENTRY, txns, ledger_ids, entry_ids, statuses)
 
 
+def add_answer(txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
+    """As in ``v3``."""
+    return _answer(ADDENTRY, txn, ledger_id, entry_id, status)
+
+
 def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
     """As in ``v3``."""
     return _answers(READENTRY, txns, ledger_ids, entry_ids, statuses)
@@ -369,13 +376,15 @@ def refusal(asked: Single | BatchRead) -> bytes:
 def _answers(operation: int, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
     count = entry_ids.size
     if count == 1:
-        version, ledger_id, entry_id, status = (
-            values if isinstance(values, int) else int(values[0]) for values in (txns, ledger_ids, entry_ids, statuses)
-        )
-        word = int.from_bytes(_word(version, operation, 0), "big")
-        return _framed(_ANSWER.pack(word, int(to_v2(status)), ledger_id, entry_id))
+        return _answer(operation, *map(only, (txns, ledger_ids, entry_ids, statuses)))
     pieces = [_words(operation, txns, count), _codes(statuses, count), _i64(ledger_ids, count)]
     return Rows(count, [_ANSWER_BYTES.to_bytes(LENGTH_BYTES, "big"), *pieces, _i64(entry_ids, count)]).joined()
+
+
+def _answer(operation: int, version: int, ledger_id: int, entry_id: int, status: int) -> bytes:
+    """As :func:`_answers` makes it, without arrays of one."""
+    word = version << 24 | operation << 16 if version else operation
+    return _FRAMED_ANSWER.pack(_ANSWER_BYTES, word, int(to_v2(status)) if status else 0, ledger_id, entry_id)
 
 
 def _framed(packet: bytes) -> bytes:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
-from bk_core.wire.bookie_rpc.columns import Ints, Piece, Rows, encode_varint, varint, width_of
+from bk_core.wire.bookie_rpc.columns import Ints, Piece, Rows, encode_varint, only, varint, width_of
 from bk_core.wire.bookie_rpc.frames import I64, LENGTH_BYTES, Buffer
 from bk_core.wire.bookie_rpc.layouts import Grammar
 from bk_core.wire.bookie_rpc.runs import (
@@ -35,6 +35,7 @@ from bk_core.wire.bookie_rpc.runs import (
     TXN,
     WRITE_FLAGS,
     Answer,
+    Column,
     Single,
 )
 from bk_core.wire.bookie_rpc.status import Status
@@ -48,6 +49,11 @@ HIGH_PRIORITY = 100
 
 _READ_TAG, _ADD_TAG = b"\xa2\x06", b"\xaa\x06"
 _LEDGER_FIELD, _ENTRY_FIELD = 1, 2
+
+_ANSWER_HEADS: dict[int, bytes] = {
+    operation: bytes((0x0A, *b"%c", 0x08, pb.VERSION_THREE, 0x10, operation, 0x18, *b"%b", 0x10, *b"%b"))
+    for operation in (int(pb.ADD_ENTRY), int(pb.READ_ENTRY))
+}
 
 REQUESTS = {
     ADD: Grammar(_ADD_TAG, {1: LEDGER, 2: ENTRY}, entry=4, key=3, key_at=KEY_AT),
@@ -136,7 +142,7 @@ def _parsed(kind: type[pb.Request] | type[pb.Response], data: bytes) -> pb.Reque
     return message
 
 
-def read_request(content: memoryview, begin: int, frame: int, column: I64) -> Single | None:
+def read_request(content: memoryview, begin: int, frame: int, column: Column) -> Single | None:
     """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     asked = _parsed(pb.Request, data)
@@ -175,7 +181,7 @@ def read_request(content: memoryview, begin: int, frame: int, column: I64) -> Si
     return None
 
 
-def read_answer(content: memoryview, begin: int, frame: int, column: I64) -> Answer | None:
+def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> Answer | None:
     """Reads one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     told = _parsed(pb.Response, data)
@@ -261,6 +267,11 @@ def add_answers(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0
     return _plain_answers(pb.ADD_ENTRY, _ADD_TAG, txns, ledger_ids, entry_ids, statuses)
 
 
+def add_answer(txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
+    """As :func:`add_answers`, for one add."""
+    return _plain_answer(pb.ADD_ENTRY, _ADD_TAG, txn, ledger_id, entry_id, status)
+
+
 def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
     """Answers to reads that found nothing, one for each entry id, as one piece."""
     return _plain_answers(pb.READ_ENTRY, _READ_TAG, txns, ledger_ids, entry_ids, statuses)
@@ -302,24 +313,19 @@ def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, ent
     if not entry_ids.size:
         return b""
     if entry_ids.size == 1:
-        return _plain_answer(operation, tag, *map(_only, (txns, ledger_ids, entry_ids, statuses)))
+        return _plain_answer(operation, tag, *map(only, (txns, ledger_ids, entry_ids, statuses)))
     status = varint(statuses)
     head = [*_header(operation, txns, 0), b"\x10", status]
     fields: list[Piece] = [b"\x08", status, b"\x10", varint(ledger_ids), b"\x18", varint(entry_ids)]
     return _message(entry_ids.size, head, tag, fields)
 
 
-def _only(values: Ints) -> int:
-    """The one number of an answer that stands alone."""
-    return values if isinstance(values, int) else int(values[0])
-
-
 def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
     """As :func:`_plain_answers` makes it, without arrays of one."""
     number, code = encode_varint(txn), encode_varint(status)
-    inner = b"".join((b"\x08", code, b"\x10", encode_varint(ledger_id), b"\x18", encode_varint(entry_id)))
-    head = bytes((0x0A, 5 + len(number), 0x08, pb.VERSION_THREE, 0x10, operation, 0x18))
-    content = b"".join((head, number, b"\x10", code, tag, encode_varint(len(inner)), inner))
+    inner = b"\x08%b\x10%b\x18%b" % (code, encode_varint(ledger_id), encode_varint(entry_id))
+    head = _ANSWER_HEADS[operation] % (5 + len(number), number, code)
+    content = b"%b%b%c%b" % (head, tag, len(inner), inner)  # of three varints: its length is one byte
     return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 

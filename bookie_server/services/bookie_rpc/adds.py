@@ -24,7 +24,7 @@ from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import I64
-from bk_core.wire.bookie_rpc.runs import BODY_AT, BODY_BYTES, ENTRY, KEY_AT, KEY_BYTES, LEDGER, RECOVERY, AddRun
+from bk_core.wire.bookie_rpc.runs import BODY_AT, BODY_BYTES, ENTRY, KEY_AT, KEY_BYTES, LEDGER, RECOVERY, TXN, AddRun
 from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events
@@ -38,12 +38,19 @@ Key: TypeAlias = tuple[LedgerId, bool, bytes]
 
 
 class Sent(NamedTuple):
-    """A frame that was given to the machine, and what answers its entries: columns of one item an entry."""
+    """A frame that was given to the machine, and what answers its entries: columns of one item an entry, or the numbers
+    of the only one."""
 
     frame: bytearray
-    txns: U64
-    ids: I64
+    txns: U64 | int
+    ids: I64 | int
     wire: ModuleType
+
+    def columns(self) -> tuple[U64, I64]:
+        """``txns`` and ``ids`` as columns."""
+        if isinstance(self.txns, int) or isinstance(self.ids, int):
+            return np.array([self.txns], dtype=np.int64).view(np.uint64), np.array([self.ids], dtype=np.int64)
+        return self.txns, self.ids
 
 
 class Wait:
@@ -81,8 +88,8 @@ class Adds:
 
     def take(self, run: AddRun, wire: ModuleType) -> None:
         """Adds of one burst, in order."""
-        if len(run) == 1:
-            self._take_one(run, wire)
+        if run.alone is not None:
+            self._take_one(run.alone, run.buffer, wire)
             return
         bodies = run.bodies()
         headers, ids = bodies.headers(), run.entry_ids
@@ -110,21 +117,20 @@ class Adds:
                 self._offer(session, headers[at], part, run.txns[at], wire, message)
         self._hand_over(message)
 
-    def _take_one(self, run: AddRun, wire: ModuleType) -> None:
+    def _take_one(self, row: Sequence[int], buffer: memoryview, wire: ModuleType) -> None:
         """The same for one add, without numpy's fixed cost: who waits for each add sends one at a time."""
-        (row,) = run.rows()
         ledger_id, entry_id, key_at, size = row[LEDGER], row[ENTRY], row[KEY_AT], row[KEY_BYTES]
-        txns, ids, status = run.txns.copy(), run.entry_ids.copy(), Status.EBADREQ
+        status = Status.EBADREQ
         if size == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
-            session = self._session((ledger_id, bool(row[RECOVERY]), bytes(run.buffer[key_at : key_at + size])))
-            body = run.buffer[row[BODY_AT] : row[BODY_AT] + row[BODY_BYTES]]
+            session = self._session((ledger_id, bool(row[RECOVERY]), bytes(buffer[key_at : key_at + size])))
+            body = buffer[row[BODY_AT] : row[BODY_AT] + row[BODY_BYTES]]
             frame = frame_of_one(ledger_id, entry_id, body, session.number)
             if frame is not None and session.alive:
-                session.pending.append(Sent(frame, txns, ids, wire))
-                self._hand_over([frame])
+                session.pending.append(Sent(frame, row[TXN], entry_id, wire))
+                self._feed(events.FramesArrived(self._stream, memoryview(frame).toreadonly()))
                 return
             status = refused_add(session.refused) if frame is not None else status
-        self._send(wire.add_answers(txns, ledger_id, ids, int(status)))
+        self._send(wire.add_answer(row[TXN], ledger_id, entry_id, int(status)))
 
     def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
         """Call ``answer`` once all adds of the ledger that came before are answered."""
@@ -239,11 +245,12 @@ class Adds:
         is named, and offer the rest anew, and all frames behind it."""
         first, message = session.pending.popleft(), list[bytearray]()
         assert isinstance(first, Sent)
-        bad = np.isin(first.ids, np.array(differing, dtype=np.int64)) if differing else np.ones(first.ids.size, bool)
-        refused = first._replace(txns=first.txns[bad], ids=first.ids[bad])
+        txns, ids = first.columns()
+        bad = np.isin(ids, np.array(differing, dtype=np.int64)) if differing else np.ones(ids.size, bool)
+        refused = first._replace(txns=txns[bad], ids=ids[bad])
         self._answer([(refused, session.key[0])], Status.EBADREQ)
         rest = [] if bad.all() else [(first, np.flatnonzero(~bad))]
-        rest += [(each, np.arange(each.ids.size)) for each in session.pending if isinstance(each, Sent)]
+        rest += [(each, np.arange(each.columns()[1].size)) for each in session.pending if isinstance(each, Sent)]
         again = self._session(session.key) if rest else session
         for each, at in rest:
             self._offer_stored(again, each, at, message)
@@ -256,20 +263,21 @@ class Adds:
         lengths = columns_of(header, sent.frame).lengths.astype(np.int64)
         payload = memoryview(sent.frame)[FRAME_HEADER_BYTES + header.columns_bytes :]
         bodies = Bodies(payload, (lengths.cumsum() - lengths)[at], lengths[at])
-        self._offer(session, bodies.headers(), bodies, sent.txns[at], sent.wire, message)
+        self._offer(session, bodies.headers(), bodies, sent.columns()[0][at], sent.wire, message)
 
     def _answer(self, sent: Sequence[tuple[Sent, LedgerId]], status: Status) -> None:
         """Answer all adds of some frames."""
         if len(sent) == 1:
-            [(one, ledger_id)] = sent
-            self._send(one.wire.add_answers(one.txns, ledger_id, one.ids, int(status)))
+            one, ledger_id = sent[0]
+            answer = one.wire.add_answer if isinstance(one.ids, int) else one.wire.add_answers
+            self._send(answer(one.txns, ledger_id, one.ids, int(status)))
             return
         for wire in dict.fromkeys(each.wire for each, _ in sent):
             of_wire = [(each, ledger_id) for each, ledger_id in sent if each.wire is wire]
-            counts = [each.ids.size for each, _ in of_wire]
+            columns = [each.columns() for each, _ in of_wire]
+            counts = [ids.size for _, ids in columns]
             ledgers = np.repeat(np.array([ledger_id for _, ledger_id in of_wire], dtype=np.int64), counts)
-            txns = np.concatenate([each.txns for each, _ in of_wire])
-            ids = np.concatenate([each.ids for each, _ in of_wire])
+            txns, ids = (np.concatenate(column) for column in zip(*columns, strict=True))
             self._send(wire.add_answers(txns, ledgers, ids, int(status)))
 
 

@@ -161,9 +161,10 @@ class Connection:
     def message_left(self) -> None:
         """The last message was taken by the socket, which takes more."""
         self._stalled = False
-        leaving, self._leaving = self._leaving, []
-        for request in leaving:
-            self._engine.feed(events.PartSent(request))
+        if self._leaving:
+            leaving, self._leaving = self._leaving, []
+            for request in leaving:
+                self._engine.feed(events.PartSent(request))
 
     def stall(self) -> None:
         """The client has taken nothing for a while."""
@@ -356,7 +357,8 @@ class Connection:
         if not self._out:
             self._wake()
         self._out.append((buffer, request, counted))
-        self._count(len(buffer) if counted else 0)
+        if counted:
+            self._count(len(buffer))
 
     def _count(self, size: int) -> None:
         self._answer_bytes += size
@@ -364,7 +366,8 @@ class Connection:
 
     def _pop(self) -> Buffer:
         buffer, request, counted = self._out.popleft()
-        self._count(-len(buffer) if counted else 0)
+        if counted:
+            self._count(-len(buffer))
         if request is not None:
             self._leaving.append(request)
         return buffer

@@ -110,7 +110,7 @@ class _Peer(asyncio.BufferedProtocol):
         connection, full = self.connection, self._have + count == len(self._buffer)
         self._have += count
         try:
-            used = connection.receive(memoryview(self._buffer)[: self._have])
+            used = self._engine.burst(self._receive)
         except Exception as error:
             logger.exception("connection %d ends by an exception", connection.stream)
             connection.cut(f"the bookie failed on this connection: {error!r}")
@@ -121,7 +121,13 @@ class _Peer(asyncio.BufferedProtocol):
         connection.reading_since = self._loop.time() if self._have else math.inf
         if connection.taken:
             self._timers.stop("hello")
-        self._flush()
+        if connection.has_answers or connection.closing:
+            self._flush()
+        else:
+            self._flow()
+
+    def _receive(self) -> int:
+        return self.connection.receive(memoryview(self._buffer)[: self._have])
 
     def eof_received(self) -> bool:
         self.connection.close("the client is done")
@@ -144,6 +150,9 @@ class _Peer(asyncio.BufferedProtocol):
     def _keep(self, used: int, full: bool) -> None:
         """Keep what is behind ``used``, in a buffer with room: larger if the burst filled it, small again when idle."""
         rest, size = self._have - used, len(self._buffer)
+        if not rest and size == BUFFER_BYTES_MIN and not full:
+            self._have = 0
+            return
         wanted = size
         if rest == size or (full and size < BUFFER_BYTES_MAX):
             wanted = min(2 * size, FRAME_BYTES_MAX)
@@ -173,8 +182,12 @@ class _Peer(asyncio.BufferedProtocol):
         if connection.was_cut:
             self._transport.abort()
             return
-        while self._writable and not self._transport.is_closing() and (message := connection.next_message()):
-            self._transport.writelines(message)
+        while self._writable and connection.has_answers and not self._transport.is_closing():
+            message = connection.next_message()
+            if len(message) == 1:
+                self._transport.write(message[0])
+            else:
+                self._transport.writelines(message)
             connection.message_left()
         if connection.closing and not self._transport.is_closing() and not connection.has_answers:
             self._timers.start("end", GRACE_S, lambda: connection.cut("the client takes nothing"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bk_core.entries.digest import crc32c
 from bk_core.errors import IntegrityError
@@ -46,8 +47,7 @@ class SegmentHeader:
     bookie_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHeader:
+class GroupHeader(NamedTuple):
     """The first 64 bytes of a group. ``frames`` 0: an idle group that only records the position (RULES S3)."""
 
     generation: int
@@ -89,11 +89,7 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 
 
 def encode_group_header(header: GroupHeader, incarnation: bytes) -> bytes:
-    fields = (
-        GROUP_MAGIC, header.generation, header.number, header.group_bytes, header.frames, header.offset, header.durable,
-        0, 0,
-    )  # fmt: skip
-    body = _GROUP.pack(*fields, 0, 0)[:56]
+    body = _GROUP.pack(GROUP_MAGIC, *header, 0, 0, 0, 0)[:56]
     return body + _U32.pack(crc32c(body, crc32c(incarnation))) + bytes(4)
 
 

@@ -128,7 +128,7 @@ class Files:
     def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
         """Write all of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwritev`` unless it
         is cut short."""
-        done = 0
+        done = self._write_some(handle, buffer, offset)
         while done < len(buffer):
             done += self._write_some(handle, buffer[done:], offset + done)
 

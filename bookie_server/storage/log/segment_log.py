@@ -194,7 +194,7 @@ class SegmentLog:
         active = self._active
         position = active.position if active else self._segment_bytes
         plan = plan_groups(frames, position=position, segment_bytes=self._segment_bytes)
-        rolls = sum(group.new_segment for group in plan)
+        rolls = sum([group.new_segment for group in plan])
         if rolls and active is not None and not reserve:
             self._check_backlog()
             self.pool.ensure(rolls + SPARES_RESERVED)
@@ -206,7 +206,7 @@ class SegmentLog:
                 self._roll()
             places += self._commit(group)
         self.stats.frames += len(places)
-        self.stats.frame_bytes += sum(place.size for place in places)
+        self.stats.frame_bytes += sum([place.size for place in places])
         self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
 
@@ -236,10 +236,9 @@ class SegmentLog:
         of a frame before it hears that the frame's segment is sealed. Each group does this for those before it. Nothing
         is released before a segment is begun, because a start that finds every segment sealed takes the newest one for
         lost."""
-        if self._active is None:
-            return
-        self.seal_jobs.extend(self._full)
-        self._full.clear()
+        if self._full and self._active is not None:
+            self.seal_jobs.extend(self._full)
+            self._full.clear()
 
     def seal_later(self, job: SealJob) -> None:
         """Seal this segment later: the start found no room for its ``.idx``, and the index knows it as unsealed."""

@@ -302,10 +302,18 @@ def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(
     told(tmp_path / "d", story, frames_max=1)
 
 
+class OfTheLoop(bytes):
+    """Bytes that another thread cannot take."""
+
+    def __len__(self) -> int:
+        assert threading.current_thread() is threading.main_thread()
+        return super().__len__()
+
+
 def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         await rig.commit(part(0))
-        rig.committer.put([None])  # type: ignore[list-item]  # a bug of whoever gave it is what is tested
+        rig.committer.put([OfTheLoop(part(1))])  # a bug of whoever gave it is what is tested
         failure = await asyncio.wait_for(rig.answers.get(), PART_S)
         assert isinstance(failure, StorageFailedError)
         assert "the commit thread failed" in str(failure)

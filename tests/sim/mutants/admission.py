@@ -176,9 +176,9 @@ def slow_readers_keep_their_room() -> AbstractContextManager[None]:
 
 def slow_readers_are_ended_at_once() -> AbstractContextManager[None]:
     def mutant(self: Turns, waiting: Any) -> int | None:
-        stream = next(iter(self._stalled), None)
+        stream = next(iter(self.stalled), None)
         if stream is not None:
-            del self._stalled[stream]
+            del self.stalled[stream]
         return stream
 
     return patched((Turns, "to_end", mutant))
@@ -188,11 +188,11 @@ def once_slow_always_slow() -> AbstractContextManager[None]:
     sent = Turns.sent
 
     def mutant(self: Turns, request: Any) -> bool:
-        stalled = dict(self._stalled)
+        stalled = dict(self.stalled)
         try:
             return sent(self, request)
         finally:
-            self._stalled = stalled
+            self.stalled = stalled
 
     return patched((Turns, "sent", mutant))
 
