@@ -61,6 +61,7 @@ class Driver:
         self._events: deque[Any] = deque()
         self._running = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._due: dict[str, float] = {}  # when each timer that is set is to fire; its handle may come before
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_acts: list[Callable[[], None]] = []
         self.stopped = False
@@ -128,16 +129,27 @@ class Driver:
             self._crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
-        self.cancel_timer(effect.name)
-        self._timers[effect.name] = self.loop.call_later(effect.delay_ms / 1000, self._fire, effect.name)
-
-    def cancel_timer(self, name: str) -> None:
-        handle = self._timers.pop(name, None)
+        """Set a timer, or set it anew. One that is put off with each entry costs the loop nothing: its handle comes when
+        it was first to fire, and is then made anew for the rest."""
+        name, due = effect.name, self.loop.time() + effect.delay_ms / 1000
+        self._due[name] = due
+        handle = self._timers.get(name)
+        if handle is not None and handle.when() <= due:
+            return
         if handle is not None:
             handle.cancel()
+        self._timers[name] = self.loop.call_at(due, self._fire, name)
+
+    def cancel_timer(self, name: str) -> None:
+        if self._due.pop(name, None) is not None:
+            self._timers.pop(name).cancel()
 
     def _fire(self, name: str) -> None:
-        self._timers.pop(name, None)
+        handle, due = self._timers.pop(name), self._due[name]
+        if due > handle.when():
+            self._timers[name] = self.loop.call_at(due, self._fire, name)
+            return
+        del self._due[name]
         self.feed(TimerFired(name))
 
     def at_stop(self, act: Callable[[], None]) -> None:
@@ -152,6 +164,7 @@ class Driver:
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
+        self._due.clear()
         for task in tuple(self._tasks):
             task.cancel()
 

@@ -112,7 +112,7 @@ class LedgerWriter:
         self._has_room = self._room.has
         self._explicit_ids, self._deferred = explicit_ids, protocol.delivery.deferred
         self._driver.at_stop(self._room.leave)
-        self._flush_scheduled = self._held = False
+        self._flush_scheduled = self._wake_scheduled = self._held = False
         self._moved = asyncio.Event()  # the queue may have become shorter, or the writer has ended
         self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
         self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
@@ -173,7 +173,9 @@ class LedgerWriter:
                     if not self._flush_scheduled:
                         self._schedule_flush()
                     return queue.tail_first + len(queue.tail) - 1
-            return self._put(payload, entry_id)
+            entry_id = self._put(payload, entry_id)
+            self._schedule_flush()
+        return entry_id
 
     def append_future(self, payload: Bytes, entry_id: EntryId | None = None) -> concurrent.futures.Future[EntryId]:
         """As append_nowait, from any thread. The future gets the id once the entry is confirmed, or the error that
@@ -183,6 +185,7 @@ class LedgerWriter:
         with self._queue.lock:
             entry_id = self._put(payload, entry_id)
             insort(self._futures, (entry_id, future))
+            self._schedule_flush()
         return future
 
     def _put(self, payload: Bytes, entry_id: EntryId | None) -> EntryId:
@@ -209,10 +212,8 @@ class LedgerWriter:
                 remedy="wait for confirmations (wait_confirmed) or use append",
             )
         if entry_id is None:
-            entry_id = self._queue.put(payload)
-        else:
-            self._queue.put_at(entry_id, payload)
-        self._schedule_flush()
+            return self._queue.put(payload)
+        self._queue.put_at(entry_id, payload)
         return entry_id
 
     def _check_id(self, entry_id: EntryId | None) -> None:
@@ -244,7 +245,8 @@ class LedgerWriter:
         first served. After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
-            entry_id = self.append_nowait(payload, entry_id)
+            with self._queue.lock:
+                entry_id = self._put(payload, entry_id)
         except WindowFullError:
             entry_id = await (self._line_up([payload]) if entry_id is None else self._wait_for_room(payload, entry_id))
         else:
@@ -470,12 +472,17 @@ class LedgerWriter:
             self._driver.feed(Append(batch))
 
     def _step(self, event: Any) -> list[Any]:
+        kept = self._machine.retained_bytes
         effects: list[Any] = self._machine.step(event)
-        if not isinstance(event, Append):  # any other event may confirm entries or make room
+        if isinstance(event, Append) or self._wake_scheduled:
+            return effects
+        if effects or self._machine.retained_bytes != kept:  # else nothing was confirmed, and no room was made
+            self._wake_scheduled = True
             self._loop.call_soon(self._flush_and_wake)
         return effects
 
     def _flush_and_wake(self) -> None:
+        self._wake_scheduled = False
         if self._error is None:
             self._room.settle(self._machine.retained_bytes)
             self._room.serve()

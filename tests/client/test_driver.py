@@ -76,3 +76,26 @@ def test_a_timer_that_is_set_again_fires_once() -> None:
         assert fired == [TimerFired("one")]
 
     asyncio.run(story())
+
+
+def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled() -> None:
+    async def story() -> None:
+        fired: list[tuple[str, float]] = []
+        loop = asyncio.get_running_loop()
+        driver = Driver("test", lambda event: fired.append((event.name, loop.time())) or (), lambda error: None)
+        begun = loop.time()
+        for name, delays in {"put off": (5, 20, 60), "brought forward": (120, 90, 10), "cancelled": (1, 10)}.items():
+            for delay in delays:
+                driver.set_timer(SetTimer(name, delay))
+        driver.cancel_timer("cancelled")
+        driver.cancel_timer("never set")
+        driver.set_timer(SetTimer("set again", 1))
+        driver.cancel_timer("set again")
+        driver.set_timer(SetTimer("set again", 30))
+        await asyncio.sleep(0.08)
+        driver.set_timer(SetTimer("brought forward", 60_000))
+        await asyncio.sleep(0.1)
+        assert [name for name, _ in fired] == ["brought forward", "set again", "put off"]
+        assert [at - begun >= least for (_, at), least in zip(fired, (0.01, 0.03, 0.06), strict=True)] == [True] * 3
+
+    asyncio.run(story())

@@ -57,8 +57,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a future is noted after the lock was released",
         "bk_core/client/writer.py",
-        "            entry_id = self._put(payload, entry_id)\n            insort(self._futures, (entry_id, future))\n",
-        "            entry_id = self._put(payload, entry_id)\n        insort(self._futures, (entry_id, future))\n",
+        "            insort(self._futures, (entry_id, future))\n            self._schedule_flush()\n",
+        "            self._schedule_flush()\n        insort(self._futures, (entry_id, future))\n",
         WRITER,
         "a thread waits for ever for an entry that was confirmed a moment too early",
     ),

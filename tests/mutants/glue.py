@@ -269,9 +269,17 @@ CLIENT = (
     Mutant(
         "a timer of the same name runs beside the new one",
         "bk_core/client/driver.py",
-        "        self.cancel_timer(effect.name)\n        self._timers",
-        "        self._timers",
-        ("tests/client/test_driver.py::test_a_timer_that_is_set_again_fires_once",),
+        "            handle.cancel()\n        self._timers[name] =",
+        "            pass\n        self._timers[name] =",
+        ("tests/client/test_driver.py::test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled",),
+        "a deadline fires twice",
+    ),
+    Mutant(
+        "a timer that was put off fires when it was first to do so",
+        "bk_core/client/driver.py",
+        "        if due > handle.when():\n",
+        "        if False:\n",
+        ("tests/client/test_driver.py::test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled",),
         "a deadline fires early, and a bookie that answers is replaced",
     ),
     Mutant(
