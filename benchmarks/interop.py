@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bare_bookie import bare_cluster
 from benchmarks.figures import Figure, VariedBytes, percentile, side_by_side
 from benchmarks.ledgers import append_rate, read_all, write_ledger
 from bk_cli.cluster import LocalCluster
@@ -132,6 +133,11 @@ class Rig:
             cluster.add_bookie({**SETTINGS, **settings})
         return cluster.uri
 
+    def bare_cluster(self) -> str:
+        """A cluster of what does no more than it must; its URI."""
+        uri = f"zk://{self._address}/bare/ledgers"
+        return self._stack.enter_context(bare_cluster(self._folder / "bare", BOOKIES, uri))
+
     def java(self, uri: str, wire: int = 3) -> Java:
         return Java(self._program, uri, wire)
 
@@ -213,9 +219,9 @@ def bookie(rig: Rig, runs: int, scale: float) -> list[Figure]:
 
 
 def single(rig: Rig, runs: int, scale: float) -> list[Figure]:
-    """One add of Apache's client at a time."""
+    """One add of Apache's client at a time. The last row is the ceiling: no bookie of ours can be faster."""
     count = max(100, int(SINGLE * scale))
-    eager = rig.apache_cluster("eager", {"journalMaxGroupWaitMSec": 0})
+    eager, bare = rig.apache_cluster("eager", {"journalMaxGroupWaitMSec": 0}), rig.bare_cluster()
     figures = []
     for wire in (3, 2):
         for name, uri, wanted, what in (
@@ -233,7 +239,19 @@ def single(rig: Rig, runs: int, scale: float) -> list[Figure]:
             figures.append(
                 Figure(f"java_v{wire}_single_{name}", "ms", values, less_is_better=True, lane="bookie-rpc", **more)
             )
+        figures.append(_bare(rig, bare, wire, runs, count))
     return figures
+
+
+def _bare(rig: Rig, bare: str, wire: int, runs: int, count: int) -> Figure:
+    there, here = rig.java(bare, wire), rig.java(rig.ours, wire)
+    values, others = side_by_side(runs, lambda: there.single(100, count), lambda: here.single(100, count))
+    note = (
+        f"the ceiling: {count} adds to three bare Python processes, which read an add, write and sync 4 KiB and "
+        "answer; peer: our bookies"
+    )
+    more = {"peer": "ours", "peer_values": others, "note": note}
+    return Figure(f"java_v{wire}_single_bare", "ms", values, less_is_better=True, lane="bookie-rpc", **more)
 
 
 def recovery(rig: Rig, runs: int, _scale: float) -> list[Figure]:
