@@ -124,6 +124,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "S6",
     ),
     Mutant(
+        "what is written behind a small group is what was written before it",
+        "bookie_server/storage/log/segment_log.py",
+        "        self._arena[total:size] = _ZEROS[: size - total]\n",
+        "",
+        (
+            f"{_STORAGE}/log/test_segment_log.py::"
+            "test_a_small_group_in_blocks_never_written_writes_zeros_for_those_behind_it",
+        ),
+        "old frames stand behind the end of the log, where a scan looks for lost ones",
+        "S3",
+    ),
+    Mutant(
+        "a group in a recycled segment writes zeros, too",
+        "bookie_server/storage/log/segment_log.py",
+        "self._segment_bytes if spare.recycled else SEGMENT_HEADER_BYTES",
+        "SEGMENT_HEADER_BYTES",
+        (f"{_STORAGE}/log/test_segment_log.py::test_a_group_in_a_recycled_segment_writes_no_zeros",),
+        "twice the bytes for nothing",
+    ),
+    Mutant(
         "a start after a loss of all segments begins at generation 1",
         "bookie_server/storage/start/replay.py",
         "newest_generation=max(listing.newest, self.start.checkpoint.through),",

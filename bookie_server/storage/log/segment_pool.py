@@ -44,10 +44,12 @@ SEGMENTS_KEPT_FREE = 4
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment of this generation. Nothing of this life is in it; once begun, only its header."""
+    """A segment of this generation. Nothing of this life is in it; once begun, only its header. ``recycled``: its
+    blocks were written in an earlier life; else they are allocated, and zeros."""
 
     generation: int
     handle: Handle
+    recycled: bool
 
 
 class SegmentPool:
@@ -147,11 +149,10 @@ class SegmentPool:
     def _make(self) -> NewSegment:
         generation = self._generation + 1
         temporary = os.path.join(self._path, segment_name(generation)) + ".tmp"
-        handle = self._recycle_into(temporary)
-        if handle is None:
-            handle = self._create(temporary)
+        recycled = self._recycle_into(temporary)
+        handle = self._create(temporary) if recycled is None else recycled
         self._generation = generation
-        return NewSegment(generation, handle)
+        return NewSegment(generation, handle, recycled is not None)
 
     def _recycle_into(self, temporary: str) -> Handle | None:
         """A drained segment under this name, open for writing; None if none fits."""

@@ -257,7 +257,8 @@ def _log_that_goes_on(self: Any, newest: int) -> Any:
         old = self.scanned[-1]
         handle = self._files.open_read(f"{self._path}/{old.generation:016x}.segment")
         seed = segment.stamp_seed(self._incarnation, old.generation)
-        log._active = commit._Segment(old.generation, handle, seed)
+        spare = commit.NewSegment(old.generation, handle, recycled=True)
+        log._active = commit._Segment(spare, log.segment_bytes, seed)
         log._active.position, log._active.group_number = old.durable, old.groups_below_durable
     return log
 

@@ -15,6 +15,7 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtoc
 from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, segment_name
 from bookie_server.storage.disk.files import Files, Handle
+from bookie_server.storage.log.segment_log import AHEAD_BYTES
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import (
     Storage,
@@ -77,6 +78,49 @@ def test_a_group_is_one_write_and_one_sync(tmp_path: Path) -> None:
     assert calls == [("write", calls[0][1]), ("sync", 0)]
     assert [place.offset % 64 for place in places] == [0] * 20
     assert storage.log.stats.write_amplification > 1
+    storage.close()
+
+
+@pytest.mark.rule("S3")
+def test_a_small_group_in_blocks_never_written_writes_zeros_for_those_behind_it(tmp_path: Path) -> None:
+    written: list[tuple[int, int]] = []
+
+    class Noting(Files):
+        def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+            written.append((offset, len(buffer)))
+            super().write(handle, buffer, offset)
+
+    storage = Storage(tmp_path / "d", files=Noting(), segment_bytes=256 << 10)
+    storage.append(entries(1, [0], size=100_000))  # what it leaves in memory is not what is written behind others
+    written.clear()
+    for k in range(1, 34):
+        storage.append(entries(1, [k]))
+    begin = written[0][0]
+    sizes = [AHEAD_BYTES, *[4096] * 15, AHEAD_BYTES, *[4096] * 15, (256 << 10) - begin - 2 * AHEAD_BYTES]
+    assert written == [(begin + 4096 * k, size) for k, size in enumerate(sizes)]
+    data = (tmp_path / "d" / "segments" / segment_name(1)).read_bytes()
+    assert not any(data[begin + 4096 * 33 :])
+    storage.close()
+
+
+def test_a_group_in_a_recycled_segment_writes_no_zeros(tmp_path: Path) -> None:
+    sizes: dict[int, list[int]] = {}
+
+    class Noting(Files):
+        def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+            if offset:
+                sizes.setdefault(storage.log.position[0], []).append(len(buffer))
+            super().write(handle, buffer, offset)
+
+    storage = Storage(tmp_path / "d", files=Noting(), segment_bytes=64 << 10)
+    for k in range(60):
+        if storage.log.position[0] == 2 and not storage.log.pool.recycled and 1 in sizes:
+            storage.log.pool.recycle(1)
+            del sizes[1]
+        storage.append(entries(1, [k]))
+    fresh = {generation: max(each) > 4096 for generation, each in sizes.items()}
+    assert storage.log.pool.recycled == 1
+    assert [*fresh.values()].count(False) == 1
     storage.close()
 
 
