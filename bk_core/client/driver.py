@@ -129,8 +129,8 @@ class Driver:
             self._crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
-        """Set a timer, or set it anew. One that is put off with each entry costs the loop nothing: its handle comes when
-        it was first to fire, and is then made anew for the rest."""
+        """Set a timer, or set it anew. One that is put off with each entry costs the loop nothing: its handle comes
+        when it was first to fire, and is then made anew for the rest."""
         name, due = effect.name, self.loop.time() + effect.delay_ms / 1000
         self._due[name] = due
         handle = self._timers.get(name)

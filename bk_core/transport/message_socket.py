@@ -34,8 +34,8 @@ class MessageSocket:
 
     ``receive`` gets each message; a BookKeeperError that it raises ends the connection. ``next_message`` says what is
     to be sent. ``left`` is called when the system has taken all there was, ``stuck`` when it begins to take nothing.
-    ``ended`` is called once, unless :meth:`close` came first, with the reason and the error that was raised, if one
-    was.
+    ``burst`` calls what it is given, which receives all there is. ``ended`` is called once, unless :meth:`close` came
+    first, with the reason and the error that was raised, if one was.
     """
 
     def __init__(
@@ -48,10 +48,12 @@ class MessageSocket:
         ended: Callable[[str, BookKeeperError | None], None],
         left: Callable[[], None] = lambda: None,
         stuck: Callable[[], None] = lambda: None,
+        burst: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self._sock, self._loop = sock, asyncio.get_running_loop()
         self._receive, self._next_message, self._ended = receive, next_message, ended
         self._left, self._stuck = left, stuck
+        self._on_readable = (self._readable,) if burst is None else (burst, self._readable)
         self._reader, self._queue = MessageReader(slots.take), SendQueue()
         self._scheduled = self._blocked = self._reading = self._closed = False
         self.received_at = self._loop.time()
@@ -84,7 +86,7 @@ class MessageSocket:
             return
         self._reading = wanted
         if wanted:
-            self._loop.add_reader(self._sock, self._readable)
+            self._loop.add_reader(self._sock, *self._on_readable)
         else:
             self._loop.remove_reader(self._sock)
 

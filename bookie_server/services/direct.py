@@ -145,6 +145,7 @@ class _Connection:
             ended=self._lost,
             left=self._left,
             stuck=self._stuck,
+            burst=stream.engine.burst,
         )
         opened.add(self)
         clients.streams.add(self)

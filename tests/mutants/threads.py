@@ -252,6 +252,23 @@ ENGINE = (
         "S6",
     ),
     Mutant(
+        "a burst is committed although others wait to be read",
+        "bookie_server/engine/engine.py",
+        "        alone = self._ready is not None and not self._ready\n",
+        "        alone = True\n",
+        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_the_loop_has_more_to_do",),
+        "each of many clients waits for a sync of its own",
+        "S10",
+    ),
+    Mutant(
+        "a commit does not wait for the end of the burst",
+        "bookie_server/engine/engine.py",
+        "        if self._in_burst:\n            self._at_turn_end.append(call)\n",
+        "        if self._in_burst:\n            call()\n",
+        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_the_loop_has_more_to_do",),
+        "a burst costs a sync for each of its frames",
+    ),
+    Mutant(
         "a second thread tells of the same failure",
         "bookie_server/engine/engine.py",
         "        if self._failed:\n            return  # another thread has told it\n",

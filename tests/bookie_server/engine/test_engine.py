@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -154,6 +155,32 @@ def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) 
             session = bookie.write(2, bytes(5_000_000))
             assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
             assert bookie.failures == []
+
+    asyncio.run(story())
+
+
+def test_a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_the_loop_has_more_to_do(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rig(tmp_path) as bookie:
+            for first in range(40):  # until the disk is taken for fast
+                bookie.write(first, b"a")
+                await bookie.sink.next()
+            log = bookie.engine._logs[0]._log
+            written = log.stats.groups
+
+            def take() -> int:
+                sessions.extend([bookie.write(next(ids), b"b"), bookie.write(next(ids), b"c")])
+                return log.stats.groups
+
+            ids, sessions = itertools.count(40), list[int]()
+            assert bookie.engine.burst(take) == written
+            assert log.stats.groups == written + 1
+            assert bookie.sink.effects.pop() == ev.SendAcks(bookie.stream, sessions, [1, 1], [])
+            asyncio.get_running_loop().call_soon(sessions.clear)
+            bookie.engine.burst(take)
+            assert (log.stats.groups, bookie.sink.effects) == (written + 1, [])
+            assert len((await bookie.sink.next()).sessions) == 2
+            assert log.stats.groups == written + 2
 
     asyncio.run(story())
 
