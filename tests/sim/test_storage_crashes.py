@@ -7,7 +7,6 @@ The production storage on the simulated disk. ``test_crash_points.py`` stops the
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -261,7 +260,7 @@ def test_a_group_that_is_missing_between_whole_ones_is_damage() -> None:
     for at in range(8192, len(data), 4096):
         header = decode_group_header(data[at : at + 64], incarnation)
         if header is not None:
-            changed = encode_group_header(replace(header, number=header.number + 1), incarnation)
+            changed = encode_group_header(header._replace(number=header.number + 1), incarnation)
             life.disk.put_at_rest(path, at, changed)
     life.crash(random.Random(1))
     life.open()

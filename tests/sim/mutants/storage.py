@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from bk_core.entries.frame import FrameKind, check_header, parse_header
@@ -205,7 +204,7 @@ def _key_unlogged(self: Any, ledger: Any) -> None:
 
 
 def _calls_itself_durable(header: Any, incarnation: bytes) -> bytes:
-    return _encode_group(replace(header, durable=header.offset + header.group_bytes), incarnation)
+    return _encode_group(header._replace(durable=header.offset + header.group_bytes), incarnation)
 
 
 def _any_header(block: Any, incarnation: bytes) -> Any:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,10 +65,10 @@ def test_every_byte_of_a_group_header_is_checked_and_so_is_the_incarnation() -> 
 
 def test_a_group_that_makes_no_sense_is_refused_with_a_right_crc() -> None:
     for odd in (
-        replace(GROUP, group_bytes=0),
-        replace(GROUP, group_bytes=4097),
-        replace(GROUP, offset=40_961),
-        replace(GROUP, durable=45_056),
+        GROUP._replace(group_bytes=0),
+        GROUP._replace(group_bytes=4097),
+        GROUP._replace(offset=40_961),
+        GROUP._replace(durable=45_056),
     ):
         assert decode_group_header(encode_group_header(odd, INCARNATION), INCARNATION) is None
 

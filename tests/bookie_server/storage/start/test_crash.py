@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -233,7 +232,7 @@ def test_a_gap_in_group_numbers_is_damage_where_all_bytes_are_good(tmp_path: Pat
     for start in written.starts[2:]:
         header = decode_group_header(content[start : start + 64], incarnation)
         assert header is not None
-        content[start : start + 64] = encode_group_header(replace(header, number=header.number + 1), incarnation)
+        content[start : start + 64] = encode_group_header(header._replace(number=header.number + 1), incarnation)
     storage = written.reopen_with(bytes(content), tmp_path / "d")
     assert storage.report.limbo
     assert_honest(storage, written.must, written.may)
