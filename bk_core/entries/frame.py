@@ -84,6 +84,10 @@ RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
 }
 
 
+_ENTRIES = int(FrameKind.ENTRIES)
+_new = tuple.__new__  # a named tuple's own constructor costs more than all checks of a header
+
+
 class FrameHeader(NamedTuple):
     """A frame's header without magic and version. ``tag`` is the session number on the wire, the placement stamp on
     disk."""
@@ -209,10 +213,6 @@ def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
     else:
         _check_record_header(header)
     return header
-
-
-_new = tuple.__new__  # a named tuple's own constructor costs more than all of its checks
-_ENTRIES = int(FrameKind.ENTRIES)
 
 
 def _check_entries_header(header: FrameHeader) -> None:

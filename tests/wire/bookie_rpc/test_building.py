@@ -129,6 +129,7 @@ def test_reads_and_plain_answers_are_protobufs_own_bytes(rows: list[tuple[int, i
     numbers = u64(txns), i64(ledgers), i64(entries)
     assert v3.read_requests(*numbers, priority=100) == b"".join(reads)
     assert v3.add_answers(*numbers, i64(statuses)) == b"".join(adds)
+    assert [v3.add_answer(*numbers, int(status)) for *numbers, status in rows] == adds
     assert v3.refused_reads(*numbers, i64(statuses)) == b"".join(refused)
 
 
@@ -216,6 +217,9 @@ def test_statuses_of_version_2(rows: list[tuple[int, int, Status, int]]) -> None
         assert run.statuses.tolist() == sent
         assert run.txns.tolist() == versions
         assert run.entry_ids.tolist() == entries
+    numbers = zip(versions, ledgers, entries, map(int, statuses), strict=True)
+    all_at_once = v2.add_answers(u64(versions), i64(ledgers), i64(entries), i64(statuses))
+    assert b"".join(v2.add_answer(*each) for each in numbers) == all_at_once
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
