@@ -406,7 +406,8 @@ class Epoch:
         made = self._odd(ledger) if odd else self._mutate(ledger)
         reader = RequestReader()
         items = reader.read(made).items
-        notes, touched = self._looked_at(items[0]) if items else (set(), set())
+        # what cannot be read here may be an add there, with a key of its own
+        notes, touched = self._looked_at(items[0]) if items else (set(), {ledger.number})
         if "harmful" in notes or any(not 0 <= number - self._base < LEDGERS_AN_EPOCH for number in touched):
             return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
         if items and not self._busy.isdisjoint(_named(items[0])):
