@@ -28,6 +28,7 @@ from bk_core.errors import (
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.messages import (
     LANE_VERSION,
+    asleep,
     evidence_from_proto,
     hello,
     info_from_proto,
@@ -60,10 +61,6 @@ MESSAGE_FRAMES_MAX = 256
 _WATCH_SLACK_S = 5.0
 
 
-def _asleep() -> None:
-    """No lane carries the stream yet."""
-
-
 class LaneStream:
     """The base of the three streams, which begin with ``said``. ``wake`` is called when there is something to write;
     the lane sets it, and then writes what there is already."""
@@ -76,13 +73,15 @@ class LaneStream:
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
-        self.wake: Callable[[], object] = _asleep
+        self.wake: Callable[[], object] = asleep
         self.greeted = False
         self.broken: TransportError | None = None
         self._hello: lane_pb2.Hello | None = said
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
+        if frames and not self.gets_frames:
+            raise RemoteProtocolError("a bookie sends frames where none belong", value=f"bookie {self.bookie_id}")
         if not self.greeted:
             answer = self.hello_of(rest)
             if answer is None:

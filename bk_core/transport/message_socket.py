@@ -9,6 +9,7 @@ calls as possible.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 
@@ -20,7 +21,11 @@ from bk_core.wire.lane import LaneMessage
 TURN_BYTES_MAX = 4 << 20
 """So much is received in one turn of the loop, then others have theirs."""
 
+MESSAGE_TIMEOUT_S = 10.0
+"""The connection ends if a message has begun, and for so long no more of it comes although it is read."""
+
 GONE = "the other side ended the connection"
+LATE = "a message did not end"
 
 _QUEUED_BYTES = 1 << 20
 """More messages are asked for while less than this waits to be sent."""
@@ -35,7 +40,8 @@ class MessageSocket:
     ``receive`` gets each message; a BookKeeperError that it raises ends the connection. ``next_message`` says what is
     to be sent. ``left`` is called when the system has taken all there was, ``stuck`` when it begins to take nothing.
     ``burst`` calls what it is given, which receives all there is. ``ended`` is called once, unless :meth:`close` came
-    first, with the reason and the error that was raised, if one was.
+    first, with the reason and the error that was raised, if one was. ``long`` gets the size of a message that is
+    received into a slot, before more than its first bytes are there, and 0 when it has come: then it may stop reading.
     """
 
     def __init__(
@@ -49,20 +55,22 @@ class MessageSocket:
         left: Callable[[], None] = lambda: None,
         stuck: Callable[[], None] = lambda: None,
         burst: Callable[[Callable[[], None]], None] | None = None,
+        long: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._sock, self._loop = sock, asyncio.get_running_loop()
         self._receive, self._next_message, self._ended = receive, next_message, ended
-        self._left, self._stuck = left, stuck
+        self._left, self._stuck, self._long, self._long_bytes = left, stuck, long, 0
         self._on_readable = (self._readable,) if burst is None else (burst, self._readable)
         self._reader, self._queue = MessageReader(slots.take), SendQueue()
         self._scheduled = self._blocked = self._reading = self._closed = False
-        self.received_at = self._loop.time()
+        self._received_at = self._loop.time()
+        self._late: asyncio.TimerHandle | None = None  # looks whether a message goes on
         _prepare(sock)
 
     @property
-    def in_message(self) -> bool:
-        """Whether a message has begun to come, and has not ended; ``received_at`` is when its last bytes came."""
-        return self._reader.in_message
+    def waiting_since(self) -> float:
+        """When the last bytes came of a message that has not ended; infinite if there is none, or nothing is read."""
+        return self._received_at if self._reading and self._reader.in_message else math.inf
 
     def send_first(self, data: bytes) -> None:
         """Send bytes that are no message, before all messages."""
@@ -87,6 +95,8 @@ class MessageSocket:
         self._reading = wanted
         if wanted:
             self._loop.add_reader(self._sock, *self._on_readable)
+            self._received_at = self._loop.time()  # the other side could not go on
+            self._watch()
         else:
             self._loop.remove_reader(self._sock)
 
@@ -96,34 +106,60 @@ class MessageSocket:
             self.read(False)
             if self._blocked:
                 self._loop.remove_writer(self._sock)
+            if self._late is not None:
+                self._late.cancel()
             self._closed = True
             self._sock.close()
+            self._reader.drop()
 
     # --- receiving ---
 
     def _readable(self) -> None:
-        size = 0
         try:
-            while size < TURN_BYTES_MAX and self._reading:
-                buffers = self._reader.buffers()
-                count = self._sock.recvmsg_into(buffers)[0]
-                if count == 0:
-                    self._end(GONE)
-                    return
-                size += count
-                self.received_at = self._loop.time()
-                for message in self._reader.received(count):
-                    self._receive(message)
-                    if self._closed:
-                        return
-                if count < sum(map(len, buffers)):
-                    return  # that was all
+            self._receive_some()
         except (BlockingIOError, InterruptedError):
-            return
+            pass
         except OSError as error:
             self._end(str(error))
         except BookKeeperError as error:
             self._end(str(error), error)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._late is None:
+            self._look()
+
+    def _look(self) -> None:
+        """End the connection if a message stands still; look again while one is under way."""
+        self._late = None
+        if self._closed or (since := self.waiting_since) == math.inf:
+            return
+        left = since + MESSAGE_TIMEOUT_S - self._loop.time()
+        if left > 0:
+            self._late = self._loop.call_later(left, self._look)
+        else:
+            self._end(LATE)
+
+    def _receive_some(self) -> None:
+        """Receive what there is, as far as it fits a turn."""
+        size = 0
+        while size < TURN_BYTES_MAX and self._reading:
+            buffers = self._reader.buffers()
+            count = self._sock.recvmsg_into(buffers)[0]
+            if count == 0:
+                self._end(GONE)
+                return
+            size += count
+            self._received_at = self._loop.time()
+            for message in self._reader.received(count):
+                self._receive(message)
+                if self._closed:
+                    return
+            if self._long_bytes != self._reader.long_bytes:
+                self._long_bytes = self._reader.long_bytes
+                self._long(self._long_bytes)
+            if count < sum(map(len, buffers)):
+                return  # that was all
 
     # --- sending ---
 

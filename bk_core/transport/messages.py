@@ -30,6 +30,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 """The gRPC settings of client and bookie; the limits on messages follow from the limit on frames (L5)."""
 
 
+def asleep() -> None:
+    """What wakes a stream that no lane carries yet."""
+
+
 def reason_of(number: int) -> Reason:
     """The reason of this number on the wire. A number of a later version counts as BAD_REQUEST: a refusal of which
     nothing more is known."""

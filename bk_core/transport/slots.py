@@ -34,8 +34,12 @@ class Slots:
         else:
             memory = mmap.mmap(-1, whole)
         lent = np.frombuffer(memory, dtype=np.uint8)
-        weakref.finalize(lent, self._back.append, memory).atexit = False
+        weakref.finalize(lent, self._give_back, memory).atexit = False
         return lent.data[:size]
+
+    def _give_back(self, memory: mmap.mmap) -> None:
+        if sum(map(len, list(self._back))) < self._free_bytes_max:  # on any thread: not what is free already
+            self._back.append(memory)
 
     def _keep(self, memory: mmap.mmap) -> None:
         if self._free_bytes + len(memory) <= self._free_bytes_max:

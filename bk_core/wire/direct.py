@@ -72,6 +72,15 @@ class MessageReader:
         """Whether a message has begun and not ended."""
         return self._body is not None or self._end > self._begin
 
+    @property
+    def long_bytes(self) -> int:
+        """The bytes of the message that is being received into a buffer of its own; 0 if there is none."""
+        return 0 if self._body is None else len(self._body)
+
+    def drop(self) -> None:
+        """Nothing more comes: the buffer is given back."""
+        self._body = None
+
     def buffers(self) -> list[memoryview]:
         """Where the next bytes are received, in this order."""
         staging = memoryview(self._staging)[self._end :]

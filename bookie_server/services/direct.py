@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 
 from bk_core.errors import BookKeeperError
@@ -19,19 +18,16 @@ from bk_core.transport.slots import Slots
 from bk_core.wire.direct import PREAMBLE_BYTES, Received, stream_of
 from bk_core.wire.lane import LaneMessage
 from bookie_server.engine.engine import BookieEngine
-from bookie_server.services.clients import Clients
+from bookie_server.services.clients import SILENT_S, Clients
 from bookie_server.services.control_stream import STREAMS
 from bookie_server.services.lane_streams import BookieFacts, LaneStream
-from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
+from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S, MessageRoom
 from bookie_server.services.sockets import Timers, listening_socket
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_TIMEOUT_S = 10.0
-"""A client that begins a message, and then sends nothing for so long, is cut off."""
-
 _ACCEPTED_A_TURN = 64
-_LOOK_S = 1.0
+_ACCEPT_AGAIN_S = 1.0
 
 
 class DirectServer:
@@ -42,10 +38,11 @@ class DirectServer:
         self._socket = listening_socket(listen_address, port, "--direct-port")
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        self._clients, self._slots = clients, Slots()
-        self._open: set[_Connection] = set()
+        self.clients, self.slots, self.room = clients, Slots(), MessageRoom()
+        self.opened: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._cutting: asyncio.TimerHandle | None = None
+        self._accepts = False
         self._again: asyncio.TimerHandle | None = None  # connections are accepted again
 
     def endpoint(self, host: str) -> Endpoint:
@@ -53,26 +50,25 @@ class DirectServer:
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self._engine, self._facts = engine, facts
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._socket, self._accept)
-        self._watch = loop.create_task(self._look(), name="direct lane: late messages")
+        self._accepts = True
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def stop(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._accepts:
             loop.remove_reader(self._socket)
-        if self._again is not None:
-            self._again.cancel()
+        for timer in (self._again, self._cutting):
+            if timer is not None:
+                timer.cancel()
         self._socket.close()
         for task in self._tasks:
             task.cancel()
-        for each in list(self._open):
+        for each in list(self.opened):
             each.stream.close("the bookie stops")
         end = loop.time() + grace_s
-        while self._open and loop.time() < end:
+        while self.opened and loop.time() < end:
             await asyncio.sleep(0.01)
-        for each in list(self._open):
+        for each in list(self.opened):
             each.stream.cut("the bookie stops")
 
     def _accept(self) -> None:
@@ -84,13 +80,13 @@ class DirectServer:
             except ConnectionError:  # it ended meanwhile
                 continue
             except OSError as error:  # too many open files, or no memory: it waits, and would be offered again at once
-                logger.warning("no connections are accepted for %g s: %s", _LOOK_S, error)
+                logger.warning("no connections are accepted for %g s: %s", _ACCEPT_AGAIN_S, error)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
-                self._again = loop.call_later(_LOOK_S, loop.add_reader, self._socket, self._accept)
+                self._again = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, self._socket, self._accept)
                 return
             sock.setblocking(False)
-            if len(self._open) + len(self._tasks) >= self._clients.connections.connections_max:
+            if len(self.opened) + len(self._tasks) >= self.clients.connections.connections_max:
                 sock.close()
                 continue
             task = asyncio.get_running_loop().create_task(self._greet(sock), name="direct lane: preamble")
@@ -115,49 +111,52 @@ class DirectServer:
             sock.close()
             raise
         else:
-            _Connection(sock, kind(self._engine, self._facts), self._slots, self._clients, self._open)
+            _Connection(sock, kind(self._engine, self._facts), self)
 
-    async def _look(self) -> None:
-        """Cut off clients whose message does not end."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            for each in list(self._open):
-                if clock() - each.reading_since > MESSAGE_TIMEOUT_S:
-                    each.cut("a message did not end")
+    def cut_silent(self) -> None:
+        """Others wait for room: end the streams whose message stands still, and look again while some wait."""
+        loop = asyncio.get_running_loop()
+        self._cutting = None
+        for each in list(self.opened):
+            if loop.time() - each.reading_since > SILENT_S:
+                each.cut("memory is short, and nothing came on this stream")
+        self.room_is_short()
+
+    def room_is_short(self) -> None:
+        if self._cutting is None and self.room.is_short():
+            self._cutting = asyncio.get_running_loop().call_later(SILENT_S, self.cut_silent)
 
 
 class _Connection:
     """Carries the messages of one stream until either side ends it."""
 
-    def __init__(
-        self, sock: socket.socket, stream: LaneStream, slots: Slots, clients: Clients, opened: set[_Connection]
-    ) -> None:
-        self.stream, self._clients, self._opened = stream, clients, opened
+    def __init__(self, sock: socket.socket, stream: LaneStream, server: DirectServer) -> None:
+        self.stream, self._server, self._clients, self._opened = stream, server, server.clients, server.opened
+        self._waits = False  # for room, in front of a long message
         self._loop = asyncio.get_running_loop()
         self._timers = Timers()
         self._leaving = False  # a message of the stream has not left
         self._socket = MessageSocket(
             sock,
-            slots,
+            server.slots,
             receive=self._receive,
             next_message=self._next_message,
             ended=self._lost,
             left=self._left,
             stuck=self._stuck,
             burst=stream.engine.burst,
+            long=self._long,
         )
-        opened.add(self)
-        clients.streams.add(self)
+        self._opened.add(self)
+        self._clients.streams.add(self)
         stream.wake, stream.on_cut, stream.leave = self._wake, self._cut, self._socket.flush
         self._timers.start("hello", HELLO_TIMEOUT_S, lambda: stream.cut("nothing came on this stream"))
         self._socket.read(True)
 
     @property
     def reading_since(self) -> float:
-        """When the last bytes came of a message that has not ended; infinite if there is none, which holds no memory
-        here."""
-        return self._socket.received_at if self._socket.in_message else math.inf
+        """As in ``ClientStream``; a message that has not begun holds no memory here."""
+        return self._socket.waiting_since
 
     def cut(self, message: str) -> None:
         self.stream.cut(message)
@@ -176,10 +175,26 @@ class _Connection:
             logger.exception("stream %d ends by an exception", stream.stream)
             stream.cut(f"the bookie failed on this stream: {error!r}")
 
+    def _long(self, size: int) -> None:
+        room = self._server.room
+        if not size:
+            room.give_back(self)
+        elif not room.take(self, size):
+            self._waits = True
+            self._read()
+            self._server.room_is_short()
+
+    def go_on(self) -> None:
+        self._waits = False
+        self._read()
+
+    def _read(self) -> None:
+        self._socket.read(self.stream.flows and not self.stream.closing and not self._waits)
+
     def _wake(self) -> None:
         if self not in self._opened:  # the stream tells its own end
             return
-        self._socket.read(self.stream.flows and not self.stream.closing)
+        self._read()
         if self.stream.closing and not self._timers.runs("end"):
             self._timers.start("end", GRACE_S, lambda: self.stream.cut("the client takes nothing"))
         if not self.stream.engine.tells_a_commit:
@@ -227,6 +242,7 @@ class _Connection:
         self._timers.stop_all()
         if self in self._opened:
             self._opened.discard(self)
+            self._server.room.give_back(self)
             self._clients.streams.discard(self)
             self.stream.on_cut = None
             self.stream.end()

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
-from bk_core.transport.messages import LANE_VERSION, proto_reason, trailer_to_proto
+from bk_core.transport.messages import LANE_VERSION, asleep, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
@@ -33,10 +33,6 @@ MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
 
 _ENDS_OF_A_MESSAGE = 8192
-
-
-def _asleep() -> None:
-    """Nobody carries the stream yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +75,8 @@ class LaneStream:
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self.engine, self.facts = engine, facts
         self.stream: events.StreamId = engine.open_stream(self)
-        self.wake: Callable[[], object] = _asleep
-        self.leave: Callable[[], None] = _asleep  # of a driver that can write at once
+        self.wake: Callable[[], object] = asleep
+        self.leave: Callable[[], None] = asleep  # of a driver that can write at once
         self.flows = True
         self.closing = ""
         self.was_cut = self.writing = self._stalled = self._paused = False

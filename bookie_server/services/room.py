@@ -2,10 +2,10 @@
 """Bounds on memory and files that clients take from this process outside the machine.
 
 The machine does not see three things. A stream costs memory before it carries a message: the number for a connection is
-bounded. Answers of the control stream wait for clients: their bytes are bounded for all clients together. And gRPC
-holds a message until its last byte has come: up to 8 MiB for each stream being read, and nobody can tell whether the
-client is slow or silent. That memory is bounded by the number of connections, and by :class:`MemoryWatch`, which says
-when this machine is short of memory; then silent streams are ended, which frees it.
+bounded. Answers of the control stream wait for clients: their bytes are bounded for all clients together. And a message
+is held until its last byte has come: up to 8 MiB for each stream being read. On the direct lane :class:`MessageRoom`
+bounds these bytes. gRPC does not tell of them; they are bounded by the number of connections, and by
+:class:`MemoryWatch`, which says when this machine is short of memory; then silent streams are ended, which frees it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ import ctypes
 import os
 import resource
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 STREAMS_MAX = 6
 """Streams of a connection: one of each kind, and another while the first one ends."""
+
+MESSAGE_ROOM_BYTES = 256 << 20
+"""Long messages that are being received on the direct lane, in bytes."""
 
 ANSWER_BYTES_MAX = 64 << 20
 """Control answers of all clients that wait to be taken, in bytes; fences may use a quarter more."""
@@ -45,6 +49,54 @@ class AnswerRoom:
     def refuses(self, *, fence: bool) -> bool:
         """Whether an answer must not be queued."""
         return self.bytes > self._bytes_max + (self._bytes_max // 4 if fence else 0)
+
+
+class Receiver(Protocol):
+    """Who receives a long message."""
+
+    def go_on(self) -> None:
+        """There is room for it now."""
+        ...
+
+
+class MessageRoom:
+    """The bytes of long messages that are being received on all connections of a lane. Who finds no room waits for its
+    turn, and does not read meanwhile. Pure."""
+
+    def __init__(self, bytes_max: int = MESSAGE_ROOM_BYTES) -> None:
+        self._bytes, self._bytes_max = 0, bytes_max
+        self._held: dict[Receiver, int] = {}
+        self._waiting: dict[Receiver, int] = {}
+
+    def is_short(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
+
+    def take(self, who: Receiver, size: int) -> bool:
+        """``who`` receives a message of ``size`` bytes now, instead of what it received before. False: it has to
+        wait."""
+        self.give_back(who)
+        if self._waiting or self._bytes + size > self._bytes_max:
+            self._waiting[who] = size
+            return False
+        self._hold(who, size)
+        return True
+
+    def give_back(self, who: Receiver) -> None:
+        """``who`` receives nothing any more."""
+        self._waiting.pop(who, None)
+        self._bytes -= self._held.pop(who, 0)
+        while self._waiting:
+            first, size = next(iter(self._waiting.items()))
+            if self._bytes + size > self._bytes_max:
+                return
+            del self._waiting[first]
+            self._hold(first, size)
+            first.go_on()
+
+    def _hold(self, who: Receiver, size: int) -> None:
+        self._held[who] = size
+        self._bytes += size
 
 
 class MemoryWatch:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bookie as a real process among clients that take too much room: its memory stays bounded, and others are served.
 
-What the machine decides is in ``test_machine_admission.py``; here is what only a process shows: what gRPC keeps before
-the machine sees it and after the machine has given it away.
+What the machine decides is in ``test_machine_admission.py``; here is what only a process shows: what a lane keeps
+before the machine sees it and after the machine has given it away. Windows and streams of a connection are gRPC's
+alone; what the direct lane has instead is in ``services/test_direct.py``.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import pytest
 from bk_cli.children import free_port
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
-from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, ReadTrailer
 from bk_core.wire.frames_codec import pack
 from bk_core.wire.lane import AttachMode, LaneMessage
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import KEY, Lane, Listener, digester, frame
-from tests.kit.raw_lane import RawConnection
+from tests.kit.raw_lane import RawConnection, RawDirect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(120)]
 
@@ -65,9 +66,9 @@ sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri="memo
 class Server:
     """The process, and clients of it."""
 
-    def __init__(self, path: Path, sync_s: float, settings: dict[str, Any]) -> None:
-        self.port = free_port()
-        settings = {"grpc_port": self.port, **settings}
+    def __init__(self, path: Path, sync_s: float, settings: dict[str, Any], lane: str) -> None:
+        self.port, self.name = free_port(), lane
+        settings = {f"{lane}_port": self.port, **settings}
         self._process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(path), str(sync_s), repr(settings)],
             stdout=subprocess.PIPE,
@@ -79,17 +80,26 @@ class Server:
         assert words[:2] == ["ready", "b1"], words
         self.rpc_port = int(words[2])
         self.lanes: list[Lane] = []
-        self.raw: list[RawConnection] = []
+        self.raw: list[RawConnection | RawDirect] = []
 
     def lane(self) -> Lane:
         transport = LaneTransport(Caller())
-        transport.update_bookies([BookieServiceInfo("b1", (Endpoint("grpc", "127.0.0.1", self.port, "grpc"),), {})])
-        self.lanes.append(Lane("grpc", transport, "b1"))
+        transport.update_bookies(
+            [BookieServiceInfo("b1", (Endpoint(self.name, "127.0.0.1", self.port, self.name),), {})]
+        )
+        self.lanes.append(Lane(self.name, transport, "b1"))
         return self.lanes[-1]
 
-    async def connection(self) -> RawConnection:
-        self.raw.append(await RawConnection("b1").open(self.port))
+    async def connection(self) -> RawConnection | RawDirect:
+        """A client of the server's lane."""
+        raw = RawDirect("b1") if self.name == DIRECT else RawConnection("b1")
+        self.raw.append(await raw.open(self.port))
         return self.raw[-1]
+
+    async def grpc_connection(self) -> RawConnection:
+        raw = await self.connection()
+        assert isinstance(raw, RawConnection)
+        return raw
 
     def bytes(self, what: str = "VmRSS") -> int:
         """Memory that is taken now; VmHWM: was at most."""
@@ -109,17 +119,20 @@ class Server:
 Story = Callable[[Server], Coroutine[Any, Any, None]]
 
 
-def play(story: Story, path: Path, *, sync_s: float = 0.0, **settings: Any) -> None:
+LANES = pytest.mark.parametrize("lane", [DIRECT, "grpc"])
+
+
+def play(story: Story, path: Path, lane: str = "grpc", *, sync_s: float = 0.0, **settings: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(100), opened(path, sync_s, settings) as server:
+        async with asyncio.timeout(100), opened(path, sync_s, settings, lane) as server:
             await story(server)
 
     asyncio.run(run())
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path, sync_s: float, settings: dict[str, Any]) -> AsyncIterator[Server]:
-    server = Server(path, sync_s, settings)
+async def opened(path: Path, sync_s: float, settings: dict[str, Any], lane: str) -> AsyncIterator[Server]:
+    server = Server(path, sync_s, settings, lane)
     try:
         yield server
     finally:
@@ -170,7 +183,8 @@ async def took(doing: Coroutine[Any, Any, Any]) -> float:
 
 
 @pytest.mark.rule("L5")
-def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path) -> None:
+@LANES
+def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, lane: str) -> None:
     """Streams that hold all but the last byte of a message of 8 MiB, and others after those that were cut."""
 
     async def story(server: Server) -> None:
@@ -191,7 +205,7 @@ def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path) ->
         assert server.bytes("VmHWM") < 1500 * MIB, "else it is kept until somebody ends it"
         assert await took(server.lane().write(1, 1, [b"b"])) < 5
 
-    play(story, tmp_path, memory_bytes_max=300 * MIB)
+    play(story, tmp_path, lane, memory_bytes_max=300 * MIB)
 
 
 @pytest.mark.rule("L3")
@@ -200,7 +214,7 @@ def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
     them, for each such stream."""
 
     async def story(server: Server) -> None:
-        raw = await server.connection()
+        raw = await server.grpc_connection()
         stream = await raw.stream("Add")
         for _ in range(8):  # of no session: refused, but read
             await raw.send(stream, pack(LaneMessage(b"", [frame(1, 0, [bytes(5 * MIB - 1024)], session=9)])))
@@ -214,38 +228,42 @@ def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("L3")
-def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_admitted(tmp_path: Path) -> None:
+@LANES
+def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_admitted(
+    tmp_path: Path, lane: str
+) -> None:
     """The log takes 4 MiB in 0.1 s; admitted are at most 2 × 16 MiB of normal adds and 2 × 4 MiB of recovery."""
 
     async def story(server: Server) -> None:
         await server.lane().write(1, 0, [b"a"])
         floods = []
         for ledger in range(100, 112):
-            lane = server.lane()
-            frames(lane, lane.attach(ledger, Listener()), ledger, range(48), MIB)
-            floods.append(lane)
+            client = server.lane()
+            frames(client, client.attach(ledger, Listener()), ledger, range(48), MIB)
+            floods.append(client)
         await asyncio.sleep(0.5)
-        lane = server.lane()
-        await lane.transport.read_lac("b1", 1, deadline_s=5)  # connected
+        client = server.lane()
+        await client.transport.read_lac("b1", 1, deadline_s=5)  # connected
 
         async def recover(first: int) -> None:
             listener = Listener()
-            session = lane.attach(1, listener, mode=AttachMode.RECOVER)
-            frames(lane, session, 1, range(first, first + 4), 1000)
+            session = client.attach(1, listener, mode=AttachMode.RECOVER)
+            frames(client, session, 1, range(first, first + 4), 1000)
             await listener.acked(session, 4)
 
         for round_ in range(3):
-            assert await took(lane.fence(1 + round_)) < 2.5
+            assert await took(client.fence(1 + round_)) < 2.5
             assert await took(recover(1 + 4 * round_)) < 2.5
-            assert await took(lane.read(1, 0, 0)) < 1
+            assert await took(client.read(1, 0, 0)) < 1
         assert await took(floods[0].fence(50)) < 2.5, "also on a connection whose adds are paused"
 
     limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": 4 * MIB}
-    play(story, tmp_path, sync_s=0.1, **limits)
+    play(story, tmp_path, lane, sync_s=0.1, **limits)
 
 
 @pytest.mark.rule("L3")
-def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path) -> None:
+@LANES
+def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path, lane: str) -> None:
     """50 clients ask for 64 MiB each, eight times over, and take none of it."""
 
     async def story(server: Server) -> None:
@@ -262,13 +280,14 @@ def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path) -> None:
         assert await took(read(honest, 1, 64)) < 15
         assert await took(honest.fence(1)) < 2
         assert server.bytes("VmHWM") < before + 300 * MIB, "25 GB were asked for"
-        assert any(raw.lost for raw in server.raw), "else what they do not take is kept by gRPC"
+        assert lane == DIRECT or any(raw.lost for raw in server.raw), "else what they do not take is kept by gRPC"
 
-    play(story, tmp_path, read_stall_s=1.0)
+    play(story, tmp_path, lane, read_stall_s=1.0)
 
 
 @pytest.mark.rule("L3")
-def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path) -> None:
+@LANES
+def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path, lane: str) -> None:
     """LAC reads of a ledger whose last entry is large; each answer would wait for its client."""
 
     async def story(server: Server) -> None:
@@ -291,7 +310,7 @@ def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path) -> 
         assert server.bytes("VmHWM") < before + 350 * MIB, "each answer is 4 MiB"
         assert await took(honest.fence(1)) < 5
 
-    play(story, tmp_path, read_stall_s=1.0)
+    play(story, tmp_path, lane, read_stall_s=1.0)
 
 
 @pytest.mark.rule("L3")
@@ -299,12 +318,12 @@ def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) 
     async def story(server: Server) -> None:
         honest = server.lane()
         await honest.write(1, 0, [b"a"])
-        raw = await server.connection()
+        raw = await server.grpc_connection()
         streams = [await raw.stream("Add") for _ in range(200)]
         await asyncio.sleep(0.5)
         assert raw.streams_max == 6
         assert raw.lost or len(raw.ended) >= len(streams) - 6
-        others = [await server.connection() for _ in range(30)]
+        others = [await server.grpc_connection() for _ in range(30)]
         await asyncio.sleep(0.5)
         assert sum(not other.lost for other in others) < 8
         await honest.write(1, 1, [b"b"])
@@ -313,7 +332,8 @@ def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) 
 
 
 @pytest.mark.rule("L5")
-def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path) -> None:
+@LANES
+def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path, lane: str) -> None:
     """Else a crowd of idle clients makes a bookie read-only, and what it cannot open looks like damage."""
 
     async def story(server: Server) -> None:
@@ -327,4 +347,4 @@ def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path) -> None:
         await asyncio.sleep(0.5)
         await server.lane().write(1, 1, [b"b"])
 
-    play(story, tmp_path, files_max=300)
+    play(story, tmp_path, lane, files_max=300)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters with a bookie that lies: real bookies, one of which stands behind a proxy on the gRPC lane that rewrites
+"""Clusters with a bookie that lies: real bookies, one of which stands behind a proxy on one of our lanes that rewrites
 what it answers, or bookies that answer as Apache's do, one of which changes what leaves it."""
 
 from __future__ import annotations
@@ -10,31 +10,109 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
+from bk_core.transport.direct import DirectLane, DirectLink
 from bk_core.transport.grpc import GrpcLink
+from bk_core.transport.lane_streams import LaneLink
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, Link
+from bk_core.transport.slots import Slots
+from bk_core.wire.direct import PREAMBLE_BYTES, stream_of
+from bk_core.wire.frames_codec import pack, unpack
+from bk_core.wire.lane import LaneMessage
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheServer
+from tests.kit.direct_client import HEAD, direct_port
 from tests.kit.lanes import bookie_config, grpc_port
 
 HONEST_LATE_S = 0.03
 
 Lie = Callable[[bytes], Iterable[bytes]]
-"""What is answered instead of one message of the true bookie."""
+"""What is answered instead of one message of the true bookie, as it is on the gRPC lane."""
 
 
-class Liar:
-    """A port that passes all on to ``true_port`` and back. ``lies``: by method; the answer to hello is left as it is.
-    ``told`` counts the lies."""
+class Raw(bytes):
+    """Said as it is: no message of the direct lane is made of it."""
+
+
+class Liar(Protocol):
+    """A port that passes all on to a bookie and back, but for its lies, which are by the method."""
+
+    bookie_id: str
+    port: int
+    told: int
+    """How many lies it told."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class DirectLiar:
+    """A liar on the direct lane. The answer to hello is left as it is."""
+
+    def __init__(self, bookie_id: str, true_port: int, lies: dict[str, Lie]) -> None:
+        self.bookie_id, self.lies, self._true_port = bookie_id, lies, true_port
+        self.told = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.read(PREAMBLE_BYTES)
+        if len(first) < PREAMBLE_BYTES:  # the client has given it up
+            writer.close()
+            return
+        true_reader, true_writer = await asyncio.open_connection("127.0.0.1", self._true_port)
+        true_writer.write(first)
+        there = asyncio.ensure_future(_copy(reader, true_writer))
+        try:
+            await self._lie(stream_of(first), true_reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            there.cancel()
+            writer.close()
+            true_writer.close()
+
+    async def _lie(self, method: str, true: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lie = None
+        while True:
+            frames, rest = HEAD.unpack(await true.readexactly(HEAD.size))
+            body = await true.readexactly(frames + rest)
+            message = pack(LaneMessage(body[frames:], [body[:frames]])) if method == "Read" else body
+            self.told += lie is not None
+            for said in lie(message) if lie else [message]:
+                writer.write(said if isinstance(said, Raw) else _direct(method, said))
+                await writer.drain()
+            lie = self.lies.get(method)
+
+
+def _direct(method: str, message: bytes) -> bytes:
+    frames, rest = unpack(message) if method == "Read" else (None, message)
+    return HEAD.pack(len(frames or b""), len(rest)) + (frames or b"") + rest
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+class GrpcLiar:
+    """The same on the gRPC lane."""
 
     def __init__(self, bookie_id: str, true_port: int, lies: dict[str, Lie]) -> None:
         self.bookie_id, self.lies, self._target = bookie_id, lies, f"127.0.0.1:{true_port}"
@@ -75,7 +153,7 @@ async def _pass_on(read: Any, write: Any) -> None:
         await write(message)
 
 
-class _LateLink(GrpcLink):
+class _Late(LaneLink):
     """Hears a bookie ``HONEST_LATE_S`` later."""
 
     async def call(self, *args: Any, **call: Any) -> Any:
@@ -90,22 +168,32 @@ class _LateLink(GrpcLink):
                 yield answer
 
 
-def _misled(liar: Liar, instance_id: str) -> LaneTransport:
+class _LateGrpcLink(_Late, GrpcLink): ...
+
+
+class _LateDirectLink(_Late, DirectLink): ...
+
+
+def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
     """Takes the liar's address for that of its bookie, and hears the others late."""
+    direct, slots = DirectLane(), Slots()
 
     def connect(info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> Link:
         if info.bookie_id == liar.bookie_id:
-            return GrpcLink(info, replace(endpoint, host="127.0.0.1", port=liar.port), caller)
-        return _LateLink(info, endpoint, caller)
+            endpoint = replace(endpoint, host="127.0.0.1", port=liar.port)
+            return direct.connect(info, endpoint, caller) if lane == DIRECT else GrpcLink(info, endpoint, caller)
+        if lane == DIRECT:
+            return _LateDirectLink(info, endpoint, caller, slots)
+        return _LateGrpcLink(info, endpoint, caller)
 
-    return LaneTransport(Caller(instance_id, connect_timeout_s=2), {"grpc": lambda: connect})
+    return LaneTransport(Caller(instance_id, connect_timeout_s=2), {lane: lambda: connect})
 
 
 @contextlib.asynccontextmanager
 async def cluster_with_a_liar(
-    data_dir: Path, lies: dict[str, Lie], config: ClientConfig, *, bookies: int = 4
+    lane: str, data_dir: Path, lies: dict[str, Lie], config: ClientConfig, *, bookies: int = 4
 ) -> AsyncIterator[tuple[BookKeeper, Liar]]:
-    """A client of ``bookies`` bookies; the first one lies."""
+    """A client of ``bookies`` bookies over ``lane``; the first one lies."""
     uri = f"memory://{uuid.uuid4().hex}"
     store = open_store(uri)
     store.initialize_cluster()
@@ -114,11 +202,15 @@ async def cluster_with_a_liar(
         servers = [await Bookie.start(bookie_config(data_dir / f"{n}", uri)) for n in range(bookies)]
         for server in servers:
             stack.push_async_callback(server.stop)
-        liar = Liar(servers[0].bookie_id, grpc_port(servers[0]), lies)
+        liar: Liar
+        if lane == DIRECT:
+            liar = DirectLiar(servers[0].bookie_id, direct_port(servers[0]), lies)
+        else:
+            liar = GrpcLiar(servers[0].bookie_id, grpc_port(servers[0]), lies)
         await liar.start()
         stack.push_async_callback(liar.stop)
         mine = open_store(uri)
-        transport = _misled(liar, store.instance_id())
+        transport = _misled(lane, liar, store.instance_id())
         client = BookKeeper(mine, transport, instance_id=store.instance_id(), config=config)
         async with client:
             yield client, liar

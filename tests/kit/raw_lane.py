@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of the gRPC lane that keeps to HTTP/2 and to nothing else: it begins messages that it never ends, takes
-nothing of what it is sent, opens streams without end.
+"""Clients of our lanes that keep to the framing and to nothing else: they begin messages that they never end, take
+nothing of what they are sent, open streams without end.
 
 HTTP/2 by hand, because every library is too polite for that: headers are literals, windows are those of the protocol.
 """
@@ -8,10 +8,13 @@ HTTP/2 by hand, because every library is too polite for that: headers are litera
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import struct
 from typing import Any
 
 from bk_core.transport.messages import SERVICE, hello
+from bk_core.wire.direct import preamble
 from bk_core.wire.proto import lane_pb2
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -19,6 +22,75 @@ _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 _WINDOW_BYTES, _FRAME_BYTES = 65535, 16384
 _INITIAL_WINDOW_SIZE, _MAX_CONCURRENT_STREAMS = 4, 3
+
+
+class RawDirect:
+    """A client of the direct lane, with a connection for each stream. It reads nothing."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self._sockets: list[socket.socket] = []
+        self._ended: set[int] = set()
+
+    async def open(self, port: int) -> RawDirect:
+        self._port = port
+        return self
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the bookie has ended all its streams."""
+        for stream, sock in enumerate(self._sockets):
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                sock.send(b"")
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or _is_reset(sock):
+                self._ended.add(stream)
+        return bool(self._sockets) and len(self._ended) == len(self._sockets)
+
+    async def stream(self, kind: str, **request: Any) -> int:
+        """As of :class:`RawConnection`."""
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._port))
+        self._sockets.append(sock)
+        stream = len(self._sockets) - 1
+        await self.put(stream, preamble(kind))
+        said = hello(self.bookie_id, "", "", "raw")
+        await self.send(stream, getattr(lane_pb2, f"{kind}Request")(hello=said, **request).SerializeToString())
+        return stream
+
+    async def send(self, stream: int, message: bytes) -> int:
+        """A whole message without frames, as far as the bookie takes it; the bytes that left."""
+        return await self.put(stream, struct.pack("<II", 0, len(message)) + message)
+
+    async def begin(self, stream: int, size: int, patience_s: float = 1.0) -> int:
+        """Begin a message of so many bytes of frames, and never send the last one."""
+        return await self.put(stream, struct.pack("<II", size, 0) + bytes(size - 1), patience_s)
+
+    async def put(self, stream: int, data: bytes, patience_s: float = 1.0) -> int:
+        """Bytes of a stream, as far as the bookie takes them; how many it took."""
+        loop, view, sent = asyncio.get_running_loop(), memoryview(data), 0
+        while sent < len(data):
+            part = view[sent : sent + (1 << 16)]
+            try:
+                async with asyncio.timeout(patience_s):
+                    await loop.sock_sendall(self._sockets[stream], part)
+            except TimeoutError:
+                break
+            except ConnectionError:
+                self._ended.add(stream)
+                break
+            sent += len(part)
+        return sent
+
+
+def _is_reset(sock: socket.socket) -> bool:
+    """Whether the other end has closed the connection (TCP_INFO's state is not ESTABLISHED)."""
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1
 
 
 class RawConnection:

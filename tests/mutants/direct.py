@@ -13,6 +13,7 @@ _SERVER = "bookie_server/services/direct.py"
 _WIRE_TEST = "tests/wire/test_direct.py"
 _SOCKET_TEST = "tests/transport/test_message_socket.py"
 _SERVER_TEST = "tests/bookie_server/services/test_direct.py"
+_LINK_TEST = "tests/transport/test_direct.py"
 _CONTRACT = "tests/contracts/test_transport_contract.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -52,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slot is lent again while somebody reads it",
         _SLOTS,
-        "        weakref.finalize(lent, self._back.append, memory).atexit = False\n",
+        "        weakref.finalize(lent, self._give_back, memory).atexit = False\n",
         "        self._back.append(memory)\n",
         (f"{_SOCKET_TEST}::test_a_slot_is_used_again_once_nobody_refers_to_any_part_of_it",),
         "entries change in the hands of their reader",
@@ -76,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a message behind one that ended the connection is given",
         _SOCKET,
-        "                    if self._closed:\n                        return\n",
+        "                if self._closed:\n                    return\n",
         "",
         (f"{_SOCKET_TEST}::test_a_receiver_may_close_the_connection",),
         "answers of a connection that was given up are believed",
@@ -84,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the end of the other side is not noticed",
         _SOCKET,
-        "                if count == 0:\n                    self._end(GONE)\n                    return\n",
+        "            if count == 0:\n                self._end(GONE)\n                return\n",
         "",
         (f"{_SOCKET_TEST}::test_the_end_of_the_other_side_is_told_once_behind_its_last_message",),
         "a client waits for a bookie that is gone until its deadline, and the loop spins",
@@ -103,19 +104,55 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the direct lane reads on while its stream is paused",
         _SERVER,
-        "        self._socket.read(self.stream.flows and not self.stream.closing)\n",
-        "        self._socket.read(not self.stream.closing)\n",
+        "        self._socket.read(self.stream.flows and not self.stream.closing and not self._waits)\n",
+        "        self._socket.read(not self.stream.closing and not self._waits)\n",
         (f"{_SERVER_TEST}::test_a_stream_that_is_paused_is_not_read",),
         "a client fills the bookie's memory",
         rule="L5",
     ),
     Mutant(
         "a message that does not end is waited for",
-        _SERVER,
-        "                if clock() - each.reading_since > MESSAGE_TIMEOUT_S:",
-        "                if False:",
-        (f"{_SERVER_TEST}::test_a_message_that_does_not_end_is_given_up",),
+        _SOCKET,
+        "            self._end(LATE)\n",
+        "            pass\n",
+        (
+            f"{_SERVER_TEST}::test_a_message_that_does_not_end_is_given_up",
+            f"{_LINK_TEST}::test_a_bookie_that_ends_no_message_is_given_up",
+        ),
         "half a message holds 8 MiB for as long as its client likes",
+    ),
+    Mutant(
+        "a client that was paused in the middle of a message is taken for one that stands still",
+        _SOCKET,
+        "            self._received_at = self._loop.time()  # the other side could not go on\n",
+        "",
+        (f"{_SOCKET_TEST}::test_who_does_not_read_waits_for_no_message",),
+        "a bookie whose disk is slow cuts off honest writers",
+    ),
+    Mutant(
+        "frames in front of an answer that has none are stepped over",
+        "bk_core/transport/lane_streams.py",
+        "        if frames and not self.gets_frames:",
+        "        if False:",
+        (f"{_LINK_TEST}::test_what_breaks_the_protocol_ends_the_connection_and_says_so",),
+        "a bookie makes its client receive 8 MiB with each ack",
+    ),
+    Mutant(
+        "a long message is received whether or not there is room",
+        _SERVER,
+        "            self._waits = True\n            self._read()\n",
+        "            pass\n",
+        (f"{_SERVER_TEST}::test_long_messages_have_so_much_room_and_those_that_stand_still_make_place",),
+        "clients fill the bookie's memory faster than anybody looks",
+        rule="L5",
+    ),
+    Mutant(
+        "who waits for room waits for those that stand still",
+        _SERVER,
+        '                each.cut("memory is short, and nothing came on this stream")\n',
+        "                pass\n",
+        (f"{_SERVER_TEST}::test_long_messages_have_so_much_room_and_those_that_stand_still_make_place",),
+        "32 clients that begin a message hold up all others for ten seconds, again and again",
     ),
     Mutant(
         "a client that takes nothing is waited for",

@@ -12,6 +12,7 @@ import pytest
 
 from bk_core.errors import BookieUnreachableError, ClusterMismatchError, RemoteProtocolError, TransportError
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
+from bk_core.transport import message_socket
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bk_core.wire.direct import PREAMBLE_BYTES, stream_of
@@ -148,6 +149,20 @@ async def too_long(peer: Peer) -> None:
     await peer.reader.read()
 
 
+async def frames_in_front(peer: Peer) -> None:
+    await peer.stream()
+    request = await peer.request()
+    answer = lane_pb2.ControlResponse(id=request.id, info=INFO).SerializeToString()
+    peer.writer.write(welcome() + message(answer, b"x" * 100_000))
+    await peer.reader.read()
+
+
+async def half(peer: Peer) -> None:
+    await peer.stream()
+    peer.writer.write(welcome() + HEAD.pack(0, 100_000) + b"half")
+    await peer.reader.read()
+
+
 async def cut(peer: Peer) -> None:
     await peer.stream()
     peer.writer.write(welcome() + HEAD.pack(0, 1_000) + b"half")
@@ -190,7 +205,13 @@ def test_a_bookie_of_another_cluster_is_named() -> None:
     assert isinstance(told.value.__cause__, ClusterMismatchError)
 
 
-@pytest.mark.parametrize("script", [noise, too_long])
+def test_a_bookie_that_ends_no_message_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
+    with pytest.raises(TransportError, match="did not end"):
+        asked(half)
+
+
+@pytest.mark.parametrize("script", [noise, too_long, frames_in_front])
 def test_what_breaks_the_protocol_ends_the_connection_and_says_so(script: Script) -> None:
     with pytest.raises(TransportError, match="BK_REMOTE_PROTOCOL") as told:
         asked(script)

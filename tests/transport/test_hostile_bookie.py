@@ -12,13 +12,16 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.frame import encode_record
+from bk_core.model import DIRECT
+from bk_core.transport import message_socket
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import LaneMessage
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
+from tests.kit.direct_client import HEAD
 from tests.kit.lanes import frame
-from tests.kit.liars import ApacheLiar, Liar, Lie, apache_cluster_with_a_liar, cluster_with_a_liar
+from tests.kit.liars import ApacheLiar, Liar, Lie, Raw, apache_cluster_with_a_liar, cluster_with_a_liar
 from tests.kit.memory_cluster import FAST
 
 ENTRIES = [b"entry %d" % n for n in range(40)]
@@ -117,7 +120,6 @@ LIES: dict[str, dict[str, Lie]] = {
     "the same frames without end": frames_are(lambda true: true * 100, times=2_000),
     "frames cut short": frames_are(lambda true: true[:-1]),
     "reads: noise": {"Read": lambda message: [b"\xff" * 100]},
-    "reads: a length that does not fit": {"Read": lambda message: [b"\x0a\xff\xff\xff\xff\x7f"]},
     "no answer in the answer": control(lambda said: [lane_pb2.ControlResponse(id=said.id)]),
     "another kind of answer": control(lambda said: [lane_pb2.ControlResponse(id=said.id, info=lane_pb2.BookieInfo())]),
     "control: a reason of the future": control(lambda said: [lane_pb2.ControlResponse(id=said.id, reason=99)]),
@@ -129,6 +131,32 @@ LIES: dict[str, dict[str, Lie]] = {
     "evidence: a record for the LAC": evidence(lac_frame=encode_record(2, 0, bytes(20))),
     "evidence: two entries": evidence(last_entry_frame=frame(0, 0, [b"a", b"b"])),
     "evidence of another ledger": evidence(last_entry_frame=frame(77, 38, [b"a"], lac=37)),
+}
+"""What both lanes carry in the same way."""
+
+GRPC_LIES: dict[str, dict[str, Lie]] = {
+    **LIES,
+    "reads: a length that does not fit": {"Read": lambda message: [b"\x0a\xff\xff\xff\xff\x7f"]},
+}
+
+
+def half(of: bytes) -> Raw:
+    return Raw(HEAD.pack(0, 2 * len(of)) + of)
+
+
+def behind_frames(rest: bytes) -> Raw:
+    return Raw(HEAD.pack(4 << 20, len(rest)) + bytes(4 << 20) + rest)
+
+
+DIRECT_LIES: dict[str, dict[str, Lie]] = {
+    **LIES,
+    "lengths beyond the limit": {"Read": lambda message: [Raw(HEAD.pack(2**32 - 1, 2**32 - 1) + message)]},
+    "adds: half a message": {"Add": lambda message: [half(message)]},
+    "reads: half a message": {"Read": lambda message: [half(message)]},
+    "reads: half of a long message": {"Read": lambda message: [half(message + bytes(2 << 20))]},
+    "control: half a message": {"Control": lambda message: [half(message)]},
+    "adds: acks behind frames": {"Add": lambda message: [behind_frames(message)]},
+    "control: answers behind frames": {"Control": lambda message: [behind_frames(message)]},
 }
 
 
@@ -238,10 +266,18 @@ async def one_story(client: BookKeeper) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", LIES)
-def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lane", "name"), [*((DIRECT, name) for name in DIRECT_LIES), *(("grpc", name) for name in GRPC_LIES)]
+)
+def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(
+    lane: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.5)
+    lies = DIRECT_LIES[name] if lane == DIRECT else GRPC_LIES[name]
+
     async def run() -> None:
-        async with asyncio.timeout(DEADLINE_S), cluster_with_a_liar(tmp_path, LIES[name], FAST) as (client, liar):
+        cluster = cluster_with_a_liar(lane, tmp_path, lies, FAST)
+        async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
             _first(client, liar)
             await one_story(client)
             assert liar.told

@@ -6,15 +6,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from bk_core.errors import BookKeeperError, RemoteProtocolError
-from bk_core.transport.message_socket import GONE, MessageSocket
+from bk_core.transport import message_socket
+from bk_core.transport.message_socket import GONE, LATE, MessageSocket
 from bk_core.transport.slots import SLOT_BYTES_MIN, Slots
 from bk_core.wire.direct import Received
 from bk_core.wire.lane import LaneMessage
+
+HEAD = struct.pack("<II", 50_000, 50_000)
 
 
 class End:
@@ -125,6 +132,43 @@ def test_nothing_is_received_while_it_is_not_wanted() -> None:
             assert len(there.came) == 1
             there.socket.read(True)
             await until(lambda: len(there.came) == 2)
+
+    asyncio.run(story())
+
+
+def test_a_message_that_stands_still_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
+
+    async def story() -> None:
+        with pair() as (here, there):
+            there.socket.read(True)
+            here.socket.send_first(HEAD + b"half")
+            await asyncio.sleep(0.1)
+            assert there.socket.waiting_since < asyncio.get_running_loop().time()
+            here.socket.send_first(b"more")
+            await asyncio.sleep(0.15)
+            assert not there.told, "it goes on"
+            await until(lambda: LATE in there.told)
+            assert there.told == [LATE]
+
+    asyncio.run(story())
+
+
+def test_who_does_not_read_waits_for_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
+
+    async def story() -> None:
+        with pair() as (here, there):
+            there.socket.read(True)
+            here.socket.send_first(HEAD + b"half")
+            await asyncio.sleep(0.05)
+            there.socket.read(False)
+            assert there.socket.waiting_since == math.inf
+            await asyncio.sleep(0.3)
+            there.socket.read(True)
+            await asyncio.sleep(0.1)
+            assert not there.told, "it could not go on meanwhile"
+            await until(lambda: LATE in there.told)
 
     asyncio.run(story())
 

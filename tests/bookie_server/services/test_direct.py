@@ -5,7 +5,9 @@ served."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import math
 import socket
 import struct
 import uuid
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from bk_core.metadata import open_store
+from bk_core.transport import message_socket
 from bk_core.transport.messages import hello
 from bk_core.wire.direct import preamble
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
@@ -24,6 +27,7 @@ from bookie_server.machine.events import PauseStream, ResumeStream
 from bookie_server.main import Bookie
 from bookie_server.services import direct as served
 from bookie_server.services.lane_streams import MESSAGE_BYTES_MAX_SHORT, AddStream
+from bookie_server.services.room import MessageRoom
 from tests.kit.direct_client import DirectClient, direct, direct_port
 from tests.kit.lanes import KEY, bookie_config, frame
 
@@ -141,8 +145,7 @@ def test_a_message_that_is_no_message_ends_the_connection(tmp_path: Path, stream
 def test_a_message_that_does_not_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, sent: int
 ) -> None:
-    monkeypatch.setattr(served, "MESSAGE_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(served, "_LOOK_S", 0.05)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.3)
 
     async def story(bookie: Bookie) -> None:
         async with direct(bookie, stream) as client, direct(bookie, stream) as idle:
@@ -157,8 +160,7 @@ def test_a_message_that_does_not_end_is_given_up(
 
 
 def test_a_message_that_comes_slowly_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "MESSAGE_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(served, "_LOOK_S", 0.05)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.3)
 
     async def story(bookie: Bookie) -> None:
         async with direct(bookie, "Add") as client:
@@ -171,6 +173,32 @@ def test_a_message_that_comes_slowly_is_taken(tmp_path: Path, monkeypatch: pytes
             while not (said := (await client.answer())[1]).sessions:
                 pass
             assert (list(said.sessions), list(said.frames)) == ([1], [1])
+
+    with_bookie(tmp_path, story)
+
+
+@pytest.mark.rule("L5")
+def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(tmp_path: Path) -> None:
+    async def story(bookie: Bookie) -> None:
+        (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
+        service.room = MessageRoom(3 * MIB)
+        async with contextlib.AsyncExitStack() as stack:
+            still = [await stack.enter_async_context(direct(bookie, "Add")) for _ in range(6)]
+            for each in still:
+                await greet(each, bookie)
+                each.writer.write(struct.pack("<II", 2 * MIB, 0) + bytes(MIB))
+            await asyncio.sleep(0.2)
+            assert sum(each.reading_since < math.inf for each in service.opened) == 1, "the others are not read"
+            honest = await stack.enter_async_context(direct(bookie, "Add"))
+            await greet(honest, bookie)
+            honest.send(*attached(7, frame(7, 0, [b"x" * (2 * MIB)], session=1)))
+            assert await still[0].is_over(3)
+            while not (said := (await honest.answer())[1]).sessions:
+                pass
+            assert list(said.frames) == [1]
+            assert not await honest.is_over(0.1)
+            for each in still[1:]:
+                assert each.writer.transport.get_write_buffer_size() == 0 or await each.is_over(5)
 
     with_bookie(tmp_path, story)
 
@@ -248,7 +276,7 @@ def test_no_more_clients_are_taken_than_allowed(tmp_path: Path) -> None:
 def test_a_bookie_without_files_for_a_connection_accepts_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served, "_LOOK_S", 0.2)
+    monkeypatch.setattr(served, "_ACCEPT_AGAIN_S", 0.2)
 
     async def story(bookie: Bookie) -> None:
         (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]

@@ -26,6 +26,7 @@ from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStre
 from bookie_server.services.room import (
     AnswerRoom,
     MemoryWatch,
+    MessageRoom,
     connections_allowed,
     group_limits,
     memory_bytes_usable,
@@ -147,6 +148,32 @@ def test_memory_limit_is_the_least_of_the_control_groups(tmp_path: Path, told: s
 
 def test_memory_is_told_by_the_system() -> None:
     assert 10 * MIB < resident_bytes() < memory_bytes_usable()
+
+
+# --- long messages ---
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.goes_on = 0
+
+    def go_on(self) -> None:
+        self.goes_on += 1
+
+
+def test_long_messages_wait_for_room_in_their_order() -> None:
+    room, (a, b, c, d) = MessageRoom(10), [Waiter() for _ in range(4)]
+    assert room.take(a, 8)
+    assert not room.take(b, 5)
+    assert not room.take(c, 1), "there is room, but nobody overtakes"
+    assert room.is_short()
+    room.give_back(a)
+    assert (b.goes_on, c.goes_on, room.is_short()) == (1, 1, False)
+    assert not room.take(d, 5)
+    room.give_back(d)  # it is gone
+    assert not room.is_short()
+    assert room.take(b, 9), "its next message, instead of the one that came"
+    assert (a.goes_on, b.goes_on, d.goes_on) == (0, 1, 0)
 
 
 # --- a connection ended from below ---
