@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import cast
 
 from bk_core.client.config import ClientConfig
@@ -136,22 +137,51 @@ class SlowBookies:
         self._until.update(dict.fromkeys(bookies, time.monotonic() + quarantine_s))
 
 
+@dataclass(slots=True)
+class _Ahead:
+    """A request that was sent before the machine asked for it: who has answered gets the next question at once, while
+    what came is still being verified. ``wanted``: the machine has asked for it since; None: not yet."""
+
+    effect: SendRead
+    task: asyncio.Task[None] | None = None
+    wanted: bool | None = None
+
+
 class _Requests:
     """The requests of one range read, each a task that puts its events into one bounded queue."""
 
     def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
         self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
-        self._events: asyncio.Queue[ReadEvent | asyncio.Task[None]] = asyncio.Queue(PARTS_QUEUED_MAX)
+        self._events: asyncio.Queue[tuple[_Ahead | None, ReadEvent | asyncio.Task[None]]]
+        self._events = asyncio.Queue(PARTS_QUEUED_MAX)
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
+        self._ahead: _Ahead | None = None
 
     def carry_out(self, effect: SendRead | CancelRead | SetTimer) -> None:
         if isinstance(effect, SendRead):
-            self._tasks[effect.request] = asyncio.create_task(self._ask(effect))
+            self._tasks[effect.request] = self._asked_ahead(effect) or asyncio.create_task(self._ask(effect))
         elif isinstance(effect, SetTimer):
             self._cancel(effect.name)
             self._tasks[effect.name] = asyncio.create_task(self._later(effect))
         else:
             self._cancel(effect.request)
+
+    def _ask_ahead(self, effect: SendRead, answer: ReadAnswered) -> None:
+        """Ask on where this answer ends, if it is likely that the machine will."""
+        through = answer.answered_through
+        if self._ahead is None and effect.first <= through < effect.last and not (answer.absent or answer.unknown):
+            self._ahead = ahead = _Ahead(replace(effect, request=effect.request + 1, first=through + 1))
+            ahead.task = asyncio.create_task(self._ask(ahead.effect, ahead))
+
+    def _asked_ahead(self, effect: SendRead) -> asyncio.Task[None] | None:
+        """The task of the request that was sent ahead, if it is this one. Any other one was in vain."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.task is None:
+            return None
+        ahead.wanted = ahead.effect == effect
+        if not ahead.wanted:
+            ahead.task.cancel()
+        return ahead.task if ahead.wanted else None
 
     def _cancel(self, name: int | str) -> None:
         task = self._tasks.pop(name, None)
@@ -160,7 +190,9 @@ class _Requests:
 
     async def next_event(self) -> ReadEvent:
         while True:
-            event = await self._events.get()
+            ahead, event = await self._events.get()
+            if ahead is not None and not ahead.wanted:
+                continue
             if isinstance(event, asyncio.Task):
                 fired = self._timer_of(event)
                 if fired is not None:
@@ -178,22 +210,26 @@ class _Requests:
                 return TimerFired(name)
         return None
 
-    async def _ask(self, effect: SendRead) -> None:
+    async def _ask(self, effect: SendRead, ahead: _Ahead | None = None) -> None:
         events = answer_events(self._transport, self._ledger_id, effect, fence_key=None, deadline_s=self._deadline_s)
         try:
             async with aclosing(events):
                 async for event in events:
-                    await self._events.put(event)
+                    await self._events.put((ahead, event))
+                    if isinstance(event, ReadAnswered):  # behind the answer's end, which nothing may overtake
+                        self._ask_ahead(effect, event)
         except Exception as error:  # a bug: fail the read, or it would wait for ever
             logger.exception("a read of ledger %d failed", self._ledger_id)
-            await self._events.put(ReadFailed(effect.request, repr(error)))
+            await self._events.put((ahead, ReadFailed(effect.request, repr(error))))
 
     async def _later(self, effect: SetTimer) -> None:
         await asyncio.sleep(effect.delay_ms / 1000)
         task = asyncio.current_task()
         assert task is not None
-        await self._events.put(task)
+        await self._events.put((None, task))
 
     def stop(self) -> None:
+        if self._ahead is not None and self._ahead.task is not None:
+            self._ahead.task.cancel()
         for task in self._tasks.values():
             task.cancel()

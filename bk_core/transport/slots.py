@@ -26,13 +26,14 @@ class Slots:
         """A buffer of ``size`` bytes, whose contents are anything."""
         while self._back:
             self._keep(self._back.popleft())
-        whole = max(SLOT_BYTES_MIN, 1 << (size - 1).bit_length())
+        step = max(SLOT_BYTES_MIN, 1 << max(0, (size - 1).bit_length() - 3))  # at most a fourth is not used
+        whole = -(-size // step) * step
         free = self._free[whole]
         if free:
             memory = free.pop()
             self._free_bytes -= whole
         else:
-            memory = mmap.mmap(-1, whole)
+            memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
         lent = np.frombuffer(memory, dtype=np.uint8)
         weakref.finalize(lent, self._give_back, memory).atexit = False
         return lent.data[:size]

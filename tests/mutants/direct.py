@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a direct connection is made room for beyond the bound",
         _SERVER,
-        "            if len(self._open) + len(self._tasks) >= self._clients.connections.connections_max:",
+        "            if len(self.opened) + len(self._tasks) >= self.clients.connections.connections_max:",
         "            if False:",
         (f"{_SERVER_TEST}::test_no_more_clients_are_taken_than_allowed",),
         "clients take the files that storage needs",
@@ -191,5 +191,33 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_SERVER_TEST}::test_a_client_that_takes_nothing_is_cut_off_and_others_read_on",
         ),
         "reads stand still after the first parts",
+    ),
+    Mutant(
+        "frames that were asked for in vain are taken for an answer",
+        "bk_core/client/ranges.py",
+        "            if ahead is not None and not ahead.wanted:",
+        "            if False:",
+        ("tests/client/test_reads_ahead.py::test_what_was_asked_ahead_in_vain_is_dropped",),
+        "an answer of one bookie is taken for that of another, which is cancelled",
+    ),
+    Mutant(
+        "nothing is asked for ahead",
+        "bk_core/client/ranges.py",
+        "                        self._ask_ahead(effect, event)",
+        "                        pass",
+        (
+            "tests/client/test_reads_ahead.py::test_the_next_answer_is_asked_for_while_this_one_is_consumed_and_no_range_twice",
+        ),
+        "a bookie waits while its reader verifies",
+    ),
+    Mutant(
+        "long frames are read into new memory each time",
+        "bookie_server/storage/log/segment_reader.py",
+        "        if place.size < SLOT_BYTES_MIN:",
+        "        if True:",
+        (
+            "tests/bookie_server/storage/log/test_segment_reader.py::test_a_long_frame_is_read_into_memory_that_is_used_again",
+        ),
+        "a bookie spends its time on page faults",
     ),
 )

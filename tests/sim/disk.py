@@ -343,6 +343,11 @@ class SimDisk(Files):
         data = bytes(inode.cache[offset : offset + size])
         return self._hide_stale(inode, data, offset) if inode.stale else data
 
+    def _read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
+        data = self._pread(handle, len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
     def _hide_stale(self, inode: _Inode, data: bytes, offset: int) -> bytes:
         """Bytes read ahead before they were written: zeros, as fresh space holds."""
         shown = bytearray(data)

@@ -169,6 +169,11 @@ class PowerLossFiles(Files):
                 data[start - offset : end - offset] = written[start - at : end - at]
         return bytes(data)
 
+    def _read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
+        data = self._pread(handle, len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
     def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
         handle = self.open_read(path)
         try:

@@ -47,7 +47,7 @@ def check_stored_frame(
     return header
 
 
-def entries_of_run(data: bytes, run: Place, incarnation: bytes, first: int, last: int) -> bytes:
+def entries_of_run(data: bytes | memoryview, run: Place, incarnation: bytes, first: int, last: int) -> bytes:
     """The entries first to last, all of which are in the run, as whole frames one behind the other. Raises
     IntegrityError if any of them is not intact."""
     view = memoryview(data)
@@ -91,7 +91,7 @@ def _walk(view: memoryview, run: Place) -> Iterator[tuple[int, int, int, int]]:
             return
 
 
-def members_of_run(data: bytes, run: Place, incarnation: bytes) -> RunMembers:
+def members_of_run(data: bytes | memoryview, run: Place, incarnation: bytes) -> RunMembers:
     """The intact frames of a damaged run. Every place where a frame may begin is tried, because the sizes that lead
     from one frame to the next may be damaged."""
     view = memoryview(data)

@@ -184,6 +184,13 @@ class Files:
     def _pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)
 
+    def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
+        """Fill ``view`` with the bytes at ``offset``, as far as there are any; how many there were."""
+        done = 0
+        while done < len(view) and (got := self._read_into(handle, view[done:], offset + done)):
+            done += got
+        return done
+
     def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
         """As :meth:`read`, but from the disk instead of the page cache where the platform can (RULES S5)."""
         start = offset // BLOCK * BLOCK

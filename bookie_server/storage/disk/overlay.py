@@ -39,6 +39,11 @@ class Overlay(Files):
             return self._base.read(handle, size, offset)
         return bytes(memoryview(self._handles[handle])[offset : offset + size])
 
+    def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
+        data = self.read(handle, len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
     def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
         file = self._file(path)
         if isinstance(file, str):

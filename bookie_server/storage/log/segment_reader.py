@@ -15,6 +15,7 @@ from typing import TypeVar
 from bk_core.entries.frame import check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
+from bk_core.transport.slots import SLOT_BYTES_MIN, Slots
 from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.membership import runs_of_ids, striping_of
 from bookie_server.storage.bytes.run_frames import check_stored_frame, entries_of_run, members_of_run
@@ -47,6 +48,7 @@ class SegmentReader:
         self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
         self._given_up: dict[int, None] = {}
         self._told: set[str] = set()  # files already reported as a whole, until they are replaced
+        self._slots = Slots()
         self.reads = 0
         self.rereads = 0
         """Reads that failed their check through the page cache; those that failed again were damage."""
@@ -96,7 +98,7 @@ class SegmentReader:
         header = check_frame(frame)
         return striping_of(frame, header) or runs_of_ids(entry_ids_of(header, frame))
 
-    def _read_twice(self, place: Place, take: Callable[[bytes], T]) -> T:
+    def _read_twice(self, place: Place, take: Callable[[bytes | memoryview], T]) -> T:
         """Returns what ``take`` makes of the bytes at ``place``. If it finds them bad they are read once more past the
         cache."""
         self.reads += 1
@@ -161,10 +163,15 @@ class SegmentReader:
             self._files.close(self._handles.popitem()[1])
         self._indexes.close()
 
-    def _pread(self, place: Place) -> bytes:
-        return self._files.read(self._handle(place.generation), place.size, place.offset)
+    def _pread(self, place: Place) -> bytes | memoryview:
+        """The bytes at a place; many of them in a slot, which is used again once nobody refers to them."""
+        handle = self._handle(place.generation)
+        if place.size < SLOT_BYTES_MIN:
+            return self._files.read(handle, place.size, place.offset)
+        slot = self._slots.take(place.size)
+        return slot[: self._files.read_into(handle, slot, place.offset)]
 
-    def _checked(self, data: bytes, place: Place, ledger_id: LedgerId | None) -> memoryview:
+    def _checked(self, data: bytes | memoryview, place: Place, ledger_id: LedgerId | None) -> memoryview:
         check_stored_frame(data, place, self._incarnation, ledger_id)
         return memoryview(data)
 
@@ -190,7 +197,7 @@ class SegmentReader:
         return os.path.join(self._path, segment_name(generation))
 
 
-def _lac_frame(data: bytes, run: Place, incarnation: bytes) -> bytes:
+def _lac_frame(data: bytes | memoryview, run: Place, incarnation: bytes) -> bytes | memoryview:
     """The frame of a run that carries the greatest LAC."""
     members = members_of_run(data, run, incarnation)
     frames = [data[at - run.offset : at - run.offset + size] for at, size in zip(*members[2:], strict=True)]

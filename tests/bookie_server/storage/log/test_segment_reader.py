@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bk_core.entries.frame import decode_frame
@@ -110,6 +111,21 @@ def test_what_the_system_refuses_is_an_integrity_error(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError):
         storage.reader.read(Place(place.generation, place.offset + 64, place.size))
     assert (storage.reader.io_errors, storage.reader.damaged) == (2, 1)
+    storage.close()
+
+
+def test_a_long_frame_is_read_into_memory_that_is_used_again(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d")
+    frames = [entries(1, [k], size=100_000) for k in range(3)]
+    places = [storage.append(frame)[0] for frame in frames]
+    first, second = storage.reader.read(places[0]), storage.reader.read(places[1])
+    addresses = [np.frombuffer(each, dtype=np.uint8).ctypes.data for each in (first, second)]
+    assert [bytes(each)[64:] for each in (first, second)] == [bytes(frame)[64:] for frame in frames[:2]]
+    del first
+    third = storage.reader.read(places[2])
+    assert np.frombuffer(third, dtype=np.uint8).ctypes.data == addresses[0]
+    assert bytes(second)[64:] == bytes(frames[1])[64:], "nobody writes where somebody reads"
+    assert addresses[0] % 4096 == 0
     storage.close()
 
 
