@@ -51,7 +51,7 @@ class BookieConfig:
     **Ports.** Apache's clients connect to ``port``, where a Java client looks for a bookie of the default id. Ours
     connect to ``direct_port``, by default 2000 above it, where each has a connection for adds, one for reads and one
     for control, or to ``grpc_port``, by default 1000 above it; they find both in the bookie's registration. 0 takes a
-    free one.
+    free one. With ``unix_socket`` clients of ours on the same machine find a unix socket there, too, and take it.
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
     a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
@@ -88,6 +88,7 @@ class BookieConfig:
     port: int = 3181
     grpc_port: int | None = None
     direct_port: int | None = None
+    unix_socket: bool = True
     bookie_id: str | None = None
     advertised_address: str | None = None
     listen_address: str = "0.0.0.0"
@@ -125,7 +126,7 @@ class BookieConfig:
         self._set_directories()
         for field in fields(self):
             value = getattr(self, field.name)
-            number = isinstance(value, (int, float)) and field.name != "allow_loopback"
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if number and (value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO)):
                 raise InvalidArgumentError(f"{field.name} must be positive", value=f"{field.name}={value}")
         self._set_ports()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane: the messages of ``lane_streams.py`` on plain sockets, a connection for each stream.
+"""The direct lane: the messages of ``lane_streams.py`` on plain sockets, a connection for each stream. To a bookie on
+the same machine it is a unix socket (``same_host.py``), else TCP.
 
 Nothing is made before the first use, and no thread is: so a child of a process that uses it makes connections of its
 own (K4).
@@ -8,6 +9,7 @@ own (K4).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 from bk_core.errors import BookKeeperError, TransportError
@@ -15,6 +17,7 @@ from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lane_streams import LaneLink, LaneStream
 from bk_core.transport.message_socket import GONE, MessageSocket
 from bk_core.transport.port import Caller
+from bk_core.transport.same_host import address_of
 from bk_core.transport.slots import Slots
 from bk_core.wire.direct import Received, preamble
 
@@ -77,7 +80,14 @@ class DirectLink(LaneLink):
         self.lost(stream, reason)
 
     async def _connected(self) -> socket.socket:
-        """A new connection. Raises OSError."""
+        """A new connection; on the bookie's own machine past its network. Raises OSError."""
+        address = address_of(self.endpoint)
+        if address is not None:
+            with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell
+                return await _local(address)
+        return await self._over_tcp()
+
+    async def _over_tcp(self) -> socket.socket:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM)
         error = OSError("the host has no address")
@@ -95,3 +105,16 @@ class DirectLink(LaneLink):
             else:
                 return sock
         raise error
+
+
+async def _local(address: str) -> socket.socket:
+    """Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        sock.getpeername()  # with a full backlog it is not connected, and asyncio does not notice
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 
 from bk_core.errors import BookKeeperError
+from bk_core.transport.same_host import widen
 from bk_core.transport.slots import Slots
 from bk_core.wire.direct import MessageReader, Received, SendQueue
 from bk_core.wire.lane import LaneMessage
@@ -201,6 +202,7 @@ class MessageSocket:
 def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
+        widen(sock)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -13,6 +13,7 @@ import socket
 
 from bk_core.errors import BookKeeperError
 from bk_core.model import DIRECT, Endpoint
+from bk_core.transport import same_host
 from bk_core.transport.message_socket import MessageSocket
 from bk_core.transport.slots import Slots
 from bk_core.wire.direct import PREAMBLE_BYTES, Received, stream_of
@@ -33,34 +34,41 @@ _ACCEPT_AGAIN_S = 1.0
 class DirectServer:
     """:class:`~bookie_server.services.service.Service` on plain sockets."""
 
-    def __init__(self, listen_address: str, port: int, clients: Clients) -> None:
-        """Raises PortInUseError."""
-        self._socket = listening_socket(listen_address, port, "--direct-port")
-        self._socket.setblocking(False)
-        self.port: int = self._socket.getsockname()[1]
+    def __init__(self, listen_address: str, port: int, clients: Clients, *, local: bool = True) -> None:
+        """``local``: clients on this machine may come past the network. Raises PortInUseError."""
+        self._sockets = [listening_socket(listen_address, port, "--direct-port")]
+        self.port: int = self._sockets[0].getsockname()[1]
+        self._extensions: tuple[str, ...] = ()
+        if local and (listening := same_host.listen()):
+            self._sockets.append(listening[0])
+            self._extensions = (listening[1],)
+        for each in self._sockets:
+            each.setblocking(False)
         self.clients, self.slots, self.room = clients, Slots(), MessageRoom()
         self.opened: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cutting: asyncio.TimerHandle | None = None
         self._accepts = False
-        self._again: asyncio.TimerHandle | None = None  # connections are accepted again
+        self._again: dict[socket.socket, asyncio.TimerHandle] = {}  # connections are accepted again
 
     def endpoint(self, host: str) -> Endpoint:
-        return Endpoint(DIRECT, host, self.port, DIRECT)
+        return Endpoint(DIRECT, host, self.port, DIRECT, extensions=self._extensions)
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self._engine, self._facts = engine, facts
         self._accepts = True
-        asyncio.get_running_loop().add_reader(self._socket, self._accept)
+        for each in self._sockets:
+            asyncio.get_running_loop().add_reader(each, self._accept, each)
 
     async def stop(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()
-        if self._accepts:
-            loop.remove_reader(self._socket)
-        for timer in (self._again, self._cutting):
+        for timer in (*self._again.values(), self._cutting):
             if timer is not None:
                 timer.cancel()
-        self._socket.close()
+        for listening in self._sockets:
+            if self._accepts:
+                loop.remove_reader(listening)
+            listening.close()
         for task in self._tasks:
             task.cancel()
         for each in list(self.opened):
@@ -71,10 +79,10 @@ class DirectServer:
         for each in list(self.opened):
             each.stream.cut("the bookie stops")
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTED_A_TURN):
             try:
-                sock, _ = self._socket.accept()
+                sock, _ = listening.accept()
             except BlockingIOError:
                 return
             except ConnectionError:  # it ended meanwhile
@@ -82,16 +90,24 @@ class DirectServer:
             except OSError as error:  # too many open files, or no memory: it waits, and would be offered again at once
                 logger.warning("no connections are accepted for %g s: %s", _ACCEPT_AGAIN_S, error)
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(self._socket)
-                self._again = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, self._socket, self._accept)
+                loop.remove_reader(listening)
+                again = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, listening, self._accept, listening)
+                self._again[listening] = again
                 return
             sock.setblocking(False)
-            if len(self.opened) + len(self._tasks) >= self.clients.connections.connections_max:
+            if self._is_full(sock):
                 sock.close()
                 continue
             task = asyncio.get_running_loop().create_task(self._greet(sock), name="direct lane: preamble")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _is_full(self, sock: socket.socket) -> bool:
+        """Whether no more clients may connect. The clients of this machine, which have no address that tells them
+        apart, have the share of one address (``connections.py`` sees to the others)."""
+        bounds, greeted = self.clients.connections, len(self._tasks)
+        local = sock.family == socket.AF_UNIX and sum(each.is_local for each in self.opened) >= bounds.share_max
+        return local or len(self.opened) + greeted >= bounds.connections_max
 
     async def _greet(self, sock: socket.socket) -> None:
         """Learn which stream a new connection is."""
@@ -132,6 +148,7 @@ class _Connection:
 
     def __init__(self, sock: socket.socket, stream: LaneStream, server: DirectServer) -> None:
         self.stream, self._server, self._clients, self._opened = stream, server, server.clients, server.opened
+        self.is_local = sock.family == socket.AF_UNIX
         self._waits = False  # for room, in front of a long message
         self._loop = asyncio.get_running_loop()
         self._timers = Timers()

@@ -38,5 +38,5 @@ def listen(config: BookieConfig, clients: Clients) -> Iterator[Service]:
     assert config.grpc_port is not None
     assert config.direct_port is not None
     yield BookieRpcServer(config.listen_address, config.port, clients)
-    yield DirectServer(config.listen_address, config.direct_port, clients)
+    yield DirectServer(config.listen_address, config.direct_port, clients, local=config.unix_socket)
     yield GrpcServer(config.listen_address, config.grpc_port, clients)

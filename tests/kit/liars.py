@@ -180,7 +180,7 @@ def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
 
     def connect(info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> Link:
         if info.bookie_id == liar.bookie_id:
-            endpoint = replace(endpoint, host="127.0.0.1", port=liar.port)
+            endpoint = replace(endpoint, host="127.0.0.1", port=liar.port, extensions=())
             return direct.connect(info, endpoint, caller) if lane == DIRECT else GrpcLink(info, endpoint, caller)
         if lane == DIRECT:
             return _LateDirectLink(info, endpoint, caller, slots)

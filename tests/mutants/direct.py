@@ -13,6 +13,7 @@ _SERVER = "bookie_server/services/direct.py"
 _WIRE_TEST = "tests/wire/test_direct.py"
 _SOCKET_TEST = "tests/transport/test_message_socket.py"
 _SERVER_TEST = "tests/bookie_server/services/test_direct.py"
+_UNIX_TEST = "tests/bookie_server/services/test_unix_socket.py"
 _LINK_TEST = "tests/transport/test_direct.py"
 _CONTRACT = "tests/contracts/test_transport_contract.py"
 
@@ -219,5 +220,37 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/bookie_server/storage/log/test_segment_reader.py::test_a_long_frame_is_read_into_memory_that_is_used_again",
         ),
         "a bookie spends its time on page faults",
+    ),
+    Mutant(
+        "a unix socket's name is tried on any machine",
+        "bk_core/transport/same_host.py",
+        "            if there and there == place():",
+        "            if there:",
+        (f"{_UNIX_TEST}::test_a_name_of_another_machine_or_network_is_not_tried",),
+        "who listens under the name of a bookie elsewhere gets its entries",
+    ),
+    Mutant(
+        "a client has no other way where the unix socket is not there",
+        _LINK,
+        "            with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell\n",
+        "            if True:\n",
+        (f"{_UNIX_TEST}::test_any_other_client_comes_by_the_port",),
+        "a bookie that began anew is unreachable until its registration is read again",
+    ),
+    Mutant(
+        "a unix socket with a full backlog is taken for connected",
+        _LINK,
+        "        sock.getpeername()  # with a full backlog it is not connected, and asyncio does not notice\n",
+        "",
+        (f"{_UNIX_TEST}::test_a_crowded_socket_is_not_taken_for_a_connection",),
+        "a burst of clients fails instead of waiting",
+    ),
+    Mutant(
+        "clients on the bookie's machine are not bounded",
+        _SERVER,
+        "        return local or len(self.opened)",
+        "        return len(self.opened)",
+        (f"{_UNIX_TEST}::test_clients_of_this_machine_have_the_share_of_one_address",),
+        "one program on the bookie's machine takes all connections",
     ),
 )
