@@ -13,6 +13,7 @@ _SERVER = "bookie_server/services/direct.py"
 _WIRE_TEST = "tests/wire/test_direct.py"
 _SOCKET_TEST = "tests/transport/test_message_socket.py"
 _SERVER_TEST = "tests/bookie_server/services/test_direct.py"
+_GUARD = "tests/repo/test_hot_path.py"
 _UNIX_TEST = "tests/bookie_server/services/test_unix_socket.py"
 _LINK_TEST = "tests/transport/test_direct.py"
 _CONTRACT = "tests/contracts/test_transport_contract.py"
@@ -48,7 +49,10 @@ MUTANTS: tuple[Mutant, ...] = (
         _WIRE,
         '        frames = [memoryview(each).cast("B") for each in message.frames]',
         "        frames = [memoryview(bytes(each)) for each in message.frames]",
-        (f"{_WIRE_TEST}::test_frames_are_sent_from_where_they_are_and_received_into_one_buffer",),
+        (
+            f"{_WIRE_TEST}::test_frames_are_sent_from_where_they_are_and_received_into_one_buffer",
+            f"{_GUARD}::test_a_frame_is_copied_no_more_often",
+        ),
         "a third of the client's time",
     ),
     Mutant(
@@ -252,5 +256,29 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return len(self.opened)",
         (f"{_UNIX_TEST}::test_clients_of_this_machine_have_the_share_of_one_address",),
         "one program on the bookie's machine takes all connections",
+    ),
+    Mutant(
+        "the bookie copies frames that it received",
+        "bookie_server/services/lane_streams.py",
+        "        if not rest:\n            if frames:\n",
+        "        if not rest:\n            if frames:\n                frames = memoryview(bytes(frames))\n",
+        (f"{_GUARD}::test_a_frame_is_copied_no_more_often",),
+        "a twentieth of the bookie's time",
+    ),
+    Mutant(
+        "the bookie copies frames that it read",
+        "bookie_server/storage/log/segment_reader.py",
+        "        return memoryview(data)\n",
+        "        return memoryview(bytes(data))\n",
+        (f"{_GUARD}::test_a_frame_is_copied_no_more_often",),
+        "a twentieth of the bookie's time",
+    ),
+    Mutant(
+        "the client copies frames that it read",
+        "bk_core/transport/lane_streams.py",
+        "            call.answers.put_nowait(ReadPart(frames))\n",
+        "            call.answers.put_nowait(ReadPart(memoryview(bytes(frames))))\n",
+        (f"{_GUARD}::test_a_frame_is_copied_no_more_often",),
+        "a twentieth of the reader's time",
     ),
 )

@@ -152,7 +152,8 @@ def test_clients_of_this_machine_have_the_share_of_one_address(tmp_path: Path) -
         while len(lane(bookie).opened) < 2:
             await asyncio.sleep(0.01)
         late = await asyncio.open_unix_connection(address)
-        assert await late[0].read(1) == b"", "there is room for two"
+        async with asyncio.timeout(3):
+            assert await late[0].read(1) == b"", "there is room for two"
         async with direct(bookie, "Add") as by_port:
             assert not await by_port.is_over(0.2)
         for _, writer in (*streams, late):
