@@ -170,8 +170,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a direct connection is made room for beyond the bound",
         _SERVER,
-        "            if len(self.opened) + len(self._tasks) >= self.clients.connections.connections_max:",
-        "            if False:",
+        "        return local or len(self.opened) + greeted >= bounds.connections_max",
+        "        return local",
         (f"{_SERVER_TEST}::test_no_more_clients_are_taken_than_allowed",),
         "clients take the files that storage needs",
     ),
@@ -252,8 +252,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "clients on the bookie's machine are not bounded",
         _SERVER,
-        "        return local or len(self.opened)",
-        "        return len(self.opened)",
+        "        return local or len(self.opened) + greeted >= bounds.connections_max",
+        "        return len(self.opened) + greeted >= bounds.connections_max",
         (f"{_UNIX_TEST}::test_clients_of_this_machine_have_the_share_of_one_address",),
         "one program on the bookie's machine takes all connections",
     ),
