@@ -54,8 +54,7 @@ class Bookie:
         arguments += ["--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
         arguments += ["--listen-address", "0.0.0.0" if self._network else HOST, "--advertised-address", address]
         arguments += ["--metadata-service-uri", self._cluster.bookies_uri]
-        if self._cluster.settings is not None:
-            arguments += ["--config", str(self._cluster.settings)]
+        arguments += ["--config", str(self._cluster.settings)]
         self.child = self._cluster.nursery.start(
             "bk_cli.main:run", self.log_path, arguments=arguments, network=self._network
         )
@@ -142,7 +141,7 @@ class TrialCluster:
         *,
         bookies: int = 6,
         network: bool = False,
-        settings: str | None = None,
+        settings: str = "",
         zookeepers: int = 1,
     ) -> None:
         self.path, self.network, self._settings = path, network, settings
@@ -164,14 +163,14 @@ class TrialCluster:
         self.close()
 
     @property
-    def settings(self) -> Path | None:
+    def settings(self) -> Path:
         """The bookies' configuration file."""
-        return None if self._settings is None else self.path / "bookies.toml"
+        return self.path / "bookies.toml"
 
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        if self.settings is not None:
-            self.settings.write_text(self._settings or "", encoding="utf-8")
+        no_way_round = "unix_socket = false\n"  # clients on this machine would take it, past the proxies
+        self.settings.write_text(no_way_round + self._settings, encoding="utf-8")
         if self.network:
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip("link", "del", "trial")  # of the cluster before, in this namespace
