@@ -412,6 +412,7 @@ class Epoch:
             return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
         if items and not self._busy.isdisjoint(_named(items[0])):
             return None  # the burst uses it on another connection: which of the two comes first is not known
+        self._busy |= {ledger.number, *(_named(items[0]) if items else ())}
         for known in self._live:
             known.spent = known.spent or known.number in touched
         self._touched |= {number - self._base for number in touched}
