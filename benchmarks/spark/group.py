@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from benchmarks.spark import peers
-from benchmarks.spark.broker import kafka_broker
+from benchmarks.peers import install
+from benchmarks.peers.broker import kafka_broker
 from benchmarks.spark.topics import CONNECTOR_JARS
 from benchmarks.storage.scratch import check_room, terminated_as_interrupted
 from bk_cli.children import child_environment, last_lines
@@ -79,7 +79,7 @@ def measure(names: Iterable[str], folder: Path, runs: int, scale: float) -> Iter
     names = list(names)
     for name in names:
         check_room(folder, PARTS[name].most_bytes(runs, scale), f"the part {name}")
-    installed = peers.install() if any(PARTS[name].peer == "kafka" for name in names) else None
+    installed = install.install() if any(PARTS[name].peer == "kafka" for name in names) else None
     for name in names:
         with terminated_as_interrupted(), ExitStack() as stack:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))).absolute()
@@ -107,7 +107,7 @@ def in_process(
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command,
-            cwd=peers.ROOT,
+            cwd=install.ROOT,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
