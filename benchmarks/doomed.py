@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is there to be killed while it writes: ``python -m benchmarks.doomed WHAT URI …``.
+"""A process that is there to be killed while it writes: ``python -m benchmarks.doomed WHAT URI LANE …``.
 
-``ledger URI ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before an ack can
-be seen, so that every entry carries LAC −1; it prints the ledger's id. ``silent`` never tells the bookies a LAC later,
-as a writer that died before the first ack came back; ``hint`` does. ``leader URI LOG`` leads the log, prints the offset
-of its first entry, and appends until it is killed or another leads.
+``ledger URI LANE ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before an
+ack can be seen, so that every entry carries LAC −1; it prints the ledger's id. ``silent`` never tells the bookies a LAC
+later, as a writer that died before the first ack came back; ``hint`` does. ``leader URI LANE LOG`` leads the log,
+prints the offset of its first entry, and appends until it is killed or another leads. ``load URI LANE`` appends batches
+to a ledger at full rate, and prints its id when it has begun.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
+from bk_cli.children import child_environment
 from bk_core import client
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
@@ -24,14 +30,30 @@ NEVER_MS = 3_600_000.0
 FRAMES = 10
 HOLD_S = 300.0  # it never outlives what started it for longer
 APPENDS_AT_ONCE = 8
+WARM_BATCHES = 32
 
 
-async def write_ledger(uri: str, entries: int, entry_bytes: int, hint: bool) -> None:
+@contextmanager
+def doomed(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+    """Such a process and its first line; dead afterwards."""
+    command = [sys.executable, "-m", "benchmarks.doomed", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment()) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"benchmarks.doomed {arguments} ended before it wrote"
+            yield process, line
+        finally:
+            process.kill()
+
+
+async def write_ledger(uri: str, lane: str, entries: int, entry_bytes: int, hint: bool) -> None:
     """All frames leave in one turn of the loop: the machine has no ack yet when it numbers the last of them."""
     frame_bytes, window_bytes_max = -(-entries // FRAMES) * entry_bytes, 64 << 20
-    config = ClientConfig(window_bytes_max=window_bytes_max, frame_bytes=frame_bytes)
+    config = ClientConfig(lanes=lane, window_bytes_max=window_bytes_max, frame_bytes=frame_bytes)
     if not hint:
         config = ClientConfig(
+            lanes=lane,
             window_bytes_max=window_bytes_max,
             frame_bytes=frame_bytes,
             explicit_lac_delay_ms=NEVER_MS,
@@ -46,9 +68,24 @@ async def write_ledger(uri: str, entries: int, entry_bytes: int, hint: bool) -> 
         await asyncio.sleep(HOLD_S)
 
 
-async def lead_log(uri: str, name: str) -> None:
+async def append_for_ever(uri: str, lane: str) -> None:
+    """Batches of 1 MB, as many as the window takes."""
+    rows, size = 1_000, 1_000
+    data = memoryview(np.random.default_rng(2).bytes(64 * rows * size))
+    lengths = np.full(rows, size, dtype=np.uint32)
+    async with await client.connect(uri, config=ClientConfig(lanes=lane)) as bookkeeper, asyncio.timeout(HOLD_S):
+        ledger = await bookkeeper.create_ledger()
+        for number in itertools.count():
+            at = number % 64 * rows * size
+            last = await ledger.append_batch(EntryBatch(lengths=lengths, payload=data[at : at + rows * size]))
+            if number == WARM_BATCHES:
+                await ledger.wait_confirmed(last)
+                print(ledger.ledger_id, flush=True)
+
+
+async def lead_log(uri: str, lane: str, name: str) -> None:
     """Append a few at a time, as fast as acks come, until another leads."""
-    async with await client.connect(uri) as bookkeeper:
+    async with await client.connect(uri, config=ClientConfig(lanes=lane)) as bookkeeper:
         leader = await NamedLog(bookkeeper, name).lead()
         print(await leader.append(b"first"), flush=True)
         try:
@@ -59,12 +96,14 @@ async def lead_log(uri: str, name: str) -> None:
             pass
 
 
-def main(what: str, uri: str, *rest: str) -> None:
+def main(what: str, uri: str, lane: str, *rest: str) -> None:
     if what == "ledger":
         entries, entry_bytes, lac = rest
-        asyncio.run(write_ledger(uri, int(entries), int(entry_bytes), lac == "hint"))
+        asyncio.run(write_ledger(uri, lane, int(entries), int(entry_bytes), lac == "hint"))
+    elif what == "load":
+        asyncio.run(append_for_ever(uri, lane))
     else:
-        asyncio.run(lead_log(uri, *rest))
+        asyncio.run(lead_log(uri, lane, *rest))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+MESSAGES_BYTES = 64 << 20
+Record = dict[str, Any]
+"""A figure as an object of JSON."""
 
 
 @dataclass
@@ -29,6 +33,9 @@ class Figure:
     peer_values: list[float] = field(default_factory=list)
     note: str = ""
     wanted_ratio: float | None = None
+    peer_note: str = ""
+    cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
+    peer_cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -68,31 +75,24 @@ class Figure:
 
     @property
     def wish(self) -> str:
-        """What is wanted, and whether it is so, for a table."""
+        """What is wanted of the value and of the ratio to the peer."""
         wishes = []
         if self.wanted is not None:
-            wishes.append(f"{'≤' if self.less_is_better else '≥'} {self.wanted:g}")
+            wishes.append(f"{'≤' if self.less_is_better else '≥'} {self.wanted:g} {self.unit}")
         if self.wanted_ratio is not None:
-            wishes.append(f"≥ {self.wanted_ratio:g} × {self.peer}")
-        return f"{', '.join(wishes)} {'✓' if self.meets else '✗'}" if wishes else ""
+            wishes.append(f"≥ {self.wanted_ratio:.3g} ×")
+        return ", ".join(wishes)
 
-    def as_json(self) -> str:
-        """One object a line."""
-        return json.dumps(
-            {
-                "name": self.name,
-                "lane": self.lane,
-                "value": self.median,
-                "unit": self.unit,
-                "runs": self.values,
-                "peer": self.peer or None,
-                "peer_value": self.peer_median,
-                "ratio": self.ratio,
-                "worst": self.worst,
-                "worst_ratio": self.worst_ratio,
-                "meets": self.meets,
-            }
-        )
+    def as_record(self) -> Record:
+        """Everything: what ``--json`` prints, and what tables and pages are made of."""
+        return {
+            "name": self.name, "lane": self.lane, "value": self.median, "unit": self.unit, "runs": self.values,
+            "peer": self.peer or None, "peer_value": self.peer_median, "ratio": self.ratio,
+            "peer_runs": self.peer_values, "worst": self.worst, "worst_ratio": self.worst_ratio,
+            "cpu_s_per_gb": self.cpu_s_per_gb, "peer_cpu_s_per_gb": self.peer_cpu_s_per_gb,
+            "wish": self.wish, "wanted_ratio": self.wanted_ratio, "meets": self.meets,
+            "note": self.note, "peer_note": self.peer_note,
+        }  # fmt: skip
 
 
 def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
@@ -143,6 +143,10 @@ class VariedBytes:
         part = self._data[self._at : self._at + size]
         self._at += size
         return part
+
+    def messages(self, size: int, total: int) -> list[bytes]:
+        """Different ones of one size, up to ``MESSAGES_BYTES`` of them: what a program has in its hands."""
+        return [bytes(self.take(size)) for _ in range(min(total, MESSAGES_BYTES) // size)]
 
     def chunks(self, total: int, size: int) -> Iterator[memoryview]:
         for _ in range(-(-total // size)):

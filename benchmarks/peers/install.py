@@ -47,10 +47,15 @@ def install() -> Peers:
     """All of it, from the cache where it is there. Raises InvalidArgumentError without ``mvn`` or ``uv``,
     BookKeeperError when one of them fails."""
     return Peers(
-        jars(CACHE / f"kafka-{KAFKA}", BROKER),
+        broker_jars(),
         jars(CACHE / f"spark-sql-kafka-{PYSPARK}", CONNECTOR),
         interpreter(CACHE / f"pyspark-{PYSPARK}"),
     )
+
+
+def broker_jars() -> Path:
+    """What a broker needs."""
+    return jars(CACHE / f"kafka-{KAFKA}", BROKER)
 
 
 def jars(folder: Path, artifacts: tuple[str, ...]) -> Path:

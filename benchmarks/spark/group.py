@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,12 @@ from pathlib import Path
 from benchmarks.figures import Figure
 from benchmarks.peers import install
 from benchmarks.peers.broker import kafka_broker
+from benchmarks.settings import Settings
 from benchmarks.spark.topics import CONNECTOR_JARS
 from benchmarks.storage.scratch import check_room, terminated_as_interrupted
 from bk_cli.children import child_environment, last_lines
 from bk_cli.cluster import LocalCluster
-from bk_core.errors import BookKeeperError, InvalidArgumentError
+from bk_core.errors import BookKeeperError
 
 BOOKIES = 3
 START_S = 300.0
@@ -35,7 +36,7 @@ class Part:
 
     run_s: float
     needed_bytes: int = 1 << 30
-    peer: str = "raw"
+    peer: str = ""
 
     def most_s(self, runs: int, scale: float) -> float:
         """Seconds after which something is wrong."""
@@ -47,8 +48,8 @@ class Part:
 
 
 PARTS: dict[str, Part] = {
-    "rows_100b": Part(180, 6 << 30),
-    "rows_1kb": Part(180, 9 << 30),
+    "rows_100b": Part(180, 6 << 30, "raw"),
+    "rows_1kb": Part(180, 9 << 30, "raw"),
     "tasks": Part(90),
     "tail": Part(120),
     "columns": Part(90),
@@ -59,41 +60,39 @@ PARTS: dict[str, Part] = {
 }
 
 
-def chosen(only: str | None, peer: str) -> list[str]:
-    """Names of parts, in their order: those of ``peer``, or of ``raw`` as well. InvalidArgumentError for others."""
-    possible = [name for name, part in PARTS.items() if part.peer in ("raw", peer)]
-    names = possible if not only else [name.strip() for name in only.split(",") if name.strip()]
-    for name in names:
-        if name not in possible:
-            raise InvalidArgumentError(
-                f"the group spark has no part {name}" + (" without --peer kafka" if name in PARTS else ""),
-                value=f"--only {only}",
-                remedy=f"of {', '.join(possible)}",
-            )
-    return [name for name in PARTS if name in names]
+class SparkGroup:
+    """Its parts, each with a fresh cluster."""
+
+    def parts(self, peers: Collection[str]) -> list[str]:
+        """Their names, in their order: those of the peers, and those that have none."""
+        return [name for name, part in PARTS.items() if part.peer in ("", *peers)]
+
+    def measure(self, names: Collection[str], folder: Path, settings: Settings) -> Iterator[tuple[str, list[Figure]]]:
+        """Each part's figures. Raises InvalidArgumentError where there is too little room or a tool is missing, before
+        the first part begins; BookKeeperError for a part that failed or took too long."""
+        for name in names:
+            check_room(folder, PARTS[name].most_bytes(settings.runs, settings.scale), f"the part {name}")
+        installed = install.install() if any(PARTS[name].peer == "kafka" for name in names) else None
+        for name in names:
+            with terminated_as_interrupted(), ExitStack() as stack:
+                yield name, _measured(name, folder, settings, installed, stack)
 
 
-def measure(names: Iterable[str], folder: Path, runs: int, scale: float) -> Iterator[tuple[str, list[Figure]]]:
-    """Each part's figures. Raises InvalidArgumentError where there is too little room or a tool is missing, before the
-    first part begins; BookKeeperError for a part that failed or took too long."""
-    names = list(names)
-    for name in names:
-        check_room(folder, PARTS[name].most_bytes(runs, scale), f"the part {name}")
-    installed = install.install() if any(PARTS[name].peer == "kafka" for name in names) else None
-    for name in names:
-        with terminated_as_interrupted(), ExitStack() as stack:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))).absolute()
-            cluster = LocalCluster(path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0)
-            stack.enter_context(cluster)
-            arguments = ["--uri", cluster.uri, "--runs", str(runs), "--scale", str(scale)]
-            python = sys.executable
-            if PARTS[name].peer == "kafka":
-                assert installed is not None
-                arguments += ["--kafka", stack.enter_context(kafka_broker(installed.broker, path / "kafka"))]
-                python = str(installed.python)
-            connector = str(installed.connector) if installed else ""
-            figures = in_process(name, python, path, arguments, connector, PARTS[name].most_s(runs, scale))
-        yield name, figures
+def _measured(
+    name: str, folder: Path, settings: Settings, installed: install.Peers | None, stack: ExitStack
+) -> list[Figure]:
+    part = PARTS[name]
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))).absolute()
+    cluster = LocalCluster(path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0)
+    stack.enter_context(cluster)
+    arguments = ["--uri", cluster.uri, "--runs", str(settings.runs), "--scale", str(settings.scale)]
+    arguments += ["--lane", settings.lane]
+    python, connector = sys.executable, ""
+    if part.peer == "kafka":
+        assert installed is not None
+        arguments += ["--kafka", stack.enter_context(kafka_broker(installed.broker, path / "kafka"))]
+        python, connector = str(installed.python), str(installed.connector)
+    return in_process(name, python, path, arguments, connector, part.most_s(settings.runs, settings.scale))
 
 
 def in_process(

@@ -21,6 +21,12 @@ class World:
     runs: int
     scale: float
     kafka: str = ""
+    lane: str = "direct"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of each source and sink."""
+        return {"metadataServiceUri": self.uri, "bookkeeper.lanes": self.lane}
 
     def scaled(self, count: int, least: int = 1) -> int:
         """The share of ``count`` that is to be measured."""
@@ -28,17 +34,15 @@ class World:
 
     def reads(self, spark: Any, **options: object) -> Any:
         """A reader of ``format("bookkeeper")`` on the cluster."""
-        return spark.read.format(FORMAT).options(metadataServiceUri=self.uri, **options)
+        return spark.read.format(FORMAT).options(**self.options, **options)
 
     def streams(self, spark: Any, **options: object) -> Any:
         """A reader of streams, from their beginning."""
-        return spark.readStream.format(FORMAT).options(
-            metadataServiceUri=self.uri, startingOffsets="earliest", **options
-        )
+        return spark.readStream.format(FORMAT).options(**self.options, startingOffsets="earliest", **options)
 
     def appends(self, frame: Any, **options: object) -> Any:
         """A writer that appends to a log of the cluster."""
-        return frame.write.format(FORMAT).options(metadataServiceUri=self.uri, **options).mode("append")
+        return frame.write.format(FORMAT).options(**self.options, **options).mode("append")
 
     def new_folder(self) -> Path:
         """One of its own."""
@@ -59,8 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--kafka", default="")
+    parser.add_argument("--lane", default="direct")
 
 
 def world_of(options: argparse.Namespace) -> World:
     """What the arguments say."""
-    return World(uri=options.uri, folder=options.folder, runs=options.runs, scale=options.scale, kafka=options.kafka)
+    return World(
+        uri=options.uri,
+        folder=options.folder,
+        runs=options.runs,
+        scale=options.scale,
+        kafka=options.kafka,
+        lane=options.lane,
+    )

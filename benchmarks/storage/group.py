@@ -6,14 +6,14 @@ Each part is a function of a scratch directory, a number of runs and a scale; it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.settings import Settings
 from benchmarks.storage import commits, compaction, memory, reads, startup
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.scratch import check_room, scratch
-from bk_core.errors import InvalidArgumentError
 
 Measure = Callable[[Path, int, float], list[StorageFigure]]
 
@@ -42,24 +42,21 @@ PARTS: dict[str, Part] = {
 }
 
 
-def chosen(only: str | None) -> list[str]:
-    """Names of parts, in their order, from ``a,b``; InvalidArgumentError for one that there is not."""
-    names = list(PARTS) if not only else [name.strip() for name in only.split(",") if name.strip()]
-    for name in names:
-        if name not in PARTS:
-            raise InvalidArgumentError(
-                f"the group storage has no part {name}", value=f"--only {only}", remedy=f"of {', '.join(PARTS)}"
-            )
-    return [name for name in PARTS if name in names]
+class StorageGroup:
+    """All of them; nobody else's part is in it."""
 
+    def parts(self, peers: Collection[str]) -> list[str]:
+        """Their names, in their order."""
+        return list(PARTS)
 
-def measure(names: Iterable[str], folder: Path, runs: int, scale: float) -> Iterator[tuple[str, list[StorageFigure]]]:
-    """Each part's figures. Room for all of them is looked for before the first begins: InvalidArgumentError."""
-    names = list(names)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        check_room(folder, PARTS[name].needed(scale), f"the part {name}")
-    for name in names:
-        with scratch(folder, PARTS[name].needed(scale), f"the part {name}") as path:
-            figures = PARTS[name].measure(path, runs, scale)
-        yield name, figures
+    def measure(
+        self, names: Collection[str], folder: Path, settings: Settings
+    ) -> Iterator[tuple[str, list[StorageFigure]]]:
+        """Each part's figures. Room for all of them is looked for before the first begins: InvalidArgumentError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            check_room(folder, PARTS[name].needed(settings.scale), f"the part {name}")
+        for name in names:
+            with scratch(folder, PARTS[name].needed(settings.scale), f"the part {name}") as path:
+                figures = PARTS[name].measure(path, settings.runs, settings.scale)
+            yield name, figures

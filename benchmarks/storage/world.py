@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import VariedBytes
-from benchmarks.raw import open_direct
+from benchmarks.peers.raw_server import open_direct
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FRAME_HEADER_BYTES, assemble, encode_frame, parse_header

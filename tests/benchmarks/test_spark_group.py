@@ -12,53 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.figures import Figure, side_by_side
 from benchmarks.spark import group, in_memory, topics
 from benchmarks.spark.part import MEASURES
-from bk_core.errors import BookKeeperError, InvalidArgumentError
-
-
-def beside(ours: list[float], theirs: list[float], wanted: float = 2.0, *, less: bool = False) -> Figure:
-    return Figure("x", "u", ours, wanted_ratio=wanted, less_is_better=less, peer="kafka", peer_values=theirs)
-
-
-def test_a_ratio_is_of_the_medians_and_the_worst_of_the_runs_that_took_turns() -> None:
-    figure = beside([300.0, 500.0, 400.0], [100.0, 250.0, 200.0])
-    assert (figure.ratio, figure.worst_ratio, figure.meets) == (2.0, 2.0, True)
-    assert beside([300.0, 500.0, 400.0], [160.0, 250.0, 200.0]).worst_ratio == 300 / 160
-    assert figure.wish == "≥ 2 × kafka ✓"
-    slower = beside([3.1], [1.0], 1 / 3, less=True)
-    assert (slower.meets, slower.wish) == (False, "≥ 0.333333 × kafka ✗")
-    assert beside([2.9], [1.0], 1 / 3, less=True).meets is True
-
-
-def test_a_figure_can_want_both_a_value_and_a_ratio() -> None:
-    both = Figure("x", "u", [10.0], wanted=9.0, wanted_ratio=2.0, peer="p", peer_values=[6.0])
-    assert both.meets is False
-    assert both.wish == "≥ 9, ≥ 2 × p ✗"
-    assert Figure("x", "u", [10.0], wanted_ratio=1.0).meets is False, "a peer that is missing is not met"
-
-
-def test_both_sides_warm_up_and_take_turns() -> None:
-    order: list[str] = []
-
-    def run(who: str) -> float:
-        order.append(who)
-        return float(len(order))
-
-    assert side_by_side(2, lambda: run("ours"), lambda: run("peer")) == ([3.0, 5.0], [4.0, 6.0])
-    assert order == ["ours", "peer"] * 3
+from bk_core.errors import BookKeeperError
 
 
 def test_every_part_can_be_measured_and_kafka_is_asked_for() -> None:
     assert set(group.PARTS) == set(MEASURES)
-    assert "kafka_100b" not in group.chosen(None, "raw")
-    assert group.chosen("tail, rows_100b", "raw") == ["rows_100b", "tail"]
-    assert group.chosen(None, "kafka") == list(group.PARTS)
-    with pytest.raises(InvalidArgumentError, match="without --peer kafka"):
-        group.chosen("kafka_100b", "raw")
-    with pytest.raises(InvalidArgumentError, match="no part tale"):
-        group.chosen("tale", "kafka")
+    parts = group.SparkGroup().parts
+    assert {"tail", "rows_100b"} <= set(parts(["raw"]))
+    assert "kafka_100b" not in parts(["raw"])
+    assert "rows_100b" not in parts(["kafka"])
+    assert parts(["kafka", "raw"]) == list(group.PARTS)
 
 
 def program(folder: Path, *lines: str) -> str:

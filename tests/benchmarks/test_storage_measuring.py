@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.settings import Settings
 from benchmarks.storage import compaction, group, startup
 from benchmarks.storage.child import told_by
 from benchmarks.storage.commits import check_counts, written_for_payload
@@ -111,7 +112,7 @@ def test_too_little_room_is_said_before_anything_is_made(tmp_path: Path, monkeyp
     with pytest.raises(InvalidArgumentError, match=r"11\.8 GB are needed .*12\.9 GB are free"):
         check_room(tmp_path, 11 << 30, "all")
     with pytest.raises(InvalidArgumentError, match="the part start_up"):
-        list(group.measure(["commit", "start_up"], tmp_path, 1, 1.0))
+        list(group.StorageGroup().measure(["commit", "start_up"], tmp_path, Settings(runs=1)))
     assert list(tmp_path.iterdir()) == [], "the first part did not begin"
 
 
@@ -193,12 +194,6 @@ def test_the_command_prints_an_object_a_figure_and_keeps_them(tmp_path: Path) ->
     assert "| read_random |" in stem.with_suffix(".md").read_text()
     assert list((tmp_path / "disk").iterdir()) == []
     assert time.monotonic() - started < WAIT_S
-
-
-def test_a_part_that_there_is_not_is_named_with_those_that_there_are() -> None:
-    assert group.chosen("start_up, commit") == ["commit", "start_up"]
-    with pytest.raises(InvalidArgumentError, match=r"no part nonsense.*of commit"):
-        group.chosen("commit,nonsense")
 
 
 @pytest.mark.alone

@@ -13,7 +13,7 @@ import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
-/** Apache's client, timed by itself (benchmarks/interop.py). Ledgers are 3/3/2 with CRC32C and without a password. */
+/** Apache's client, timed by itself (benchmarks/peers/apache.py). Ledgers are 3/3/2 with CRC32C and without a password. */
 final class Bench implements Lines.Program {
     private static final int READ_AT_ONCE = 1000;
     private static final byte[] PASSWORD = new byte[0];
@@ -48,6 +48,12 @@ final class Bench implements Lines.Program {
                 return single(client, arguments.small("size"), arguments.small("count"));
             case "read":
                 return read(client, arguments.number("ledger_id"));
+            case "random":
+                return random(client, arguments.number("ledger_id"), arguments.small("count"), arguments.small("at_once"));
+            case "many":
+                return many(client, arguments);
+            case "cycle":
+                return cycle(client, arguments.small("count"), arguments.small("at_once"));
             case "recover":
                 return recover(client, arguments.number("ledger_id"));
             default:
@@ -120,6 +126,90 @@ final class Bench implements Lines.Program {
         double seconds = (System.nanoTime() - began) / 1e9;
         ledger.close();
         return Lines.answer("entries", end + 1, "bytes", bytes, "seconds", seconds);
+    }
+
+    /** Single entries anywhere in a ledger, so many asked for at a time. */
+    private static Map<String, Object> random(BookKeeper client, long ledgerId, int count, int atOnce) throws Exception {
+        ReadHandle ledger = client.openLedgerNoRecovery(ledgerId, DIGEST, PASSWORD);
+        long[] entries = new java.util.Random(ledgerId).longs(count, 0, ledger.getLastAddConfirmed() + 1).toArray();
+        Semaphore room = new Semaphore(atOnce);
+        AtomicInteger failed = new AtomicInteger();
+        long began = System.nanoTime();
+        for (long entry : entries) {
+            room.acquire();
+            ledger.readAsync(entry, entry).whenComplete((found, error) -> {
+                if (error == null) {
+                    found.close();
+                } else {
+                    failed.incrementAndGet();
+                }
+                room.release();
+            });
+        }
+        room.acquire(atOnce);
+        return answer(began, failed, "reads");
+    }
+
+    /** Many ledgers, which stay open from call to call, each with one add in flight. */
+    private static Map<String, Object> many(BookKeeper client, Lines.Arguments arguments) throws Exception {
+        while (MANY.size() < arguments.small("ledgers")) {
+            MANY.add(client.createLedger(3, 3, 2, DIGEST, PASSWORD));
+        }
+        byte[] payload = new byte[arguments.small("size")];
+        new java.util.Random(7).nextBytes(payload);
+        AtomicInteger failed = new AtomicInteger();
+        var left = new java.util.concurrent.CountDownLatch(MANY.size());
+        long began = System.nanoTime();
+        for (LedgerHandle ledger : MANY) {
+            addSome(ledger, payload, arguments.small("rounds"), failed, left);
+        }
+        left.await();
+        return answer(began, failed, "adds");
+    }
+
+    private static final java.util.List<LedgerHandle> MANY = new java.util.ArrayList<>();
+
+    /** One add after the other, each begun by the answer to the one before. */
+    private static void addSome(LedgerHandle ledger, byte[] payload, int rounds, AtomicInteger failed,
+                                java.util.concurrent.CountDownLatch left) {
+        if (rounds == 0) {
+            left.countDown();
+            return;
+        }
+        ledger.asyncAddEntry(payload, (code, handle, entry, context) -> {
+            failed.compareAndSet(0, code);
+            addSome(ledger, payload, rounds - 1, failed, left);
+        }, null);
+    }
+
+    /** Create, add one entry, close; by so many threads. */
+    private static Map<String, Object> cycle(BookKeeper client, int count, int atOnce) throws Exception {
+        var threads = java.util.concurrent.Executors.newFixedThreadPool(atOnce);
+        AtomicInteger failed = new AtomicInteger();
+        long began = System.nanoTime();
+        for (int n = 0; n < count; n++) {
+            threads.submit(() -> {
+                try {
+                    LedgerHandle ledger = client.createLedger(3, 3, 2, DIGEST, PASSWORD);
+                    ledger.addEntry(new byte[100]);
+                    ledger.close();
+                } catch (Exception error) {
+                    failed.incrementAndGet();
+                }
+                return null;
+            });
+        }
+        threads.shutdown();
+        threads.awaitTermination(10, java.util.concurrent.TimeUnit.MINUTES);
+        return answer(began, failed, "ledgers");
+    }
+
+    private static Map<String, Object> answer(long began, AtomicInteger failed, String what) {
+        double seconds = (System.nanoTime() - began) / 1e9;
+        if (failed.get() != 0) {
+            throw new IllegalStateException(what + " failed: " + failed.get());
+        }
+        return Lines.answer("seconds", seconds);
     }
 
     private static java.util.concurrent.CompletableFuture<LedgerEntries> range(ReadHandle ledger, long first, long end) {

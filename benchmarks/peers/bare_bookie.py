@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The least that a bookie in Python can do for a single add: what the figures of the group ``interop`` stand beside.
 
-``python -m benchmarks.bare_bookie FOLDER`` listens, prints its port and ends with its standard input. It reads an add
+``python -m benchmarks.peers.bare_bookie FOLDER`` listens, prints its port and ends with its standard input. It reads an add
 of Apache's wire (version 3 or 2), writes and syncs 4 KiB, and answers. It has no event loop and no fences, checks
 nothing, indexes nothing, and writes no byte of the entry: it is no bookie, and serves this measurement alone.
 """
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.raw import open_direct
+from benchmarks.peers.raw_server import open_direct
 from bk_cli.children import child_environment
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo
@@ -44,7 +44,7 @@ def bare_cluster(folder: Path, count: int, uri: str) -> Iterator[str]:
         for number in range(count):
             path = folder / f"bare-{number}"
             path.mkdir(parents=True)
-            command = [sys.executable, "-m", "benchmarks.bare_bookie", str(path)]
+            command = [sys.executable, "-m", "benchmarks.peers.bare_bookie", str(path)]
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), text=True
             )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group ``read``: a ledger from its beginning to its end, and single entries anywhere in it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.groups.append import append_all
+from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.peers import apache, kafka
+from benchmarks.world import World
+from bk_core import client
+from bk_core.blocking import BookKeeper
+
+BYTES = 300e6
+APACHE_BYTES = {100: 20e6, 1_000: 100e6}
+RANDOM, RANDOM_BYTES, AT_ONCE = 5_000, 100e6, 16
+
+
+def filled(bookkeeper: BookKeeper, world: World, entry_bytes: int, total: int) -> int:
+    """A closed ledger."""
+    with bookkeeper.create_ledger() as ledger:
+        append_all(ledger, world.data, entry_bytes, total)
+        return ledger.ledger_id
+
+
+def read_all(bookkeeper: BookKeeper, ledger_id: int) -> Run:
+    """Bytes a second of one sequential read."""
+    with bookkeeper.open_ledger(ledger_id, recover=False) as reader:
+        began, seen = time.perf_counter(), 0
+        for batch in reader.read(0, reader.last_add_confirmed):
+            seen += len(batch)
+        took = time.perf_counter() - began
+        assert seen == reader.last_add_confirmed + 1
+        return Run.of(reader.length / took, reader.length)
+
+
+def sequential(entry_bytes: int) -> Prepare:
+    def prepare(world: World) -> Callable[[], Run]:
+        ledger_id = filled(world.bookkeeper, world, entry_bytes, world.scaled(BYTES))
+        return lambda: read_all(world.bookkeeper, ledger_id)
+
+    return prepare
+
+
+def java_sequential(entry_bytes: int) -> Prepare:
+    def prepare(world: World) -> Callable[[], Run]:
+        java = world.apache.client()
+        ledger_id = java.filled(entry_bytes, world.scaled(APACHE_BYTES[entry_bytes], 1_000_000))
+        return lambda: java.read(ledger_id)
+
+    return prepare
+
+
+def consumed(size: int) -> Prepare:
+    return lambda world: world.kafka.consuming(size, world.scaled(BYTES))
+
+
+def streamed(world: World) -> Callable[[], Run]:
+    return partial(world.raw.stream, world.scaled(BYTES))
+
+
+def anywhere(world: World) -> Callable[[], Run]:
+    """Some readers, each of which asks for one entry, waits, and asks for another."""
+    count = world.scaled(RANDOM, 100)
+    ledger_id = filled(world.bookkeeper, world, 1_000, world.scaled(RANDOM_BYTES))
+
+    async def read(reader: client.LedgerReader, entries: list[int]) -> None:
+        for entry in entries:
+            async for batch in reader.read(entry, entry):
+                assert len(batch) == 1
+
+    async def read_some(bookkeeper: client.BookKeeper) -> Run:
+        async with await bookkeeper.open_ledger(ledger_id, recover=False) as reader:
+            wanted = random.Random(ledger_id).choices(range(reader.last_add_confirmed + 1), k=count)
+            began = time.perf_counter()
+            await asyncio.gather(*(read(reader, wanted[number::AT_ONCE]) for number in range(AT_ONCE)))
+            return Run.of(count / (time.perf_counter() - began))
+
+    return lambda: world.bookkeeper.begin(read_some).result()
+
+
+def java_anywhere(world: World) -> Callable[[], Run]:
+    java, count = world.apache.client(), world.scaled(RANDOM, 100)
+    ledger_id = java.filled(1_000, world.scaled(RANDOM_BYTES))
+    return lambda: java.read_random(ledger_id, count, AT_ONCE)
+
+
+SEQUENTIAL = "read() of a closed ledger, verified, from the page cache, batches that nobody looks into"
+STREAM = "raw: one process preads its file from the page cache into a socket, the other receives it"
+MEASUREMENTS = (
+    Measurement(
+        ("read_100b",), "M entries/s", sequential(100), per=1e8, note=SEQUENTIAL,
+        peers=(
+            Peer("apache", java_sequential(100), (80,), note=apache.NOTE),
+            Peer("kafka", consumed(100), (8,), note=kafka.NOTE),
+            Peer("raw", streamed, (0.5,), note=STREAM),
+        ),
+    ),
+    Measurement(
+        ("read_1kb",), "MB/s", sequential(1_000), per=1e6, note=SEQUENTIAL,
+        peers=(
+            Peer("apache", java_sequential(1_000), (12,), note=apache.NOTE),
+            Peer("kafka", consumed(1_000), (2,), note=kafka.NOTE),
+            Peer("raw", streamed, (0.5,), note=STREAM),
+        ),
+    ),
+    Measurement(
+        ("read_random",), "k reads/s", anywhere, per=1e3,
+        note=f"single entries of 1 KB of a ledger of {RANDOM_BYTES / 1e6:.0f} MB, {AT_ONCE} asked for at a time",
+        peers=(Peer("apache", java_anywhere, (2,), note=apache.NOTE),),
+    ),
+)  # fmt: skip

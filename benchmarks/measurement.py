@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A measurement: what we do, what each peer does, what is wanted. All of them take turns, so that what disturbs one
+disturbs the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.figures import Figure
+from benchmarks.processes import OURS, PEERS, cost
+
+if TYPE_CHECKING:
+    from benchmarks.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one timed run gave: a value for each name of its measurement, and the bytes of payload that it moved."""
+
+    values: tuple[float, ...]
+    payload_bytes: int = 0
+
+    @classmethod
+    def of(cls, value: float, payload_bytes: int = 0) -> Run:
+        """Of a measurement with one name."""
+        return cls((value,), payload_bytes)
+
+
+Prepare = Callable[["World"], Callable[[], Run]]
+"""Makes what a side needs, and gives what is run again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Someone who does the same. ``wanted``: for each name at least such a ratio, above 1 where ours is better."""
+
+    name: str
+    prepare: Prepare
+    wanted: Sequence[float | None]
+    variant: str = ""
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.variant}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """``names`` and ``unit`` of what a run gives. ``wanted`` is of the values themselves."""
+
+    names: Sequence[str]
+    unit: str
+    ours: Prepare
+    peers: Sequence[Peer] = ()
+    wanted: Sequence[float | None] = ()
+    per: float = 1.0
+    """What the values of a run are divided by to be in the unit."""
+    less_is_better: bool = False
+    note: str = ""
+    lane: str = ""
+    """Where it is not the one that was asked for."""
+    kinds: Sequence[str] = OURS
+    """Of the processes that work for our side."""
+    once: bool = False
+    """It takes long and needs no warm-up: one run."""
+    needs: str = ""
+    """A peer without whom it cannot be measured."""
+
+    @property
+    def name(self) -> str:
+        """Of the whole."""
+        return self.names[0] if len(self.names) == 1 else self.names[0].rpartition("_")[0]
+
+
+@dataclass(slots=True)
+class _Side:
+    """What was measured of one side."""
+
+    run: Callable[[], Run]
+    per: float
+    kinds: Sequence[str]
+    values: list[tuple[float, ...]] = field(default_factory=list)
+    costs: list[dict[str, float]] = field(default_factory=list)
+
+    def once(self, world: World) -> None:
+        before = world.processes.spent_s()
+        done = self.run()
+        self.costs.append(cost(before, world.processes.spent_s(), self.kinds, done.payload_bytes))
+        self.values.append(tuple(value / self.per for value in done.values))
+
+    def of_name(self, index: int) -> list[float]:
+        return [values[index] for values in self.values]
+
+    @property
+    def median_cost(self) -> dict[str, float]:
+        kinds = {kind: None for each in self.costs for kind in each}
+        return {kind: statistics.median(each.get(kind, 0.0) for each in self.costs) for kind in kinds}
+
+
+def measure(one: Measurement, world: World, peers: Collection[str], runs: int) -> list[Figure]:
+    """Warm all sides up, then let them take turns: a figure for each name beside each of the ``peers``."""
+    beside = [peer for peer in one.peers if peer.name in peers]
+    ours = _Side(one.ours(world), one.per, one.kinds)
+    theirs = [_Side(peer.prepare(world), one.per, PEERS[peer.name]) for peer in beside]
+    for side in () if one.once else (ours, *theirs):
+        side.run()
+    for _ in range(1 if one.once else runs):
+        for side in (ours, *theirs):
+            side.once(world)
+    if world.profile:
+        world.profile(one.name, ours.run)
+    return [
+        Figure(
+            name=name,
+            unit=one.unit,
+            values=ours.of_name(index),
+            lane=one.lane or world.lane,
+            wanted=one.wanted[index] if one.wanted else None,
+            less_is_better=one.less_is_better,
+            note=one.note,
+            cpu_s_per_gb=ours.median_cost,
+            **({} if peer is None or side is None else {
+                "peer": peer.label,
+                "peer_values": side.of_name(index),
+                "wanted_ratio": peer.wanted[index] if peer.wanted else None,
+                "peer_note": peer.note,
+                "peer_cpu_s_per_gb": side.median_cost,
+            }),
+        )
+        for index, name in enumerate(one.names)
+        for peer, side in (zip(beside, theirs, strict=True) if beside else [(None, None)])
+    ]  # fmt: skip

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``docs/performance.md``: what is between its markers is written by ``--page``, a section for each group.
+
+A section begins with ``<!-- bench: NAME -->`` and ends with ``<!-- /bench: NAME -->``. NAME is the group's, and says
+the lane or the slow disk where they are not the usual ones. Text outside is by hand; a new section goes to the end.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import plots, tables
+from benchmarks.figures import Record
+from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
+from benchmarks.storage.figures import row as storage_row
+from benchmarks.storage.machine import describe
+from benchmarks.tables import Conditions
+
+PATH = Path("docs/performance.md")
+PLACES = ("--resume", "--data", "--dir", "--keep")
+TITLE = "# Performance\n"
+
+
+def write(found: Mapping[str, Sequence[Record]], conditions: Conditions, measured_in: Path, path: Path = PATH) -> None:
+    """Put a section of each group into the page, and its plots beside it."""
+    text = path.read_text(encoding="utf-8") if path.exists() else TITLE
+    machine = "; ".join(f"{key} {value}" for key, value in describe(measured_in).items())
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    for group, records in found.items():
+        if not records:
+            continue
+        name = section_name(group, conditions)
+        lines = [f"`{command()}`, {today}: {conditions.title}. Machine: {machine}.", ""]
+        lines += section(group, records)
+        for kind, draw in (("ratios", plots.ratios), ("costs", plots.costs)):
+            plot = path.with_suffix("") / f"{name}-{kind}.svg"
+            if draw(records, plot):
+                lines += ["", f"![{kind} of the group {group}]({plot.relative_to(path.parent)})"]
+        text = replaced(text, name, lines)
+    path.write_text(text, encoding="utf-8")
+
+
+def command() -> str:
+    """The one of this run, without the places where it put things."""
+    given = iter(sys.argv[1:])
+    kept = [word for word in given if word not in PLACES or not next(given)]
+    return shlex.join(["scripts/bench", *kept])
+
+
+def section_name(group: str, conditions: Conditions) -> str:
+    """Its own for each kind of run that has a section of its own."""
+    lane = f"-{conditions.lane}" if conditions.lane != "direct" else ""
+    return f"{group}{lane}{'-slow-sync' if conditions.slow_sync_ms else ''}"
+
+
+def section(group: str, records: Sequence[Record]) -> list[str]:
+    """The tables and notes of a group."""
+    if group == "storage":
+        return tables.markdown_table(STORAGE_COLUMNS, map(storage_row, records))
+    lines = tables.markdown_table(tables.COLUMNS, tables.rows(records))
+    costs = list(tables.cost_rows(records))
+    if costs:
+        lines += ["", *tables.markdown_table(tables.COST_COLUMNS, costs)]
+    return [*lines, "", *(f"- {note}" for note in tables.notes(records))]
+
+
+def replaced(text: str, name: str, lines: Sequence[str]) -> str:
+    """The page with these lines in the section ``name``; all else stays."""
+    begin, end = f"<!-- bench: {name} -->", f"<!-- /bench: {name} -->"
+    body = "\n".join([begin, "", *lines, "", end])
+    found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if found.search(text):
+        return found.sub(lambda _: body, text)
+    return f"{text.rstrip()}\n\n{body}\n"

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apache BookKeeper: three bookies, a Java each with C2, and Apache's client in a Java of its own (``Bench.java``).
+
+The bookies have Apache's settings, but for the size of their files. The client appends and reads as fast as it may.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measurement import Run
+from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT
+
+if TYPE_CHECKING:
+    from benchmarks.world import World
+
+VERSION = "4.17.3"
+BOOKIES = 3
+JAVA_S = 900.0
+IN_FLIGHT, IN_FLIGHT_BYTES = 5000, 64 << 20
+SETTINGS: dict[str, object] = {
+    "journalPreAllocSizeMB": 16,
+    "journalMaxSizeMB": 512,
+    "skipListSizeLimit": 64 << 20,
+    # Apache's client bounds what waits for two bookies of three; the third would refuse what is beyond 10,000.
+    "maxPendingAddRequestsPerThread": 0,
+}
+NOTE = (
+    f"Apache's client on three Apache bookies {VERSION}, 3/3/2, CRC32C, a sync before each ack, up to {IN_FLIGHT} adds "
+    "in flight"
+)
+
+
+class Apache:
+    """Clusters of their bookies on the ZooKeeper of the world, and clients of theirs, all in one Java."""
+
+    def __init__(self, world: World) -> None:
+        from tests.interop.jars import toolchain
+        from tests.interop.java_process import FAST, JavaProgram
+
+        self._world, self._tools, self._fast = world, toolchain(VERSION), FAST
+        with world.processes.born(APACHES_CLIENT):
+            log_path = world.folder / "apache-client.log"
+            self._program = world.stack.enter_context(JavaProgram(self._tools, "Bench", log_path, FAST))
+
+    def _cluster(self, name: str, settings: dict[str, object]) -> str:
+        from tests.interop.peers import ApacheCluster
+
+        address, path = self._world.zookeeper, self._world.folder / name
+        with self._world.processes.born(APACHES_BOOKIES):
+            cluster = ApacheCluster(self._tools, address, path, flags=self._fast)
+            self._world.stack.enter_context(cluster)
+            for _ in range(BOOKIES):
+                cluster.add_bookie({**SETTINGS, **settings})
+        return cluster.uri
+
+    @cached_property
+    def uri(self) -> str:
+        """Of bookies with their defaults."""
+        return self._cluster("apache", {})
+
+    @cached_property
+    def eager_uri(self) -> str:
+        """Of bookies that sync at once (``journalMaxGroupWaitMSec=0``)."""
+        return self._cluster("eager", {"journalMaxGroupWaitMSec": 0})
+
+    def client(self, uri: str | None = None, wire: int = 3) -> Java:
+        """A client of theirs, by default on their bookies with their defaults."""
+        return Java(self._program, uri or self.uri, wire)
+
+
+class Java:
+    """Apache's client on one cluster."""
+
+    def __init__(self, program: Any, uri: str, wire: int) -> None:
+        self._program = program
+        self._client = self._call("client", uri=uri, wire=wire)["client"]
+
+    def _call(self, command: str, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._program.call(command, within_s=JAVA_S, **arguments)
+        return answer
+
+    def _do(self, command: str, **arguments: Any) -> dict[str, Any]:
+        return self._call(command, client=self._client, **arguments)
+
+    def append(self, size: int, total: int) -> Run:
+        """Bytes a second."""
+        in_flight = max(1, min(IN_FLIGHT, IN_FLIGHT_BYTES // size))
+        done = self._do("append", size=size, count=max(1, total // size), in_flight=in_flight, close=True)
+        return Run.of(total / done["seconds"], total)
+
+    def leave(self, size: int, count: int) -> int:
+        """Append all at once and do not close: no entry says that those before it are confirmed. The ledger."""
+        return int(self._do("append", size=size, count=count, in_flight=count, close=False)["ledger_id"])
+
+    def filled(self, size: int, total: int) -> int:
+        """A closed ledger with so much."""
+        count = total // size
+        return int(self._do("append", size=size, count=count, in_flight=IN_FLIGHT, close=True)["ledger_id"])
+
+    def read(self, ledger_id: int) -> Run:
+        """Bytes a second."""
+        done = self._do("read", ledger_id=ledger_id)
+        return Run.of(done["bytes"] / done["seconds"], done["bytes"])
+
+    def read_random(self, ledger_id: int, count: int, at_once: int) -> Run:
+        """Entries a second."""
+        return Run.of(count / self._do("random", ledger_id=ledger_id, count=count, at_once=at_once)["seconds"])
+
+    def many(self, ledgers: int, size: int, rounds: int) -> Run:
+        """Entries a second of so many ledgers with one add in flight each; the first call makes them."""
+        done = self._do("many", ledgers=ledgers, size=size, rounds=rounds)
+        return Run.of(ledgers * rounds / done["seconds"], ledgers * rounds * size)
+
+    def cycle(self, count: int, at_once: int) -> Run:
+        """Ledgers a second: created, one entry, closed."""
+        return Run.of(count / self._do("cycle", count=count, at_once=at_once)["seconds"])
+
+    def single(self, size: int, count: int) -> Run:
+        """Milliseconds of single adds: median and p99."""
+        done = self._do("single", size=size, count=count)
+        return Run((done["p50"], done["p99"]))
+
+    def recover(self, ledger_id: int, entries: int) -> Run:
+        """Seconds."""
+        done = self._do("recover", ledger_id=ledger_id)
+        assert done["lac"] == entries - 1
+        return Run.of(done["seconds"])

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine's own limit: one process that sends the same bytes to three others, which write and sync them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.figures import elapsed, percentile
+from benchmarks.measurement import Run
+from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE
+from benchmarks.processes import RAW_SERVERS
+from bk_cli.children import child_environment
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.model import DigestType
+
+if TYPE_CHECKING:
+    from benchmarks.world import World
+
+SERVERS, QUORUM = 3, 2
+FILE_BYTES = 256 << 20
+WINDOW = 16
+"""Messages of a MiB that no quorum has acked, as the window of our writer."""
+BEHIND_MAX = 64
+"""Messages that the slowest server may be behind, as a bookie of ours."""
+READ_BYTES = 1 << 20
+
+Message = list[memoryview]
+
+
+class Raw:
+    """Three servers, each with a file of its own, and a connection to each."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        with world.processes.born(RAW_SERVERS):
+            servers = [self._start(number) for number in range(SERVERS)]
+        self._sockets = [self._connect(server) for server in servers]
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        path = self._world.folder / f"raw-{number}"
+        command = [sys.executable, "-m", "benchmarks.peers.raw_server", str(path), str(FILE_BYTES)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), start_new_session=True
+        )
+        self._world.stack.enter_context(process)
+        self._world.stack.callback(process.kill)
+        return process
+
+    def _connect(self, server: subprocess.Popen[bytes]) -> socket.socket:
+        assert server.stdout is not None
+        connection = socket.create_connection(("127.0.0.1", int(server.stdout.readline())))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._world.stack.enter_context(connection)
+
+    def append(self, entry_bytes: int, total: int, *, digests: bool) -> Run:
+        """Bytes a second of messages of a MB to all three, until two have synced the last; with ``digests`` those of
+        our client are made of its entries and sent as well."""
+        fan_out = FanOut(self._sockets)
+        messages = self._digested(entry_bytes, total) if digests else self._plain(total)
+        seconds = elapsed(lambda: fan_out.send(messages))
+        fan_out.finish()
+        return Run.of(total / seconds, total)
+
+    def _plain(self, total: int) -> Iterator[Message]:
+        for chunk in self._world.data.chunks(total, 1_000_000):
+            yield [chunk]
+
+    def _digested(self, entry_bytes: int, total: int) -> Iterator[Message]:
+        rows = 1_000_000 // entry_bytes
+        lengths, digester = np.full(rows, entry_bytes, dtype=np.uint32), Digester(DigestType.CRC32C, b"", 1)
+        for number, chunk in enumerate(self._world.data.chunks(total, rows * entry_bytes)):
+            batch = EntryBatch(lengths=lengths, payload=chunk, first_entry_id=number * rows, ledger_id=1, lac=-1,
+                               length_before=number * rows * entry_bytes)  # fmt: skip
+            yield [memoryview(digester.for_batch(batch)).cast("B"), chunk]
+
+    def stream(self, total: int) -> Run:
+        """Bytes a second that one server reads from its file and this process receives."""
+        one, buffer = self._sockets[0], memoryview(bytearray(READ_BYTES))
+
+        def receive() -> None:
+            one.sendall(REQUEST.pack(STREAM, total))
+            left = total
+            while left:
+                left -= one.recv_into(buffer, min(left, READ_BYTES))
+
+        return Run.of(total / elapsed(receive), total)
+
+    def single(self, count: int) -> Run:
+        """Milliseconds of a round trip to one server and of one sync of a block there, added: median and p99."""
+        one, samples = self._sockets[0], []
+        for _ in range(count):
+            began = time.perf_counter()
+            one.sendall(REQUEST.pack(ECHO, 0))
+            one.recv(1)
+            trip_ms = (time.perf_counter() - began) * 1e3
+            one.sendall(REQUEST.pack(SYNC, 0))
+            samples.append(trip_ms + struct.unpack("<I", one.recv(4, socket.MSG_WAITALL))[0] / 1e3)
+        return Run((percentile(samples, 0.5), percentile(samples, 0.99)))
+
+
+class FanOut:
+    """The same messages to all, each at its own pace within the window, by one thread."""
+
+    def __init__(self, sockets: list[socket.socket]) -> None:
+        self._sockets = {each.fileno(): each for each in sockets}
+        self._queues: dict[int, deque[memoryview]] = {fd: deque() for fd in self._sockets}
+        self._acked = dict.fromkeys(self._sockets, 0)
+        self._sent = 0
+        self._poll = select.poll()
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Until a quorum has acked the last."""
+        for message in messages:
+            self._queue(message)
+            while self._sent - self._of_quorum() >= WINDOW or self._sent - min(self._acked.values()) >= BEHIND_MAX:
+                self._turn()
+            self._turn(0)
+        while self._of_quorum() < self._sent:
+            self._turn()
+
+    def finish(self) -> None:
+        """Until all have acked all."""
+        while min(self._acked.values()) < self._sent:
+            self._turn()
+
+    def _of_quorum(self) -> int:
+        return sorted(self._acked.values())[SERVERS - QUORUM]
+
+    def _queue(self, message: Message) -> None:
+        head = memoryview(REQUEST.pack(WRITE, sum(map(len, message))))
+        for queue in self._queues.values():
+            queue.extend([head, *message])
+        self._sent += 1
+
+    def _turn(self, timeout_ms: int | None = None) -> None:
+        for fd, queue in self._queues.items():
+            self._poll.register(fd, select.POLLIN | (select.POLLOUT if queue else 0))
+        for fd, event in self._poll.poll(timeout_ms):
+            if event & select.POLLOUT:
+                self._write(fd)
+            if event & select.POLLIN:
+                self._acked[fd] += len(self._sockets[fd].recv(PIECE, socket.MSG_DONTWAIT))
+            elif event & (select.POLLHUP | select.POLLERR):
+                raise ConnectionError("a raw server is gone")
+
+    def _write(self, fd: int) -> None:
+        queue = self._queues[fd]
+        done = self._sockets[fd].sendmsg(list(queue)[:64], (), socket.MSG_DONTWAIT)
+        while done:
+            first = queue.popleft()
+            if done < len(first):
+                queue.appendleft(first[done:])
+                return
+            done -= len(first)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bookie would be if it did nothing: ``python -m benchmarks.peers.raw_server PATH BYTES`` prints its port.
+
+A request is an operation and a number. WRITE is followed by so many bytes, which are received into an aligned buffer,
+written to the file with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``. ECHO answers one
+byte, SYNC writes and syncs one block and answers its microseconds, STREAM answers that many bytes of the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+from bk_cli.lifeline import end_with
+
+REQUEST = struct.Struct("<II")
+WRITE, ECHO, SYNC, STREAM = range(4)
+DIRECT = getattr(os, "O_DIRECT", 0)
+BLOCK, PIECE = 4096, 1 << 20
+MESSAGE_MAX = 4 << 20
+
+
+def open_direct(path: Path) -> int:
+    """A file for direct writes, or through the page cache where they are refused."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | DIRECT)
+    except OSError:
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+
+
+class RawServer:
+    """One file whose blocks were all written before, as those of a recycled segment were; written over and over."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._size, self._at = size, 0
+        self._direct = open_direct(path)
+        with mmap.mmap(-1, PIECE) as block:
+            for at in range(0, size, PIECE):
+                block[:] = os.urandom(PIECE)
+                os.pwritev(self._direct, [block], at)
+        os.fdatasync(self._direct)
+        self._cached = os.open(path, os.O_RDONLY)
+
+    def write(self, buffer: memoryview) -> None:
+        """All of it, and one sync."""
+        if self._at + len(buffer) > self._size:
+            self._at = 0
+        os.pwritev(self._direct, [buffer], self._at)
+        os.fdatasync(self._direct)
+        self._at += len(buffer)
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer one client until it is gone."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        body = memoryview(mmap.mmap(-1, MESSAGE_MAX))
+        head = bytearray(REQUEST.size)
+        while connection.recv_into(head, REQUEST.size, socket.MSG_WAITALL) == REQUEST.size:
+            what, size = REQUEST.unpack(head)
+            if what == WRITE:
+                connection.recv_into(body, size, socket.MSG_WAITALL)
+                self.write(body[: -(-size // BLOCK) * BLOCK])
+                connection.sendall(b"\0")
+            elif what == ECHO:
+                connection.sendall(b"\0")
+            elif what == SYNC:
+                began = time.perf_counter()
+                self.write(body[:BLOCK])
+                connection.sendall(struct.pack("<I", int((time.perf_counter() - began) * 1e6)))
+            else:
+                self.stream(connection, body[:PIECE], size)
+
+    def stream(self, connection: socket.socket, buffer: memoryview, size: int) -> None:
+        at = 0
+        for left in range(size, 0, -PIECE):
+            os.preadv(self._cached, [buffer], at)
+            connection.sendall(buffer[: min(left, PIECE)])
+            at = (at + PIECE) % self._size
+
+
+def main(path: str, size: str) -> None:
+    end_with(sys.stdin.fileno())
+    server = RawServer(Path(path), int(size))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=server.serve, args=(connection,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

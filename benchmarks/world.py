@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a group is measured: our cluster and each peer's, which start when they are first asked for and end with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from benchmarks.figures import VariedBytes
+from benchmarks.processes import BOOKIES, ZOOKEEPER, Processes
+from bk_cli.cluster import LocalCluster
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.blocking import BookKeeper, connect
+from bk_core.client.config import ClientConfig
+
+if TYPE_CHECKING:
+    from benchmarks.measurement import Run
+    from benchmarks.peers.apache import Apache
+    from benchmarks.peers.kafka import Kafka
+    from benchmarks.peers.raw import Raw
+
+BOOKIE_COUNT = 3
+Profile = Callable[[str, Callable[[], "Run"]], None]
+
+
+class World:
+    """A context manager. ``lane`` is the one that our client takes to our bookies."""
+
+    def __init__(self, folder: Path, *, scale: float = 1.0, lane: str = "direct", profiled: bool = False) -> None:
+        self.scale, self.lane, self._profiled = scale, lane, profiled
+        self.stack, self.processes = ExitStack(), Processes()
+        self.folder = Path(
+            self.stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))
+        ).absolute()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def scaled(self, count: float, least: int = 1) -> int:
+        """The share of ``count`` that is to be measured."""
+        return max(least, int(count * self.scale))
+
+    @cached_property
+    def data(self) -> VariedBytes:
+        return VariedBytes()
+
+    @cached_property
+    def zookeeper(self) -> str:
+        """Its address."""
+        server = ZooKeeperServer()
+        with self.processes.born(ZOOKEEPER):
+            address = server.start(self.folder / "zookeeper")
+        self.stack.callback(server.stop)
+        return address
+
+    @cached_property
+    def cluster(self) -> LocalCluster:
+        """Three of our bookies."""
+        uri = f"zk://{self.zookeeper}/ours/ledgers"
+        with self.processes.born(BOOKIES):
+            return self.stack.enter_context(
+                LocalCluster(self.folder / "ours", bookies=BOOKIE_COUNT, port=0, zookeeper_uri=uri)
+            )
+
+    @cached_property
+    def bookkeeper(self) -> BookKeeper:
+        """Our client on our bookies."""
+        return self.stack.enter_context(connect(self.cluster.uri, config=ClientConfig(lanes=self.lane)))
+
+    @cached_property
+    def apache(self) -> Apache:
+        from benchmarks.peers.apache import Apache
+
+        return Apache(self)
+
+    @cached_property
+    def kafka(self) -> Kafka:
+        from benchmarks.peers.kafka import Kafka
+
+        return Kafka(self)
+
+    @cached_property
+    def raw(self) -> Raw:
+        from benchmarks.peers.raw import Raw
+
+        return Raw(self)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Runs a measurement once more and says which functions take its time."""
+        from benchmarks.profiling import profile
+
+        return (lambda name, run: profile(name, run, self.bookkeeper)) if self._profiled else None
