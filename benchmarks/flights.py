@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from examples.flights import flights_table
 
@@ -18,5 +19,7 @@ def flights(rows: int) -> pa.Table:
     """So many rows, each with a ``seq`` of its own."""
     once = flights_table()
     assert tuple(once.column_names) == COLUMNS
+    at = COLUMNS.index("time_hour")
+    once = once.set_column(at, "time_hour", pc.cast(once["time_hour"], pa.timestamp("us", tz="UTC")))
     table = pa.concat_tables([once] * -(-rows // once.num_rows)).slice(0, rows).combine_chunks()
     return table.set_column(len(COLUMNS) - 1, "seq", pa.array(range(rows), pa.int64()))

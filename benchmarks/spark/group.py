@@ -55,8 +55,10 @@ PARTS: dict[str, Part] = {
     "columns": Part(90),
     "small_ledgers": Part(150),
     "plan": Part(60),
+    "typed": Part(120, 3 << 30, "raw"),
     "kafka_100b": Part(360, 8 << 30, "kafka"),
     "kafka_1kb": Part(360, 11 << 30, "kafka"),
+    "kafka_typed": Part(600, 8 << 30, "kafka"),
 }
 
 
@@ -86,12 +88,16 @@ def _measured(
     cluster = LocalCluster(path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0)
     stack.enter_context(cluster)
     arguments = ["--uri", cluster.uri, "--runs", str(settings.runs), "--scale", str(settings.scale)]
+    ports = [port for bookie in cluster.bookies for port in bookie.ports]
     arguments += ["--lane", settings.lane]
     python, connector = sys.executable, ""
     if part.peer == "kafka":
         assert installed is not None
-        arguments += ["--kafka", stack.enter_context(kafka_broker(installed.broker, path / "kafka"))]
+        broker = stack.enter_context(kafka_broker(installed.broker, path / "kafka"))
+        ports.append(int(broker.rpartition(":")[2]))
+        arguments += ["--kafka", broker]
         python, connector = str(installed.python), str(installed.connector)
+    arguments += ["--ports", ",".join(map(str, ports))]
     return in_process(name, python, path, arguments, connector, part.most_s(settings.runs, settings.scale))
 
 

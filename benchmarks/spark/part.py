@@ -31,6 +31,18 @@ def kafka(size: int, world: World) -> list[Figure]:
     return kafka_figures(size, world)
 
 
+def typed(world: World) -> list[Figure]:
+    from benchmarks.spark.typed import typed_figures
+
+    return typed_figures(world)
+
+
+def kafka_typed(world: World) -> list[Figure]:
+    from benchmarks.spark.typed import kafka_typed_figures
+
+    return kafka_typed_figures(world)
+
+
 def tasks(world: World) -> list[Figure]:
     from benchmarks.spark.tasks import task_figures
 
@@ -74,8 +86,10 @@ MEASURES: dict[str, Callable[[World], list[Figure]]] = {
     "columns": columns,
     "small_ledgers": small_ledgers,
     "plan": plan,
+    "typed": typed,
     "kafka_100b": partial(kafka, 100),
     "kafka_1kb": partial(kafka, 1_000),
+    "kafka_typed": kafka_typed,
 }
 
 

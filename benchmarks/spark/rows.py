@@ -30,9 +30,9 @@ WARM_UP = 2
 """After so many reads Java has compiled what they need; before, it takes a fifth of the processors."""
 WRITE_WARM_UP = 1
 """Each write leaves its rows on the disk."""
-READ_SHARE, WRITE_SHARE = 0.5, 0.4
-"""Wanted of the ceilings (on the gRPC lane)."""
-OF_KAFKA = {"write": 1.2, "read": 2.5, "stream": 2.0}
+READ_SHARE, WRITE_SHARE, STREAM_SHARE = 0.65, 0.7, 0.75
+"""Wanted of the ceilings."""
+OF_KAFKA = {100: {"write": 1.2, "read": 2.0, "stream": 1.3}, 1_000: {"write": 1.0, "read": 1.3, "stream": 0.9}}
 """Wanted of spark-sql-kafka's rows a second."""
 
 
@@ -60,6 +60,7 @@ class Comparison:
             peer=self.peer,
             peer_values=peer_values,
             note=self.note,
+            lane=job.world.lane,
         )
 
 
@@ -180,6 +181,7 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
                 ours=partial(job.stream, log),
                 peers=job.make_stream,
                 note=f"{source}; trigger AvailableNow",
+                wanted=STREAM_SHARE,
             ),
             beside(
                 what="read_value",
@@ -224,10 +226,11 @@ def kafka_figures(size: int, world: World) -> list[Figure]:
             "batches of 1 MB"
         )
         beside = partial(Comparison, peer="kafka")
-        comparisons = writes(job, produce, OF_KAFKA["write"], "kafka", note)
+        of_kafka = OF_KAFKA[size]
+        comparisons = writes(job, produce, of_kafka["write"], "kafka", note)
         settings = ", ".join(f"{name}={value}" for name, value in TUNED_CONSUMER.items())
         for consumer, suffix, how, wanted in (
-            ({}, "", "the consumer as Spark sets it", OF_KAFKA),
+            ({}, "", "the consumer as Spark sets it", of_kafka),
             (TUNED_CONSUMER, "_tuned_consumer", f"the consumer with {settings}", {}),
         ):
             comparisons += [

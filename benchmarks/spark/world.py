@@ -22,6 +22,8 @@ class World:
     scale: float
     kafka: str = ""
     lane: str = "direct"
+    ports: tuple[int, ...] = ()
+    """Of the bookies and of the broker."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -64,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--kafka", default="")
     parser.add_argument("--lane", default="direct")
+    parser.add_argument("--ports", type=lambda text: tuple(map(int, text.split(","))), default=())
 
 
 def world_of(options: argparse.Namespace) -> World:
@@ -75,4 +78,5 @@ def world_of(options: argparse.Namespace) -> World:
         scale=options.scale,
         kafka=options.kafka,
         lane=options.lane,
+        ports=options.ports,
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.spark import group, in_memory, topics
+from benchmarks.spark import group, in_memory, topics, wire
 from benchmarks.spark.part import MEASURES
 from bk_core.errors import BookKeeperError
 
@@ -82,3 +82,26 @@ def test_jars_that_spark_brings_itself_are_not_given_to_it_again(
         "kafka-clients.jar",
         "spark-sql-kafka.jar",
     ]
+
+
+def test_bytes_are_of_the_servers_connections_in_both_directions() -> None:
+    said = (
+        "0      0      127.0.0.1:36996 127.0.0.1:3181 bbr rto:204 bytes_sent:1000 bytes_acked:1001 minrtt:0.01\n"
+        "0      0      127.0.0.1:3181 127.0.0.1:36996 bbr bytes_sent:20 bytes_received:1000 segs_out:1    \n"
+        "0      0      [::ffff:127.0.0.1]:9092 [::ffff:127.0.0.1]:50 cubic bytes_received:7 \n"
+        "0      0      127.0.0.1:22 127.0.0.1:51 cubic bytes_sent:9\n"
+    )
+    assert wire.counts_of(said, {3181, 9092}) == {
+        ("127.0.0.1:3181", "127.0.0.1:36996"): 1020,
+        ("[::ffff:127.0.0.1]:9092", "[::ffff:127.0.0.1]:50"): 7,
+    }
+
+
+def test_a_file_of_arrow_is_shared_by_the_partitions(tmp_path: Path) -> None:
+    table = pa.table({"number": range(25), "half": [n / 2 for n in range(25)]})
+    with pa.OSFile(str(tmp_path / "rows"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10)
+    parts = [in_memory.mapped(str(tmp_path / "rows"), ["number"], part) for part in range(in_memory.PARTITIONS)]
+    found = [[batch.to_pydict() for batch in part] for part in parts]
+    assert [[len(batch["number"]) for batch in part] for part in found] == [[10, 5], [10]]
+    assert found[1] == [{"number": list(range(10, 20))}]
