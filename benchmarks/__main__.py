@@ -129,30 +129,32 @@ def main() -> int:
         show(found, conditions)
     if options.page:
         page.write(found, conditions, options.data)
-    return 0 if all(record["meets"] is not False for records in found.values() for record in records) else 1
+    met = all(record["meets"] is not False for records in found.values() for record in records)
+    return 0 if met and not results.failed else 1
 
 
 def measure_group(
     group: str, names: Collection[str], results: Results, options: argparse.Namespace, console: Console
 ) -> None:
-    """What the results lack."""
+    """What the results lack. A part that fails is left out, and those behind it are measured."""
     settings = Settings(options.runs, options.scale, options.lane, options.peers, options.profile)
     lacking = [name for name in names if not results.has(group, name, options.peers)]
-    if lacking:
+    while lacking:
         console.print(f"{group}: {', '.join(lacking)} …")
-        for name, figures in GROUPS[group].measure(lacking, options.data, settings):
-            results.keep(group, name, options.peers, figures)
-            console.print(f"[dim]{name} done[/dim]")
-            if group == STORAGE and options.keep:
-                keep(options.keep, figures, options.data)
-            print_records(results.of(group, [name]), options.json)
-    for name in names:
-        if name not in lacking:
-            print_records(results.of(group, [name]), options.json)
-
-
-def print_records(records: Collection[Record], wanted: bool) -> None:
-    for record in records if wanted else ():
+        try:
+            for name, figures in GROUPS[group].measure(tuple(lacking), options.data, settings):
+                results.keep(group, name, options.peers, figures)
+                lacking.remove(name)
+                console.print(f"[dim]{name} done[/dim]")
+                if group == STORAGE and options.keep:
+                    keep(options.keep, figures, options.data)
+        except InvalidArgumentError:
+            raise
+        except Exception as error:  # a peer's, or ours: an hour of other figures is not lost with it
+            failed = lacking.pop(0)
+            results.failed.append(failed)
+            console.print(f"{failed} failed: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
+    for record in results.of(group, names) if options.json else ():
         print(json.dumps(record), flush=True)
 
 

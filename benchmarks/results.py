@@ -19,6 +19,7 @@ class Results:
     def __init__(self, conditions: Conditions, path: Path | None = None) -> None:
         """Raises InvalidArgumentError for a file of figures that were measured otherwise, or of something else."""
         self.conditions, self._path = conditions, path
+        self.failed: list[str] = []
         self._parts: dict[tuple[str, str], tuple[set[str], list[Record]]] = {}
         if path is not None and path.exists():
             self._read(path)

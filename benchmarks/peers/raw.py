@@ -34,6 +34,7 @@ WINDOW = 16
 BEHIND_MAX = 64
 """Messages that the slowest server may be behind, as a bookie of ours."""
 READ_BYTES = 1 << 20
+PATIENCE_S = 60
 
 Message = list[memoryview]
 
@@ -61,6 +62,7 @@ class Raw:
         assert server.stdout is not None
         connection = socket.create_connection(("127.0.0.1", int(server.stdout.readline())))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PATIENCE_S, 0))
         return self._world.stack.enter_context(connection)
 
     def append(self, entry_bytes: int, total: int, *, digests: bool) -> Run:
@@ -143,10 +145,13 @@ class FanOut:
             queue.extend([head, *message])
         self._sent += 1
 
-    def _turn(self, timeout_ms: int | None = None) -> None:
+    def _turn(self, timeout_ms: int = PATIENCE_S * 1000) -> None:
         for fd, queue in self._queues.items():
             self._poll.register(fd, select.POLLIN | (select.POLLOUT if queue else 0))
-        for fd, event in self._poll.poll(timeout_ms):
+        ready = self._poll.poll(timeout_ms)
+        if timeout_ms and not ready:
+            raise TimeoutError("the raw servers do not answer")
+        for fd, event in ready:
             if event & select.POLLOUT:
                 self._write(fd)
             if event & select.POLLIN:
