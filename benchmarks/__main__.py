@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -141,11 +142,12 @@ def measure_group(
     lacking = [name for name in names if not results.has(group, name, options.peers)]
     while lacking:
         console.print(f"{group}: {', '.join(lacking)} …")
+        began = time.monotonic()
         try:
             for name, figures in GROUPS[group].measure(tuple(lacking), options.data, settings):
                 results.keep(group, name, options.peers, figures)
                 lacking.remove(name)
-                console.print(f"[dim]{name} done[/dim]")
+                console.print(f"[dim]{name} done after {time.monotonic() - began:.0f} s[/dim]")
                 if group == STORAGE and options.keep:
                     keep(options.keep, figures, options.data)
         except InvalidArgumentError:

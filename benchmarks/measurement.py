@@ -106,6 +106,12 @@ class _Side:
 def measure(one: Measurement, world: World, peers: Collection[str], runs: int) -> list[Figure]:
     """Warm all sides up, then let them take turns: a figure for each name beside each of the ``peers``."""
     beside = [peer for peer in one.peers if peer.name in peers]
+    with world.measuring():
+        ours, theirs = _measured(one, beside, world, runs)
+    return _figures(one, beside, world, ours, theirs)
+
+
+def _measured(one: Measurement, beside: Sequence[Peer], world: World, runs: int) -> tuple[_Side, list[_Side]]:
     ours = _Side(one.ours(world), one.per, one.kinds)
     theirs = [_Side(peer.prepare(world), one.per, peer.kinds or PEERS[peer.name]) for peer in beside]
     for side in () if one.once else (ours, *theirs):
@@ -115,6 +121,12 @@ def measure(one: Measurement, world: World, peers: Collection[str], runs: int) -
             side.once(world)
     if world.profile:
         world.profile(one.name, ours.run)
+    return ours, theirs
+
+
+def _figures(
+    one: Measurement, beside: Sequence[Peer], world: World, ours: _Side, theirs: Sequence[_Side]
+) -> list[Figure]:
     return [
         Figure(
             name=name,

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.figures import VariedBytes
 from benchmarks.processes import BOOKIES, ZOOKEEPER, Processes
 from bk_cli.cluster import LocalCluster
 from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core import client
 from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig
 
@@ -33,6 +34,8 @@ class World:
     def __init__(self, folder: Path, *, scale: float = 1.0, lane: str = "direct", profiled: bool = False) -> None:
         self.scale, self.lane, self._profiled = scale, lane, profiled
         self.stack, self.processes = ExitStack(), Processes()
+        self.during = ExitStack()
+        """What ends with the measurement."""
         self.folder = Path(
             self.stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))
         ).absolute()
@@ -42,6 +45,12 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """One measurement."""
+        with ExitStack() as self.during:
+            yield
 
     def scaled(self, count: float, least: int = 1) -> int:
         """The share of ``count`` that is to be measured."""
@@ -98,3 +107,8 @@ class World:
         from benchmarks.profiling import profile
 
         return (lambda name, run: profile(name, run, self.bookkeeper)) if self._profiled else None
+
+
+def connected(world: World) -> Coroutine[Any, Any, client.BookKeeper]:
+    """A client with asyncio that has no connection to a bookie yet."""
+    return client.connect(world.cluster.uri, config=ClientConfig(lanes=world.lane))

@@ -31,8 +31,9 @@ APACHE_BYTES = {100: 20e6, 1_000: 100e6, 256 << 10: 300e6}
 BATCH_BYTES = 1_000_000
 PACKED_BYTES = 256 << 10
 LEDGERS, ROUNDS = 10_000, 4
-SINGLES, FENCES = 1_000, 100
+SINGLES, LOADED_SINGLES, FENCES = 1_000, 300, 50
 FENCE_S = 10.0
+NEEDED_BYTES = 35e9
 QUORUM = "E 3, Qw 3, Qa 2, fdatasync before each ack, CRC32C an entry"
 
 
@@ -118,7 +119,7 @@ def many_ledgers(world: World) -> Callable[[], Run]:
             await writer.abandon()
 
     writers = world.bookkeeper.begin(create).result()
-    world.stack.callback(lambda: world.bookkeeper.begin(abandon).result())
+    world.during.callback(lambda: world.bookkeeper.begin(abandon).result())
     done = ledgers * ROUNDS
     return lambda: Run.of(done / world.bookkeeper.begin(append_to_all).result(), done * 100)
 
@@ -185,7 +186,7 @@ def load(world: World) -> Iterator[None]:
 
 
 def under_load(world: World) -> Callable[[], Run]:
-    count = world.scaled(SINGLES, 100)
+    count = world.scaled(LOADED_SINGLES, 100)
 
     async def append(bookkeeper: client.BookKeeper) -> float:
         async with await bookkeeper.create_ledger() as writer:

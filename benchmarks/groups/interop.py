@@ -17,6 +17,7 @@ from benchmarks.world import World
 from bk_core.blocking import BookKeeper, connect
 
 BYTES = 100e6
+NEEDED_BYTES = 15e9
 SINGLES = 1_000
 ENTRIES = 100_000
 

@@ -13,6 +13,7 @@ from benchmarks.world import World
 from bk_cli.cluster import BookieProcess
 
 BYTES = 10e9
+NEEDED_BYTES = 12e9
 
 
 def resident_bytes(pid: int) -> int:

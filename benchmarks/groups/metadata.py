@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
+from benchmarks.figures import percentile
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
 from benchmarks.peers import apache
 from benchmarks.world import World
 from bk_core import client
+from bk_core.logs.named_log import NamedLog
 
 CYCLES = 400
+LOG = "opened"
 AT_ONCE = 8
 
 
@@ -40,14 +44,50 @@ def java_cycles(at_once: int) -> Prepare:
     return lambda world: partial(world.apache.client().cycle, world.scaled(CYCLES, 2 * at_once), at_once)
 
 
+async def create(bookkeeper: client.BookKeeper) -> None:
+    await (await bookkeeper.create_ledger()).abandon()
+
+
+async def open_log(bookkeeper: client.BookKeeper) -> None:
+    await NamedLog(bookkeeper, LOG).head()
+
+
+def each_ms(act: Callable[[client.BookKeeper], Coroutine[Any, Any, None]]) -> Prepare:
+    """The median of an act, done one after the other."""
+
+    def prepare(world: World) -> Callable[[], Run]:
+        count = world.scaled(CYCLES, 20)
+
+        async def acts(bookkeeper: client.BookKeeper) -> Run:
+            await NamedLog(bookkeeper, LOG).create()
+            samples = []
+            for _ in range(count):
+                began = time.perf_counter()
+                await act(bookkeeper)
+                samples.append((time.perf_counter() - began) * 1e3)
+            return Run.of(percentile(samples, 0.5))
+
+        return lambda: world.bookkeeper.begin(acts).result()
+
+    return prepare
+
+
 NOTE = "ledgers of 3/3/2 created, given one entry of 100 B, and closed, by asyncio"
-MEASUREMENTS = tuple(
+MEASUREMENTS = (
+    *(
+        Measurement(
+            (name,), "ledgers/s", cycles(at_once), note=f"{NOTE}, {how}",
+            peers=(Peer("apache", java_cycles(at_once), (3,), note=f"{apache.NOTE}; {at_once} threads"),),
+        )
+        for name, at_once, how in (
+            ("ledger_cycle", 1, "one by one"),
+            ("ledger_cycle_8", AT_ONCE, f"{AT_ONCE} at a time"),
+        )
+    ),
     Measurement(
-        (name,), "ledgers/s", cycles(at_once), note=f"{NOTE}, {how}",
-        peers=(Peer("apache", java_cycles(at_once), (3,), note=f"{apache.NOTE}; {at_once} threads"),),
-    )
-    for name, at_once, how in (
-        ("ledger_cycle", 1, "one by one"),
-        ("ledger_cycle_8", AT_ONCE, f"{AT_ONCE} at a time"),
-    )
+        ("ledger_create",), "ms", each_ms(create), less_is_better=True, note="median of create_ledger, one by one",
+    ),
+    Measurement(
+        ("log_open",), "ms", each_ms(open_log), less_is_better=True, note="median of a new handle's head(), with sync",
+    ),
 )  # fmt: skip

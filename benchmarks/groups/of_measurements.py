@@ -6,12 +6,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.figures import Figure
 from benchmarks.measurement import Measurement, measure
 from benchmarks.settings import Settings
-from benchmarks.storage.scratch import terminated_as_interrupted
+from benchmarks.storage.scratch import check_room, terminated_as_interrupted
 from benchmarks.world import World
+
+LEAST_BYTES = 3 << 30
+"""Of disk, for servers and their files of a fixed size."""
 
 
 class MeasurementGroup:
@@ -21,9 +25,12 @@ class MeasurementGroup:
         self._name = name
 
     @property
+    def _module(self) -> Any:
+        return importlib.import_module(f"benchmarks.groups.{self._name}")
+
+    @property
     def _measurements(self) -> Sequence[Measurement]:
-        module = importlib.import_module(f"benchmarks.groups.{self._name}")
-        found: Sequence[Measurement] = module.MEASUREMENTS
+        found: Sequence[Measurement] = self._module.MEASUREMENTS
         return found
 
     def parts(self, peers: Collection[str]) -> list[str]:
@@ -31,7 +38,9 @@ class MeasurementGroup:
         return [one.name for one in self._measurements if not one.needs or one.needs in peers]
 
     def measure(self, names: Collection[str], folder: Path, settings: Settings) -> Iterator[tuple[str, list[Figure]]]:
-        """The figures of each."""
+        """The figures of each. InvalidArgumentError where there is too little room, before the first begins."""
+        needed = getattr(self._module, "NEEDED_BYTES", LEAST_BYTES) * settings.scale
+        check_room(folder, max(LEAST_BYTES, int(needed)), f"the group {self._name}")
         wanted = [one for one in self._measurements if one.name in names]
         with (
             terminated_as_interrupted(),

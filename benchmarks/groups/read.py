@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.figures import percentile
 from benchmarks.groups.append import append_all
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
 from benchmarks.peers import apache, kafka
-from benchmarks.world import World
+from benchmarks.world import World, connected
 from bk_core import client
 from bk_core.blocking import BookKeeper
 
 BYTES = 300e6
 APACHE_BYTES = {100: 20e6, 1_000: 100e6}
+NEEDED_BYTES = 10e9
+TAILED, TAIL_ENDS_S = 300, 30.0
 RANDOM, RANDOM_BYTES, AT_ONCE = 5_000, 100e6, 16
 
 
@@ -90,6 +93,31 @@ def java_anywhere(world: World) -> Callable[[], Run]:
     return lambda: java.read_random(ledger_id, count, AT_ONCE)
 
 
+def tailing(world: World) -> Callable[[], Run]:
+    """A writer that pauses between entries, and a tail of another client."""
+    count = world.scaled(TAILED, 50)
+
+    async def follow(reader: client.LedgerReader, seen: dict[int, float]) -> None:
+        async for batch in reader.tail(0):
+            for entry in batch.entry_ids().tolist():
+                seen[entry] = time.perf_counter()
+
+    async def latencies() -> Run:
+        acked, seen, dice = dict[int, float](), dict[int, float](), random.Random(1)
+        async with await connected(world) as writes, await connected(world) as reads:
+            async with await writes.create_ledger() as writer:
+                reader = await reads.open_ledger(writer.ledger_id, recover=False)
+                following = asyncio.create_task(follow(reader, seen))
+                for _ in range(count):
+                    await asyncio.sleep(dice.uniform(0.001, 0.02))
+                    acked[await writer.append(bytes(100))] = time.perf_counter()
+            await asyncio.wait_for(following, TAIL_ENDS_S)
+        samples = [(seen[entry] - at) * 1e3 for entry, at in acked.items()]
+        return Run((percentile(samples, 0.5), percentile(samples, 0.99)))
+
+    return lambda: asyncio.run(latencies())
+
+
 SEQUENTIAL = "read() of a closed ledger, verified, from the page cache, batches that nobody looks into"
 STREAM = "raw: one process preads its file from the page cache into a socket, the other receives it"
 MEASUREMENTS = (
@@ -113,5 +141,9 @@ MEASUREMENTS = (
         ("read_random",), "k reads/s", anywhere, per=1e3,
         note=f"single entries of 1 KB of a ledger of {RANDOM_BYTES / 1e6:.0f} MB, {AT_ONCE} asked for at a time",
         peers=(Peer("apache", java_anywhere, (2,), note=apache.NOTE),),
+    ),
+    Measurement(
+        ("tail_latency_p50", "tail_latency_p99"), "ms", tailing, wanted=(None, 50), less_is_better=True,
+        note="from the ack of a single append to the entry in the tail of another client; below 0: seen before the ack",
     ),
 )  # fmt: skip

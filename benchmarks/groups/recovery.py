@@ -6,16 +6,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from benchmarks.doomed import doomed
 from benchmarks.figures import percentile
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
 from benchmarks.peers import apache
-from benchmarks.world import World
+from benchmarks.world import World, connected
 from bk_core import client
-from bk_core.client.config import ClientConfig
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame
 from bk_core.logs.named_log import NamedLog
@@ -46,11 +44,6 @@ def recovering(lac: str) -> Prepare:
 def java_recovering(world: World) -> Callable[[], Run]:
     java, entries = world.apache.client(), world.scaled(ENTRIES)
     return lambda: java.recover(java.leave(ENTRY_BYTES, entries), entries)
-
-
-def connected(world: World) -> Coroutine[Any, Any, client.BookKeeper]:
-    """A client that has no connection to a bookie yet."""
-    return client.connect(world.cluster.uri, config=ClientConfig(lanes=world.lane))
 
 
 async def recovery_s(world: World, entries: int, lac: str) -> float:

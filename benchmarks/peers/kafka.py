@@ -64,7 +64,7 @@ class Kafka:
 
     def consuming(self, size: int, total: int) -> Callable[[], Run]:
         """Bytes a second, of a topic that is filled before."""
-        topic, count = self._world.stack.enter_context(self._topic()), total // size
+        topic, count = self._world.during.enter_context(self._topic()), total // size
         self._send_s(topic, size, total)
         return lambda: Run.of(total / self._receive_s(topic, count), total)
 
