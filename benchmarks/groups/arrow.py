@@ -15,15 +15,13 @@ from benchmarks.world import World
 from bk_core import blocking_logs
 
 ROWS = 3_000_000
-ROWS_AT_ONCE = 100_000
 
 
 def from_log(columns: tuple[str, ...] | None) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
         rows = flights(world.scaled(ROWS, 1_000))
         log = world.bookkeeper.log(f"flights-{uuid4().hex[:8]}")
-        for at in range(0, rows.num_rows, ROWS_AT_ONCE):
-            log.append_arrow(rows.slice(at, ROWS_AT_ONCE))
+        log.append_arrow(rows)
 
         def run() -> Run:
             began = time.perf_counter()
