@@ -7,7 +7,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import Figure
 from benchmarks.processes import OURS, PEERS, cost
@@ -137,14 +137,19 @@ def _figures(
             less_is_better=one.less_is_better,
             note=one.note,
             cpu_s_per_gb=ours.median_cost,
-            **({} if peer is None or side is None else {
-                "peer": peer.label,
-                "peer_values": side.of_name(index),
-                "wanted_ratio": peer.wanted[index] if peer.wanted else None,
-                "peer_note": peer.note,
-                "peer_cpu_s_per_gb": side.median_cost,
-            }),
+            **peers_part,
         )
         for index, name in enumerate(one.names)
-        for peer, side in (zip(beside, theirs, strict=True) if beside else [(None, None)])
-    ]  # fmt: skip
+        for peers_part in [_part(peer, side, index) for peer, side in zip(beside, theirs, strict=True)] or [{}]
+    ]
+
+
+def _part(peer: Peer, side: _Side, index: int) -> dict[str, Any]:
+    """Of a figure, what is the peer's."""
+    return {
+        "peer": peer.label,
+        "peer_values": side.of_name(index),
+        "wanted_ratio": peer.wanted[index] if peer.wanted else None,
+        "peer_note": peer.note,
+        "peer_cpu_s_per_gb": side.median_cost,
+    }

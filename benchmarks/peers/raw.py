@@ -94,7 +94,10 @@ class Raw:
             one.sendall(REQUEST.pack(STREAM, total))
             left = total
             while left:
-                left -= one.recv_into(buffer, min(left, READ_BYTES))
+                received = one.recv_into(buffer, min(left, READ_BYTES))
+                if not received:
+                    raise ConnectionError("a raw server is gone")
+                left -= received
 
         return Run.of(total / elapsed(receive), total)
 
