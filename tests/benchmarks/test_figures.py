@@ -164,6 +164,7 @@ def test_a_section_is_of_a_group_a_lane_and_a_disk(tmp_path: Path) -> None:
     assert page.section_name("append", Conditions(lane="grpc", slow_sync_ms=5)) == "append-grpc-slow-sync"
 
 
+@pytest.mark.long
 def test_the_page_gets_a_section_and_its_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "append", "--resume", "somewhere", "--page"])
     path = tmp_path / "performance.md"
