@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of figures, for a terminal and for a page. Pure: of records, wherever they come from.
 
-A figure that has several peers has a record for each of them; what is ours stands in the first row alone.
+A figure that has several peers has a record for each of them; what is ours stands in the first row alone, unless it
+was measured again for another peer.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ class Conditions:
 
 def rows(records: Iterable[Record]) -> Iterator[Row]:
     """The cells of :data:`COLUMNS`."""
-    before = ""
+    before = ("", 0.0)
     for record in records:
         mine = (record["name"], record["unit"], number(record["value"]), number(record["worst"]))
         peer = ("", "", "", "")
         if record["peer"]:
             ratios = (f"{record[key]:.2f}" for key in ("ratio", "worst_ratio"))
             peer = (record["peer"], number(record["peer_value"]), *ratios)
-        yield (*(mine if record["name"] != before else ("",) * 4), *peer, record["wish"], MARKS[record["meets"]])
-        before = record["name"]
+        same = before == (record["name"], record["value"])
+        yield (*(("",) * 4 if same else mine), *peer, record["wish"], MARKS[record["meets"]])
+        before = (record["name"], record["value"])
 
 
 def cost_rows(records: Iterable[Record]) -> Iterator[Row]:

@@ -138,6 +138,7 @@ def test_a_table_says_ours_once_and_each_peer_with_what_is_wanted() -> None:
         ("append", "MB/s", "3.000", "3.000", "kafka", "1.500", "2.00", "2.00", "≥ 2.5 ×", "✗"),
         ("", "", "", "", "raw", "1.500", "2.00", "2.00", "≥ 2.5 ×", "✗"),
     ]
+    assert [row[0] for row in tables.rows([*both, record(values=[4.0])])] == ["append", "", "append"]
     assert next(tables.cost_rows(both)) == ("append", "client 1.000 + bookies 2.000 = 3.000", "kafka", "")
     assert tables.notes(both) == ["append: ours syncs", "append beside kafka: no sync"]
     lines = tables.markdown_table(tables.COLUMNS, tables.rows(both))
