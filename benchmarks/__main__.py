@@ -8,6 +8,7 @@ wanted of it, 2 for wrong arguments.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import sys
 import time
@@ -68,7 +69,11 @@ def parser() -> argparse.ArgumentParser:
     add("--scale", type=float, default=1.0, help="share of the usual amount of data")
     add("--slow-sync-ms", type=float, default=0.0, metavar="MS", help="add so much to each sync, of every server")
     add("--data", "--dir", metavar="DIR", type=Path, default=Path(".cache/bench"), help="on the disk to be measured")
-    add("--only", metavar="PART,…", help="parts of the groups; one that there is not lists them")
+    add(
+        "--only",
+        metavar="PART,…",
+        help="parts of the groups, or patterns ('*single*'); one that there is not lists them",
+    )
     add("--json", action="store_true", help="one object a line instead of the tables")
     add("--profile", action="store_true", help="say on the error output which functions of our client take the time")
     add("--resume", type=Path, metavar="FILE", help="keep the figures there; those that it has are not measured again")
@@ -96,7 +101,7 @@ def chosen(groups: Collection[str], only: str | None, peers: Collection[str]) ->
         found = possible
     else:
         wanted = [name.strip() for name in only.split(",") if name.strip()]
-        unknown = set(wanted).difference(*possible.values())
+        unknown = [name for name in wanted if not any(fnmatch.filter(parts, name) for parts in possible.values())]
         if unknown:
             listed = "; ".join(f"{group}: {', '.join(parts)}" for group, parts in possible.items())
             raise InvalidArgumentError(
@@ -104,7 +109,10 @@ def chosen(groups: Collection[str], only: str | None, peers: Collection[str]) ->
                 value=f"--only {', '.join(sorted(unknown))}",
                 remedy=f"of {listed}",
             )
-        found = {group: [part for part in parts if part in wanted] for group, parts in possible.items()}
+        found = {
+            group: [part for part in parts if any(fnmatch.fnmatchcase(part, name) for name in wanted)]
+            for group, parts in possible.items()
+        }
     if INTEROP in groups and not found[INTEROP]:
         raise InvalidArgumentError("the group interop needs Apache's bookies", remedy="add --peer apache")
     return {group: parts for group, parts in found.items() if parts}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The least that a bookie in Python can do for a single add: what the figures of the group ``interop`` stand beside.
 
-``python -m benchmarks.peers.bare_bookie FOLDER`` listens, prints its port and ends with its standard input. It reads an add
-of Apache's wire (version 3 or 2), writes and syncs 4 KiB, and answers. It has no event loop and no fences, checks
+``python -m benchmarks.peers.bare_bookie FOLDER`` listens, prints its port and ends with its standard input. It reads an
+add of Apache's wire (version 3 or 2), writes and syncs 4 KiB, and answers. It has no event loop and no fences, checks
 nothing, indexes nothing, and writes no byte of the entry: it is no bookie, and serves this measurement alone.
 """
 

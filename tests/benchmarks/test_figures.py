@@ -204,6 +204,7 @@ def test_parts_are_of_the_groups_and_peers_that_are_asked_for() -> None:
         "append": ["append_single"],
         "read": ["read_1kb"],
     }
+    assert chosen(["append"], "append_1*,hmac*", ["raw"]) == {"append": ["append_100b", "append_1kb", "hmac_100b"]}
     everything = chosen([], None, ["raw", "apache", "kafka"])
     assert "interop" not in everything
     assert {"append", "read", "recovery", "metadata", "memory", "spark", "storage"} <= everything.keys()
