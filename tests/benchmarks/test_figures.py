@@ -114,7 +114,8 @@ def test_a_process_is_counted_with_its_children() -> None:
     import subprocess
 
     processes = Processes()
-    busy = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    spin = "import time; end = time.monotonic() + 20; exec('while time.monotonic() < end: pass')"  # ends by itself
+    busy = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}])"
     with processes.born("busy"):
         child = subprocess.Popen([sys.executable, "-m", "bk_cli.lifeline", sys.executable, "-c", busy], stdin=-1)
     try:
