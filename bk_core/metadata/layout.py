@@ -213,6 +213,12 @@ def ledger_of_mark(name: str) -> LedgerId | None:
     return int(match[1]) if match else None
 
 
+def vote_number(name: str) -> int | None:
+    """The number in the name of a vote for an auditor, or None; the lowest wins."""
+    match = re.fullmatch(r"V_([0-9]{10,19})", name)
+    return int(match[1]) if match else None
+
+
 # --- names that users give ---
 
 

@@ -25,6 +25,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
 
 CancelWatch = Callable[[], None]
@@ -36,6 +37,14 @@ class SessionState(enum.Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # the connection broke: what depends on ownership pauses
     LOST = "lost"  # the session is over: what depends on ownership ends
+
+
+class Audit(enum.Enum):
+    """The checks of an auditor; the values are the names of the records that say when each ended last."""
+
+    LEDGERS = "checkallledgersctime"
+    PLACEMENT = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
 
 
 class MetadataStore(Protocol):
@@ -160,6 +169,57 @@ class MetadataStore(Protocol):
         ...
 
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]: ...
+    def read_underreplicated(self, ledger_id: LedgerId) -> Versioned[UnderreplicationMark] | None:
+        """The mark and its version, or None. A worker reads it before the ledger's record: then what it finds in the
+        record is no older than the mark."""
+        ...
+
+    def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
+        """Remove the mark if it has this version. False if somebody marked the ledger again since, so that it must be
+        looked at again; True if there is no mark now."""
+        ...
+
+    def lock_underreplicated(self, ledger_id: LedgerId, owner: str) -> bool:
+        """Take the lock under which one worker repairs the ledger; False if another has it. It ends with the session.
+        It saves work and no more: the records that workers write are compare-and-set."""
+        ...
+
+    def unlock_underreplicated(self, ledger_id: LedgerId) -> None:
+        """Give the lock back; a lock of another session stays."""
+        ...
+
+    def underreplication_locks(self) -> Mapping[LedgerId, str]:
+        """The ledgers under repair, and by whom."""
+        ...
+
+    # --- auto-recovery of the whole cluster, as Apache's obeys it too ---
+    def replication_enabled(self) -> bool:
+        """Whether workers and auditors may work."""
+        ...
+
+    def enable_replication(self, enabled: bool) -> None: ...
+    def lost_bookie_recovery_delay_s(self) -> int | None:
+        """How long a bookie may be away before its copies count as lost; None if nobody has set it."""
+        ...
+
+    def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None: ...
+    def audit_time_ms(self, audit: Audit) -> int | None:
+        """When this check of the whole cluster ended last, by the clock of who made it; None if never."""
+        ...
+
+    def write_audit_time_ms(self, audit: Audit, time_ms: int) -> None: ...
+    def vote_for_auditor(self, owner: str) -> bool:
+        """Cast this session's vote, unless it is cast; returns whether it is the first, and so ``owner`` the auditor.
+        Call it again to hear of a change: a vote ends with its session."""
+        ...
+
+    def withdraw_vote(self) -> None:
+        """Withdraw this session's vote."""
+        ...
+
+    def current_auditor(self) -> str | None:
+        """Who cast the first vote, or None."""
+        ...
 
     # --- named logs: opaque bytes at <root>-logs/<name> ---
     def log_clock_ms(self, name: str) -> int:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's other records in ZooKeeper, as bytes: registrations of bookies, cookies, under-replication marks. Decoding
-bad bytes of any kind raises MetadataCorruptError."""
+"""Apache's other records in ZooKeeper, as bytes: registrations of bookies, cookies, and what auto-recovery keeps.
+Decoding bad bytes of any kind raises MetadataCorruptError."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from google.protobuf.message import DecodeError, Message
 
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.metadata.proto.ledger_pb2 import (
+    AuditorVoteFormat,
     BookieServiceInfoFormat,
+    CheckAllLedgersFormat,
     CookieFormat,
+    LockDataFormat,
     UnderreplicatedLedgerFormat,
 )
 from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, Endpoint
@@ -157,6 +160,36 @@ def encode_mark(mark: UnderreplicationMark) -> bytes:
 def decode_mark(data: bytes) -> UnderreplicationMark:
     message = _parse_text(data, UnderreplicatedLedgerFormat(), "under-replication mark")
     return UnderreplicationMark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
+
+
+def encode_lock(owner: str) -> bytes:
+    """The data of ``locks/urL<id>``: who repairs the ledger."""
+    return _to_text(LockDataFormat(bookieId=owner))
+
+
+def decode_lock(data: bytes) -> str:
+    """Who repairs the ledger; empty if its worker does not say."""
+    return _parse_text(data, LockDataFormat(), "lock of a repair").bookieId
+
+
+def encode_vote(owner: str) -> bytes:
+    """The data of ``auditorelection`` and of each vote in it."""
+    return _to_text(AuditorVoteFormat(bookieId=owner))
+
+
+def decode_vote(data: bytes) -> str:
+    return _parse_text(data, AuditorVoteFormat(), "vote for an auditor").bookieId
+
+
+def encode_audit_time(time_ms: int) -> bytes:
+    """The data of ``checkallledgersctime`` and the like: when that check ended last (ms since 1970). Apache's three
+    messages for them have the same bytes."""
+    return CheckAllLedgersFormat(checkAllLedgersCTime=time_ms).SerializeToString()
+
+
+def decode_audit_time(data: bytes) -> int | None:
+    message = _parsed(lambda: CheckAllLedgersFormat.FromString(data), "time of an audit")
+    return message.checkAllLedgersCTime if message.HasField("checkAllLedgersCTime") else None
 
 
 def _to_text(message: Message) -> bytes:

@@ -13,12 +13,18 @@ from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.metadata.records import (
     Cookie,
     UnderreplicationMark,
+    decode_audit_time,
     decode_cookie,
+    decode_lock,
     decode_mark,
     decode_service_info,
+    decode_vote,
+    encode_audit_time,
     encode_cookie,
+    encode_lock,
     encode_mark,
     encode_service_info,
+    encode_vote,
 )
 from bk_core.model import BookieServiceInfo, Endpoint
 
@@ -104,6 +110,15 @@ def test_marks_are_apaches_text() -> None:
     assert decode_mark(b"") == UnderreplicationMark(())
 
 
+def test_locks_votes_and_times_of_audits_are_apaches_bytes() -> None:
+    assert encode_lock("host1") == b'bookieId: "host1"\n'
+    assert (decode_lock(encode_lock("host1")), decode_lock(b"")) == ("host1", "")
+    assert encode_vote("b1:3181") == b'bookieId: "b1:3181"\n'
+    assert decode_vote(encode_vote("b1:3181")) == "b1:3181"
+    assert encode_audit_time(300) == b"\x08\xac\x02"
+    assert (decode_audit_time(b"\x08\xac\x02"), decode_audit_time(b"")) == (300, None)
+
+
 @given(st.binary(max_size=200))
 def test_garbage_is_corrupt_and_nothing_else(data: bytes) -> None:
     decoders: list[Callable[[bytes], object]] = [
@@ -112,6 +127,9 @@ def test_garbage_is_corrupt_and_nothing_else(data: bytes) -> None:
         lambda d: decode_cookie(b"5\n" + d),
         lambda d: decode_cookie(b"3\n" + d),
         decode_mark,
+        decode_lock,
+        decode_vote,
+        decode_audit_time,
     ]
     for decode in decoders:
         try:

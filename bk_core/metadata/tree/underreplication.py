@@ -1,46 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of ledgers that lack copies (P8), in Apache's subtree, so that auto-recovery, Apache's or ours, repairs
-them."""
+"""Marks of ledgers that lack copies (P8), the locks of those who repair them, and what auto-recovery obeys, in Apache's
+subtree, so that auto-recovery, Apache's or ours, repairs them (decision 0049)."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from bk_core.errors import MetadataUnavailableError, Outcome
-from bk_core.metadata.layout import ledger_of_mark, mark_path
-from bk_core.metadata.records import UNDERREPLICATION_LAYOUT, UnderreplicationMark, decode_mark, encode_mark
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError, MetadataUnavailableError, Outcome
+from bk_core.metadata.layout import ledger_of_mark, mark_name, mark_path, vote_number
+from bk_core.metadata.port import Audit
+from bk_core.metadata.records import (
+    UNDERREPLICATION_LAYOUT,
+    UnderreplicationMark,
+    decode_audit_time,
+    decode_lock,
+    decode_mark,
+    decode_vote,
+    encode_audit_time,
+    encode_lock,
+    encode_mark,
+    encode_vote,
+)
 from bk_core.metadata.tree.base import Part, first_loss
-from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError, ensure_path
-from bk_core.model import BookieId, LedgerId
+from bk_core.metadata.tree.tree import (
+    ANY_VERSION,
+    BadVersionError,
+    NodeExistsError,
+    NodeStat,
+    NoNodeError,
+    NotEmptyError,
+    ensure_path,
+)
+from bk_core.model import BookieId, LedgerId, Versioned
+
+T = TypeVar("T")
 
 _TRIES = 10
+
+
+class _TryAgain(Exception):
+    """What was read changed before it was written."""
 
 
 class Underreplication(Part):
     """The subtree ``underreplication`` of one cluster."""
 
+    # --- marks ---
+
     def mark_underreplicated(self, ledger_id: LedgerId, missing: Sequence[BookieId]) -> None:
         path = self._marks + mark_path(ledger_id)
+
+        def mark() -> None:
+            try:
+                self._mark(path, missing)
+            except (NoNodeError, NodeExistsError, BadVersionError) as error:
+                raise _TryAgain from error  # the mark changed between our read and our write
+
+        self._settled(mark, f"The mark of ledger {ledger_id}")  # marking twice is marking once
+
+    def _settled(self, act: Callable[[], T], what: str) -> T:
+        """Does what may be done twice until an answer comes. Raises MetadataUnavailableError."""
         lost: MetadataUnavailableError | None = None
         for _ in range(_TRIES):
             try:
-                self._mark(path, missing)
-                return
-            except (NoNodeError, NodeExistsError, BadVersionError):
-                continue  # the mark changed between our read and our write
+                return act()
+            except _TryAgain:
+                continue
             except MetadataUnavailableError as error:
-                lost = first_loss(lost, error)  # marking twice is marking once
+                lost = first_loss(lost, error)
         raise lost or MetadataUnavailableError(
-            f"The mark of ledger {ledger_id} changed at each of {_TRIES} tries",
-            remedy="try again",
-            outcome=Outcome.NOT_APPLIED,
+            f"{what} changed at each of {_TRIES} tries", remedy="try again", outcome=Outcome.NOT_APPLIED
         )
 
     @property
+    def _folder(self) -> str:
+        return f"{self._root}/underreplication"
+
+    @property
     def _marks(self) -> str:
-        return f"{self._root}/underreplication/ledgers"
+        return f"{self._folder}/ledgers"
 
     def _mark(self, path: str, missing: Sequence[BookieId]) -> None:
         try:
@@ -56,10 +97,9 @@ class Underreplication(Part):
     def _make_folders(self) -> None:
         if self._tree.exists(self._marks) is not None:
             return
-        folder = f"{self._root}/underreplication"
         with contextlib.suppress(NodeExistsError):  # Apache checks its content
-            self._create_with_parents(f"{folder}/LAYOUT", UNDERREPLICATION_LAYOUT)
-        ensure_path(self._tree, f"{folder}/locks")
+            self._create_with_parents(f"{self._folder}/LAYOUT", UNDERREPLICATION_LAYOUT)
+        ensure_path(self._tree, f"{self._folder}/locks")
         ensure_path(self._tree, self._marks)
 
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
@@ -78,3 +118,166 @@ class Underreplication(Part):
             ledger_id = ledger_of_mark(name)
             if ledger_id is not None and node is not None:
                 yield ledger_id, decode_mark(node[0]).missing
+
+    def read_underreplicated(self, ledger_id: LedgerId) -> Versioned[UnderreplicationMark] | None:
+        try:
+            data, stat = self._get(self._marks + mark_path(ledger_id))
+        except NoNodeError:
+            return None
+        return Versioned(decode_mark(data), stat.version)
+
+    def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
+        path = self._marks + mark_path(ledger_id)
+        try:
+            self._delete_settled(path, version)
+        except BadVersionError:
+            return False
+        except NoNodeError:
+            pass  # another worker, or Apache's, removed it
+        self._prune_marks(path)
+        return True
+
+    def _prune_marks(self, path: str) -> None:
+        """Deletes the empty folders above a mark that is gone, as Apache does; whoever marks makes them again."""
+        with contextlib.suppress(NoNodeError, NotEmptyError, MetadataUnavailableError):
+            for _ in range(4):
+                path = path.rpartition("/")[0]
+                self._tree.delete(path)
+
+    # --- locks ---
+
+    def lock_underreplicated(self, ledger_id: LedgerId, owner: str) -> bool:
+        path = f"{self._folder}/locks/{mark_name(ledger_id)}"
+
+        def lock() -> bool:
+            try:
+                self._tree.create(path, encode_lock(owner), ephemeral=True)
+                return True
+            except NoNodeError as error:
+                self._make_folders()
+                raise _TryAgain from error
+            except NodeExistsError as error:
+                stat = self._stat(path)
+                if stat is None:
+                    raise _TryAgain from error  # given back meanwhile
+                return stat.owner == self._tree.session_id  # ours, if the answer to an earlier try was lost
+
+        return self._settled(lock, f"The lock of ledger {ledger_id}")
+
+    def unlock_underreplicated(self, ledger_id: LedgerId) -> None:
+        self._delete_own(f"{self._folder}/locks/{mark_name(ledger_id)}")
+
+    def _delete_own(self, path: str) -> None:
+        """Deletes an ephemeral node of this session."""
+        stat = self._tree.exists(path)
+        if stat is not None and stat.owner == self._tree.session_id:
+            with contextlib.suppress(NoNodeError):
+                self._delete_settled(path)
+
+    def underreplication_locks(self) -> Mapping[LedgerId, str]:
+        found: dict[LedgerId, str] = {}
+        for name, data, _ in self._nodes(f"{self._folder}/locks"):
+            ledger_id = ledger_of_mark(name)
+            if ledger_id is not None:
+                found[ledger_id] = decode_lock(data)
+        return found
+
+    def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
+        """Name, data and stat of each child; none if there is no such folder."""
+        try:
+            names = self._children(folder)
+        except NoNodeError:
+            return []
+        nodes = self._tree.get_many([f"{folder}/{name}" for name in names])
+        return [(name, *node) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+    # --- what all auditors and workers obey ---
+
+    def replication_enabled(self) -> bool:
+        return self._stat(f"{self._folder}/disable") is None
+
+    def enable_replication(self, enabled: bool) -> None:
+        path = f"{self._folder}/disable"
+        if enabled:
+            with contextlib.suppress(NoNodeError):
+                self._delete_settled(path)
+            return
+        self._make_folders()
+        with contextlib.suppress(NodeExistsError):
+            self._create_with_parents(path, b"")
+
+    def lost_bookie_recovery_delay_s(self) -> int | None:
+        data = self._find(f"{self._folder}/lostBookieRecoveryDelay")
+        if data is None:
+            return None
+        if not data.isdigit():
+            raise MetadataCorruptError("The delay before a bookie counts as lost cannot be read", value=repr(data[:40]))
+        return int(data)
+
+    def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
+        if not 0 <= seconds < 2**31:
+            raise InvalidArgumentError(
+                "The delay before a bookie counts as lost is a number of seconds",
+                value=f"seconds={seconds}",
+                remedy="give 0 or more",
+            )
+        self._put("lostBookieRecoveryDelay", b"%d" % seconds)
+
+    def audit_time_ms(self, audit: Audit) -> int | None:
+        data = self._find(f"{self._folder}/{audit.value}")
+        return None if data is None else decode_audit_time(data)
+
+    def write_audit_time_ms(self, audit: Audit, time_ms: int) -> None:
+        self._put(audit.value, encode_audit_time(time_ms))
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Writes one of the few records that are simply replaced: they say what an operator or an auditor wants now."""
+        path = f"{self._folder}/{name}"
+
+        def put() -> None:
+            try:
+                self._tree.set(path, data, ANY_VERSION)
+            except NoNodeError:
+                self._make_folders()
+                try:
+                    self._create_with_parents(path, data)
+                except NodeExistsError as error:
+                    raise _TryAgain from error
+
+        self._settled(put, f"The record {name}")
+
+    # --- the election of an auditor ---
+
+    def vote_for_auditor(self, owner: str) -> bool:
+        folder, data = f"{self._folder}/auditorelection", encode_vote(owner)
+
+        def vote() -> bool:
+            votes = self._votes()
+            if not any(stat.owner == self._tree.session_id for _, _, stat in votes):
+                self._make_folders()
+                ensure_path(self._tree, folder)
+                self._tree.create(f"{folder}/V_", data, ephemeral=True, sequential=True)
+                raise _TryAgain  # look where it stands; a vote whose answer was lost is found, too
+            return votes[0][2].owner == self._tree.session_id
+
+        elected = self._settled(vote, "The election of an auditor")
+        if elected and self._find(folder) != data:
+            self._put("auditorelection", data)  # for whoever asks; the votes decide
+        return elected
+
+    def _votes(self) -> list[tuple[str, bytes, NodeStat]]:
+        """The votes, the first one first."""
+        votes = [
+            (number, node)
+            for node in self._nodes(f"{self._folder}/auditorelection")
+            if (number := vote_number(node[0])) is not None
+        ]
+        return [node for _, node in sorted(votes, key=lambda vote: vote[0])]
+
+    def withdraw_vote(self) -> None:
+        for name, _, _ in self._votes():
+            self._delete_own(f"{self._folder}/auditorelection/{name}")
+
+    def current_auditor(self) -> str | None:
+        votes = self._votes()
+        return decode_vote(votes[0][1]) if votes else None
