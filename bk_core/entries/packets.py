@@ -7,6 +7,7 @@ If E = Qw, one frame goes to all bookies. If E > Qw, each index gets a frame of 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -81,9 +82,11 @@ def encode_packet(
     return Packet(first, last, _size(frames), session, frames)
 
 
-def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int, session: int) -> Packet:
+def verbatim_packet(
+    batch: EntryBatch, *, ensemble_size: int, write_quorum: int, session: int, only: Collection[int] | None = None
+) -> Packet:
     """Frames entries that were read and verified, to be written back unchanged: each keeps its LAC, length and digest
-    (P6)."""
+    (P6). ``only``: for these indices, where entries are striped."""
     first, last = batch.first_entry_id, batch.last_entry_id
     if ensemble_size == write_quorum:
         frame = encode_frame(batch, digester=None, session=session)
@@ -91,6 +94,9 @@ def verbatim_packet(batch: EntryBatch, *, ensemble_size: int, write_quorum: int,
     ids = batch.entry_ids()
     frames: list[Buffer | None] = []
     for index in range(ensemble_size):
+        if only is not None and index not in only:
+            frames.append(None)
+            continue
         part = batch.select(np.flatnonzero((index - ids) % ensemble_size < write_quorum))
         frames.append(encode_frame(part, digester=None, session=session) if len(part) else None)
     return Packet(first, last, _size(tuple(frames)), session, tuple(frames))

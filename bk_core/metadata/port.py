@@ -175,13 +175,14 @@ class MetadataStore(Protocol):
         ...
 
     def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
-        """Remove the mark if it has this version. False if somebody marked the ledger again since, so that it must be
-        looked at again; True if there is no mark now."""
+        """Remove the mark if it has this version and this session holds the ledger's lock, as it has to since before it
+        read the mark: a mark that is made again has the version of the first. False if it must be looked at again;
+        True if there is no mark now."""
         ...
 
     def lock_underreplicated(self, ledger_id: LedgerId, owner: str) -> bool:
         """Take the lock under which one worker repairs the ledger; False if another has it. It ends with the session.
-        It saves work and no more: the records that workers write are compare-and-set."""
+        Only the mark needs it; the record of the ledger is compare-and-set."""
         ...
 
     def unlock_underreplicated(self, ledger_id: LedgerId) -> None:

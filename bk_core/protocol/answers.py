@@ -128,6 +128,10 @@ class Window:
         gaps = np.flatnonzero(~rest)
         return self.cursor + int(gaps[0] if gaps.size else rest.size)
 
+    def missing(self, through: EntryId) -> npt.NDArray[np.int64]:
+        """The ids up to ``through`` that nobody gave."""
+        return self.first + np.flatnonzero(~self._found[: through + 1 - self.first])
+
     def next_found_after(self, entry_id: EntryId) -> EntryId:
         """First id above ``entry_id`` that is held, or last + 1."""
         hits = np.flatnonzero(self._found[entry_id + 1 - self.first :])

@@ -39,7 +39,7 @@ PASSES = 3
 class RangeRead:
     """Reads the entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring of ensemble indices, so that
     readers spread over the bookies. Bookies in ``avoid`` are asked last; ``suspects`` are those that failed or were
-    late."""
+    late. ``verify_each``: the digest of each entry, where otherwise that of its frame will do."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class RangeRead:
         retry_delay_ms: float = 100,
         speculative_ms: float = 2_000,
         avoid: Collection[BookieId] = (),
+        verify_each: bool = False,
     ) -> None:
         assert 0 <= first <= last + 1, (first, last)
         self.metadata, self.digester, self.last = metadata, digester, last
@@ -62,7 +63,7 @@ class RangeRead:
         self.done = False
         self.suspects: dict[BookieId, None] = {}  # in the order of failure
         self._avoid = dict.fromkeys(avoid)  # `avoid` and the suspects
-        self._always = digester.digest_type is DigestType.MAC
+        self._always = verify_each or digester.digest_type is DigestType.MAC
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0

@@ -8,7 +8,9 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.metadata.port import Audit, MetadataStore
+from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.tree.tree import ensure_path
+from bk_core.model import Versioned
 from tests.kit.metadata_worlds import MetadataWorld, eventually, tree_of
 
 
@@ -21,6 +23,7 @@ def test_mark_is_removed_only_in_the_version_that_was_repaired(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:
     store.mark_underreplicated(5, ["b1:3181"])
+    assert store.lock_underreplicated(5, "host1")
     found = store.read_underreplicated(5)
     assert found is not None
     assert found.value.missing == ("b1:3181",)
@@ -30,7 +33,32 @@ def test_mark_is_removed_only_in_the_version_that_was_repaired(
     assert again is not None
     assert store.remove_underreplicated(5, again.version) is True
     assert store.read_underreplicated(5) is None
-    assert store.remove_underreplicated(5, again.version) is True  # another worker was faster
+    assert store.remove_underreplicated(5, again.version) is True  # Apache's worker was faster
+
+
+@pytest.mark.rule("P8")
+def test_mark_made_again_is_not_removed_by_who_lost_the_lock(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    slow = metadata_world.open()
+    store.mark_underreplicated(5, ["b1:3181"])
+    assert slow.lock_underreplicated(5, "slow")
+    found = slow.read_underreplicated(5)
+    metadata_world.expire(slow)
+    eventually(lambda: store.lock_underreplicated(5, "host1"))
+    assert store.remove_underreplicated(5, 0)
+    store.mark_underreplicated(5, ["b2:3181"])  # a new mark, of the version that the slow worker knows
+    assert found is not None
+    assert store.read_underreplicated(5) == Versioned(UnderreplicationMark(("b2:3181",), _ctime(store)), found.version)
+    assert slow.remove_underreplicated(5, found.version) is False
+    store.unlock_underreplicated(5)
+    assert slow.remove_underreplicated(5, found.version) is False
+    assert dict(store.list_underreplicated()) == {5: ("b2:3181",)}
+
+
+def _ctime(store: MetadataStore) -> int | None:
+    found = store.read_underreplicated(5)
+    return None if found is None else found.value.ctime_ms
 
 
 def test_folders_above_a_removed_mark_go_unless_another_mark_needs_them(
@@ -39,6 +67,7 @@ def test_folders_above_a_removed_mark_go_unless_another_mark_needs_them(
     near, far = 2**16 + 1, 2**16 + 2
     for ledger_id in (near, far):
         store.mark_underreplicated(ledger_id, ["b1:3181"])
+        assert store.lock_underreplicated(ledger_id, "host1")
     assert store.remove_underreplicated(near, 0)
     assert dict(store.list_underreplicated()) == {far: ("b1:3181",)}
     assert store.remove_underreplicated(far, 0)

@@ -367,10 +367,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="mark-is-removed-whatever-its-version",
         path="bk_core/metadata/tree/underreplication.py",
-        old="            self._delete_settled(path, version)\n",
-        new="            self._delete_settled(path)\n",
+        old="Delete(path, version)",
+        new="Delete(path)",
         tests=(f"{_CONTRACT}recovery_contract.py::test_mark_is_removed_only_in_the_version_that_was_repaired",),
         breaks="a copy that went missing during a repair is never repaired",
+        rule="P8",
+    ),
+    Mutant(
+        name="mark-is-removed-without-the-lock",
+        path="bk_core/metadata/tree/underreplication.py",
+        old="            if stat is None or stat.owner != self._tree.session_id:\n",
+        new="            if stat is None:\n",
+        tests=(f"{_CONTRACT}recovery_contract.py::test_mark_made_again_is_not_removed_by_who_lost_the_lock",),
+        breaks="a slow worker removes a mark that was made after another's repair",
         rule="P8",
     ),
     Mutant(

@@ -51,9 +51,10 @@ class Totals:
 
 def runner_of(profile: str) -> Callable[[int], Outcome]:
     """What runs one seed of a profile; the engine follows from the seed. *protocol*: machines over memory; *apache*:
-    with bookies that answer as Apache's do, all of them or some; *storage*: with the production storage in the loop;
-    *disk*: one bookie's storage alone; *logs*: the machines of named logs, of one and, every fourth seed, of several at
-    once; *threads*: the threads around machines, in controlled orders."""
+    with bookies that answer as Apache's do, all of them or some; *heal*: with an auditor and workers that repair;
+    *storage*: with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of
+    named logs, of one and, every fourth seed, of several at once; *threads*: the threads around machines, in controlled
+    orders."""
     if profile == "threads":
         from tests.sim.threads.profile import run_threads_schedule
 

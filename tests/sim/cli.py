@@ -23,7 +23,15 @@ from tests.sim.wanted import WANTED
 
 ROOT = Path(__file__).parents[2]
 
-SHORT = (("protocol", 2400), ("apache", 800), ("storage", 1000), ("disk", 400), ("logs", 700), ("threads", 400))
+SHORT = (
+    ("protocol", 2400),
+    ("apache", 800),
+    ("heal", 300),
+    ("storage", 1000),
+    ("disk", 400),
+    ("logs", 700),
+    ("threads", 400),
+)
 """The short form: profiles and how many schedules; by number, so that a slow machine reaches the same states."""
 
 SHORT_SCOPES = ("pair", "one-recovery", "pair-crash", "change", "change-lost", "close-and-recovery")
@@ -159,7 +167,7 @@ def _report_violations(totals: Totals) -> bool:
         print(f"\nVIOLATION {what}\n  {corpus.command(totals.profile, str(engine), int(str(seed)), ())}")
     for engine, seed, what in totals.violations:
         corpus.remember(totals.profile, str(engine), int(str(seed)), str(what))
-    if totals.violations and totals.profile in ("protocol", "apache", "storage"):
+    if totals.violations and totals.profile in ("protocol", "apache", "heal", "storage"):
         engine, seed, _ = totals.violations[0]
         _print_shrunk(totals.profile, str(engine), int(str(seed)))
     return bool(totals.violations)

@@ -58,9 +58,15 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
         draw = Random(f"{seed}:{engine}:{profile}:deferred")  # by itself: other seeds stay what they were
         if draw.random() < DEFERRED[profile]:
             knobs = replace(knobs, deferred=draw.choice((0.2, 0.6, 1.0)))
-    world = World(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
+    kind = World
+    if profile == "heal":
+        from tests.sim.heal import HealWorld, heal_knobs
+
+        kind, knobs = HealWorld, heal_knobs(Random(f"{seed}:{engine}:heal"), knobs)
+    world = kind(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
     plan = Plan(world, omit)
     plan.lay()
+    world.begin()
     return world, plan
 
 

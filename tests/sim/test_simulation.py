@@ -15,7 +15,7 @@ import pytest
 from tests.kit.amount import some
 from tests.sim import corpus
 from tests.sim.campaign import campaign, load, run_chunk, runner_of
-from tests.sim.mutants import protocol, table
+from tests.sim.mutants import heal, protocol, table
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
 from tests.sim.shrink import shrink
@@ -55,6 +55,15 @@ def test_seeds_with_bookies_that_answer_as_apaches_do_are_clean() -> None:
     assert found.sometimes["writer ended by LedgerFencedError"] > 0
 
 
+@pytest.mark.rule("D23")
+def test_seeds_in_which_ledgers_are_repaired_are_clean() -> None:
+    found = run_chunk("heal", 0, some(60, few=15))
+
+    assert found.violations == []
+    assert found.sometimes["everything was healed"] >= found.schedules
+    assert found.sometimes["a bookie took another's place"] > 0
+
+
 @pytest.mark.long
 def test_seeds_with_the_production_storage_in_the_loop_are_clean() -> None:
     found = run_chunk("storage", 0, some(60, few=20))
@@ -88,7 +97,7 @@ def test_the_product_passes_every_script(name: str) -> None:
     SCRIPTS[name]()
 
 
-@pytest.mark.parametrize("name", [next(m.name for m in protocol.MUTANTS if m.script), *QUICK])
+@pytest.mark.parametrize("name", [next(m.name for m in protocol.MUTANTS if m.script), heal.MUTANTS[0][0], *QUICK])
 def test_a_defect_that_is_put_back_is_found(name: str) -> None:
     verdict = table.try_case(name, seconds=40)
 
@@ -128,6 +137,6 @@ def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:
-    assert set(WANTED) == {"protocol", "apache", "storage", "disk", "logs", "threads"}
+    assert set(WANTED) == {"protocol", "apache", "heal", "storage", "disk", "logs", "threads"}
     for profile in WANTED:
         assert runner_of(profile)(1).violation is None

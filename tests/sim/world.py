@@ -38,6 +38,8 @@ PEACE_MS = 120_000.0
 class World:
     """Made of a seed and knobs. Scripts act through ``writer``, ``recover``, ``tail``, ``hold`` and ``run``."""
 
+    checked_by: type[Checker] = Checker
+
     def __init__(
         self,
         seed: int | str,
@@ -50,7 +52,7 @@ class World:
         self.knobs = knobs
         self.scheduler = Scheduler(Random(f"{seed}:world"), change_points=change_points)
         self.faults = Random(f"{seed}:faults")
-        self.checker = Checker(self.scheduler)
+        self.checker = self.checked_by(self.scheduler)
         self.network = SimNetwork(self.scheduler, knobs)
         self.store = SimStore(self.scheduler, knobs)
         self.store.on_write = self.checker.on_write
@@ -80,6 +82,9 @@ class World:
         self._clients += 1
         numbers: Iterator[int] = iter(range((self._clients << 16) + 1, (self._clients + 1) << 16))
         return numbers.__next__
+
+    def begin(self) -> None:
+        """The plan is laid."""
 
     # --- who takes part ---
 

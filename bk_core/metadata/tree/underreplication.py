@@ -28,6 +28,8 @@ from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
     BadVersionError,
+    Check,
+    Delete,
     NodeExistsError,
     NodeStat,
     NoNodeError,
@@ -127,15 +129,24 @@ class Underreplication(Part):
         return Versioned(decode_mark(data), stat.version)
 
     def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
-        path = self._marks + mark_path(ledger_id)
-        try:
-            self._delete_settled(path, version)
-        except BadVersionError:
-            return False
-        except NoNodeError:
-            pass  # another worker, or Apache's, removed it
-        self._prune_marks(path)
-        return True
+        path, lock = self._marks + mark_path(ledger_id), self._lock_of(ledger_id)
+
+        def remove() -> bool:
+            stat = self._tree.exists(lock)
+            if stat is None or stat.owner != self._tree.session_id:
+                return False  # another may have removed the mark, and what stands there is a new one of equal version
+            try:
+                self._tree.multi([Check(lock, stat.version), Delete(path, version)])
+            except BadVersionError:
+                return False
+            except NoNodeError:
+                return self._tree.exists(path) is None  # by Apache's worker, or by us, if the answer was lost
+            return True
+
+        removed = self._settled(remove, f"The mark of ledger {ledger_id}")
+        if removed:
+            self._prune_marks(path)
+        return removed
 
     def _prune_marks(self, path: str) -> None:
         """Deletes the empty folders above a mark that is gone, as Apache does; whoever marks makes them again."""
@@ -146,8 +157,11 @@ class Underreplication(Part):
 
     # --- locks ---
 
+    def _lock_of(self, ledger_id: LedgerId) -> str:
+        return f"{self._folder}/locks/{mark_name(ledger_id)}"
+
     def lock_underreplicated(self, ledger_id: LedgerId, owner: str) -> bool:
-        path = f"{self._folder}/locks/{mark_name(ledger_id)}"
+        path = self._lock_of(ledger_id)
 
         def lock() -> bool:
             try:
@@ -165,7 +179,7 @@ class Underreplication(Part):
         return self._settled(lock, f"The lock of ledger {ledger_id}")
 
     def unlock_underreplicated(self, ledger_id: LedgerId) -> None:
-        self._delete_own(f"{self._folder}/locks/{mark_name(ledger_id)}")
+        self._delete_own(self._lock_of(ledger_id))
 
     def _delete_own(self, path: str) -> None:
         """Deletes an ephemeral node of this session."""

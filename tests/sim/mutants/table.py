@@ -20,7 +20,7 @@ from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
 from tests.sim.log_fan_out import run_fan_out_schedule
 from tests.sim.logs import run_log_schedule
-from tests.sim.mutants import apache, exhaustive, fan_out, logs, protocol
+from tests.sim.mutants import apache, exhaustive, fan_out, heal, logs, protocol
 from tests.sim.mutants.admission import ADMISSION_MUTANTS
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.collector import COLLECTOR_MUTANTS
@@ -40,7 +40,6 @@ EQUIVALENT = (
      "the tombstone lost by replay is a storage mutant; a machine that takes adds after it: test_machine_deletions"),
     ("D21", "the journal's mark passes data that is not flushed",
      "there is no journal beside the data; the nearest, a group that calls itself durable, is a storage mutant"),
-    ("D23", "an open tail loses a write quorum unnoticed", "re-replication is not built yet"),
     ("D24", "old ledgers opened without recovery, ends assumed",
      "an API's defect: recover=True is asked for by name, close returns the authoritative end"),
     ("D25", "messages counted instead of bookies",
@@ -70,8 +69,8 @@ class Case:
 
     @property
     def profile(self) -> str:
-        """Which part of the simulator it is a mutant of: ``apache``, ``disk``, ``logs`` or ``protocol``."""
-        return self.engine if self.engine in ("apache", "disk", "logs") else "protocol"
+        """Which part of the simulator it is a mutant of: ``apache``, ``disk``, ``heal``, ``logs`` or ``protocol``."""
+        return self.engine if self.engine in ("apache", "disk", "heal", "logs") else "protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class Verdict:
 
 def cases() -> list[Case]:
     """Every mutant, grouped by engine."""
-    return [*_exhaustive(), *_protocol(), *_bookie(), *_logs()]
+    return [*_exhaustive(), *_protocol(), *_heal(), *_bookie(), *_logs()]
 
 
 def _exhaustive() -> Iterator[Case]:
@@ -126,6 +125,11 @@ def _protocol() -> Iterator[Case]:
                 yield Case(m.name, m.rule, f"script: {m.script}", m.planted, lambda s=m.script: iter([SCRIPTS[s]]))
             else:
                 yield Case(m.name, m.rule, engine, m.planted, tries)
+
+
+def _heal() -> Iterator[Case]:
+    for name, rule, planted in heal.MUTANTS:
+        yield Case(name, rule, "heal", planted, lambda: _random("heal"))
 
 
 def _random(profile: str = "protocol") -> Iterator[Callable[[], None]]:

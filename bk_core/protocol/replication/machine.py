@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repair of one ledger that was marked: bookies that lack entries get them, or others take their places. Pure.
+
+Sources: decision 0049, which has the failure cases; MUST 4, MUST 7; P4, P6, P8.
+
+RECORD: read the ledger's record, after the mark. CLUSTER: read which bookies are registered; then look for the next
+copy to put back. Of the bookies that the mark names, one that is registered is asked for its copy (CHECK), and what it
+lacks is copied to it in place. One that is away has its time to come back. For one that is lost, read-only or leaving,
+another takes its place in the fragment: its entries are copied first (COPY), and only when they are durable there, the
+record is changed (WRITE), by compare-and-set.
+
+The last fragment of a ledger that is not closed has no end yet. Its writer has a grace period to replace a bookie that
+is gone or in limbo itself (GRACE); then the ledger is recovered, which fences and closes it (RECOVER). It is not fenced
+for nothing: not for a bookie that is back with its copy, nor where no other could take over. The mark stays until the
+ledger is closed, because the writer marks what is missing before it writes its close.
+
+Each fragment is a step by itself, after which the bookies are looked at again, so that one that came back is not copied
+on. What blocks a fragment is kept and the others go on. The repair ends when nothing is missing, when the ledger is
+deleted, or when something blocks it: then the mark stays.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from bk_core.entries.digest import Digester
+from bk_core.errors import (
+    BookKeeperError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
+from bk_core.model import (
+    ENTRY_ID_MAX,
+    BookieId,
+    DigestType,
+    EntryId,
+    Fragment,
+    LedgerId,
+    LedgerMetadata,
+    LedgerState,
+    Versioned,
+)
+from bk_core.placement import RandomSource, replacement
+from bk_core.protocol import events as ev
+from bk_core.protocol.replication.check import CheckEffect, CopyCheck
+from bk_core.protocol.replication.copy import CopyEffect, FragmentCopy
+from bk_core.protocol.replication.events import (
+    BudgetGranted,
+    ClusterEffect,
+    ClusterRead,
+    FinishReplication,
+    LedgerRecovered,
+    Outcome,
+    PostponeReplication,
+    ReadCluster,
+    ReadRecord,
+    RecoverLedger,
+)
+from bk_core.protocol.replication.requests import ReplicationConfig, request_bases
+from bk_core.wire.lane import EntryRange
+
+_Copy: TypeAlias = tuple[EntryId, EntryId | None, BookieId]  # of a fragment, with its first and last entry id
+_Metadata: TypeAlias = ev.MetadataRead | ev.MetadataWritten | ev.MetadataConflicted | ev.MetadataCallFailed
+_Part: TypeAlias = ev.SessionEvent | ev.ReadEvent | ev.TimerFired | BudgetGranted
+ReplicationEvent: TypeAlias = _Metadata | _Part | ClusterRead | LedgerRecovered
+_Asked: TypeAlias = ev.WriteMetadata | ev.MarkUnderreplicated
+ReplicationEffect: TypeAlias = _Asked | CheckEffect | CopyEffect | ClusterEffect
+
+
+CONTENDED = "others change its record again and again"
+
+
+class Phase(enum.Enum):
+    RECORD = "record"
+    CLUSTER = "cluster"
+    CHECK = "check"  # a registered bookie is read: what does it lack?
+    COPY = "copy"
+    WRITE = "write"  # the copy is durable; the record is being changed
+    GRACE = "grace"  # the writer may still replace the bookie itself
+    RECOVER = "recover"
+    DONE = "done"
+
+
+class LedgerReplication:
+    """One repair of one ledger. ``missing`` are the bookies that its mark names. :meth:`step` takes one event and
+    returns effects; ``doing`` says in words where it is."""
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        missing: Sequence[BookieId],
+        *,
+        config: ReplicationConfig,
+        new_session: Callable[[], int],
+        random: RandomSource,
+    ) -> None:
+        self.ledger_id, self.missing, self.config = ledger_id, tuple(missing), config
+        self.phase = Phase.RECORD
+        self.metadata: Versioned[LedgerMetadata] | None = None
+        self.entries = self.size = 0  # copied
+        self.checked = 0  # bytes read to find out what bookies lack
+        self.doing = "reads the record"
+        self._new_session, self._random, self._bases = new_session, random, request_bases()
+        self._cluster = ClusterRead(())
+        self._whole: dict[_Copy, None] = {}  # were checked, or repaired in place
+        self._unfit: dict[_Copy, None] = {}  # their bookies cannot complete them
+        self._blocked: dict[EntryId, str] = {}  # first id of a fragment → what blocks it
+        self._failed: dict[BookieId, None] = {}  # targets that failed
+        self._lives: dict[BookieId, str | None] = {}  # targets → their incarnations when they were chosen
+        self._placed: dict[BookieId, str | None] = {}  # the same, once the record names them
+        self._check: CopyCheck | None = None
+        self._copy: FragmentCopy | None = None
+        self._fragment: Fragment | None = None  # the one in hand
+        self._wanted: Fragment | None = None  # as it is to be
+        self._lacking: list[EntryRange] = []  # of the copy in hand, in place
+        self._graced: Fragment | None = None  # the last fragment that the grace period is over for
+        self._rounds = 0
+        self._retries = 0
+
+    def start(self) -> list[ReplicationEffect]:
+        return [ReadRecord()]
+
+    def stop(self) -> list[ReplicationEffect]:
+        """Ends all that is under way; the mark stays."""
+        effects = self._drop_part()
+        self.phase = Phase.DONE
+        return [*effects, ev.CancelTimer("grace"), ev.CancelTimer("metadata")]
+
+    def step(self, event: ReplicationEvent) -> list[ReplicationEffect]:
+        """Handles one event and returns the effects in order. DONE ignores every event."""
+        if self.phase is Phase.DONE:
+            return []
+        match event:
+            case ev.MetadataRead() | ev.MetadataWritten() | ev.MetadataConflicted() | ev.MetadataCallFailed():
+                return self._metadata_event(event)
+            case ClusterRead():
+                assert self.phase is Phase.CLUSTER, f"{self.phase} {event}"
+                self._cluster = event
+                return [*self._mark_who_lost_it(), *self._next()]
+            case LedgerRecovered(error):
+                assert self.phase is Phase.RECOVER, f"{self.phase} {event}"
+                return self._recovered(error)
+            case ev.TimerFired("grace"):
+                return self._grace_over() if self.phase is Phase.GRACE else []
+            case ev.TimerFired("metadata"):
+                return self._call_again()
+        if self._check is not None:
+            return self._after_check(self._check, list(self._check.step(event)))
+        if self._copy is not None:
+            return self._after_copy(self._copy, list(self._copy.step(event)))
+        return []
+
+    # --- the record --------------------------------------------------------------------------------------------------
+    def _metadata_event(self, event: _Metadata) -> list[ReplicationEffect]:
+        calls = (Phase.RECORD, Phase.CLUSTER, Phase.WRITE)
+        assert self.phase in calls, f"{self.phase} {event}"
+        match event:
+            case ev.MetadataRead(metadata):
+                return self._record_read(metadata)
+            case ev.MetadataWritten(metadata):
+                assert self.phase is Phase.WRITE, f"{self.phase} {event}"
+                return self._changed(metadata)
+            case ev.MetadataConflicted():
+                assert self.phase is Phase.WRITE, f"{self.phase} {event}"
+                return [ReadRecord()] if self._again() else self._end_blocked("its record keeps changing")
+            case ev.MetadataCallFailed(error):
+                return self._call_failed(error)
+
+    def _record_read(self, metadata: Versioned[LedgerMetadata]) -> list[ReplicationEffect]:
+        if self.phase is Phase.WRITE and self._is_as_copied(metadata.value):
+            self.metadata = metadata  # the change was not applied, or something else was changed: write again
+            return self._write()
+        if self.phase is Phase.WRITE:
+            return self._changed(metadata)  # by our write whose answer was lost, or by another
+        self.metadata = metadata
+        if metadata.value.password is None or metadata.value.digest_type is None:
+            return self._end_blocked("its record has no password, without which nothing can be verified")
+        return self._look_at_cluster()
+
+    def _is_as_copied(self, value: LedgerMetadata) -> bool:
+        """Whether the fragment in hand still stands with the ensemble and the end that the copy was made for."""
+        assert self.metadata is not None
+        assert self._fragment is not None
+        first = self._fragment.first_entry_id
+        return self._fragment in value.fragments and _end_of(value, first) == _end_of(self.metadata.value, first)
+
+    def _changed(self, metadata: Versioned[LedgerMetadata]) -> list[ReplicationEffect]:
+        self.metadata, self._retries = metadata, 0
+        if self._wanted in metadata.value.fragments:
+            self._placed = self._lives
+        return self._look_at_cluster() if self._again() else self._end_blocked(CONTENDED)
+
+    def _again(self) -> bool:
+        """Counts a change of the record; a repair that makes progress has as many as there are fragments."""
+        self._rounds += 1
+        assert self.metadata is not None
+        return self._rounds <= self.config.rounds_max + len(self.metadata.value.fragments)
+
+    def _call_failed(self, error: BookKeeperError) -> list[ReplicationEffect]:
+        if isinstance(error, NoSuchLedgerError):
+            return self._finish(Outcome.DELETED)
+        self._retries += 1
+        if not isinstance(error, MetadataUnavailableError) or self._retries > self.config.metadata_retries_max:
+            return self._end_blocked(str(error))
+        return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
+
+    def _call_again(self) -> list[ReplicationEffect]:
+        if self.phase is Phase.CLUSTER:
+            return [ReadCluster()]
+        return [ReadRecord()] if self.phase in (Phase.RECORD, Phase.WRITE) else []
+
+    def _look_at_cluster(self) -> list[ReplicationEffect]:
+        self.phase, self._retries, self._fragment, self._wanted = Phase.CLUSTER, 0, None, None
+        self._lacking = []
+        return [ReadCluster()]
+
+    def _mark_who_lost_it(self) -> list[ReplicationEffect]:
+        """A bookie that lost its disk before the record named it does not know that it lacks the entries (S8)."""
+        placed, self._placed = self._placed, {}
+        lost = tuple(bookie for bookie, life in placed.items() if self._cluster.life_of(bookie) != life)
+        return [ev.MarkUnderreplicated(lost)] if lost else []
+
+    # --- what is next ------------------------------------------------------------------------------------------------
+    @property
+    def _value(self) -> LedgerMetadata:
+        assert self.metadata is not None
+        return self.metadata.value
+
+    def _next(self) -> list[ReplicationEffect]:
+        """Begins with the next copy that is missing."""
+        value = self._value
+        for fragment in value.fragments:
+            if fragment.first_entry_id in self._blocked:
+                continue
+            named = [index for index, bookie in enumerate(fragment.ensemble) if bookie in self.missing]
+            replaced = [index for index in named if not self._stays(fragment, fragment.ensemble[index])]
+            away = [fragment.ensemble[index] for index in named if fragment.ensemble[index] in self._cluster.away]
+            if away:
+                self._blocked[fragment.first_entry_id] = f"{', '.join(away)} may come back: it is not away for long"
+                continue
+            if replaced and self._has_end(fragment):
+                return self._replace(fragment, replaced)
+            if not self._has_end(fragment) and (replaced or value.state is not LedgerState.OPEN):
+                continue
+            for index in named:
+                copy = self._copy_of(fragment, fragment.ensemble[index])
+                if copy not in self._whole and copy not in self._unfit:
+                    return self._begin_check(fragment, index)
+        return self._at_the_end(value)
+
+    def _has_end(self, fragment: Fragment) -> bool:
+        return _end_of(self._value, fragment.first_entry_id) is not None
+
+    def _copy_of(self, fragment: Fragment, bookie: BookieId) -> _Copy:
+        return fragment.first_entry_id, _end_of(self._value, fragment.first_entry_id), bookie
+
+    def _stays(self, fragment: Fragment, bookie: BookieId) -> bool:
+        """Whether the bookie keeps its place, and what it lacks is written to it."""
+        if bookie in self._cluster.leaving or (self._copy_of(fragment, bookie) in self._unfit):
+            return False
+        return bookie in self._cluster.writable or bookie in self._cluster.read_only
+
+    def _at_the_end(self, value: LedgerMetadata) -> list[ReplicationEffect]:
+        """No fragment that has an end needs anything more: what about the one that has none?"""
+        if self._blocked:
+            return self._end_blocked("; ".join(self._blocked.values()))
+        last = value.last_fragment
+        named = [bookie for bookie in last.ensemble if bookie in self.missing]
+        # While a recovery is under way the record does not show yet where it writes, and the mark may be its own.
+        if value.is_closed or (value.state is LedgerState.OPEN and not named):
+            return self._finish(Outcome.REPLICATED)
+        lost = [bookie for bookie in named if not self._is_back(last, bookie)]
+        if value.state is LedgerState.OPEN and not lost:
+            return self._end_blocked(f"it is open: the copy of {', '.join(named)} is looked at once it is closed")
+        taken = (*last.ensemble, *self._cluster.leaving)
+        spares = [bookie for bookie in self._cluster.writable if bookie not in taken]
+        moved = [bookie for bookie in lost if bookie not in self._cluster.writable or bookie in self._cluster.leaving]
+        if len(spares) < len(moved):
+            names = ", ".join(moved)
+            return self._end_blocked(f"it is open, and no bookie can take over from {names}: its writer is not fenced")
+        if self._graced == last:
+            self.phase, self.doing = Phase.RECOVER, "recovers the ledger, which fences its writer"
+            return [RecoverLedger()]
+        self.phase, self.doing = Phase.GRACE, "waits for the writer to replace a bookie, or to close"
+        return [ev.SetTimer("grace", self.config.grace_ms)]
+
+    def _is_back(self, fragment: Fragment, bookie: BookieId) -> bool:
+        return self._stays(fragment, bookie) and self._copy_of(fragment, bookie) in self._whole
+
+    def _grace_over(self) -> list[ReplicationEffect]:
+        self._graced, self.phase = self._value.last_fragment, Phase.RECORD
+        return self._read_again()
+
+    def _recovered(self, error: BookKeeperError | None) -> list[ReplicationEffect]:
+        if error is not None and not isinstance(error, NoSuchLedgerError):
+            return self._end_blocked(f"it is open and cannot be recovered: {error}")
+        self.phase = Phase.RECORD
+        return self._read_again()
+
+    def _read_again(self) -> list[ReplicationEffect]:
+        return [ReadRecord()] if self._again() else self._end_blocked(CONTENDED)
+
+    # --- a copy in place ---------------------------------------------------------------------------------------------
+    def _begin_check(self, fragment: Fragment, index: int) -> list[ReplicationEffect]:
+        self.phase, self._fragment, value = Phase.CHECK, fragment, self._value
+        bookie, size = fragment.ensemble[index], self._value.ensemble_size
+        first, last = fragment.first_entry_id, _end_of(value, fragment.first_entry_id)
+        if (
+            last is None
+        ):  # in limbo it does not even know that an id is far behind the end, and nothing else matters yet
+            first = last = ENTRY_ID_MAX - (ENTRY_ID_MAX - index) % size
+        self.doing = f"reads what {bookie} has of the fragment at {fragment.first_entry_id}"
+        self._check = CopyCheck(
+            self._digester(),
+            bookie,
+            index,
+            first,
+            last,
+            ensemble_size=size,
+            write_quorum=value.write_quorum_size,
+            config=self.config,
+            base=next(self._bases),
+        )
+        return self._after_check(self._check, list(self._check.start()))
+
+    def _digester(self) -> Digester:
+        value = self._value
+        return Digester(value.digest_type or DigestType.CRC32, value.password or b"", self.ledger_id)
+
+    def _after_check(self, check: CopyCheck, effects: list[ReplicationEffect]) -> list[ReplicationEffect]:
+        if not check.done:
+            return effects
+        assert self._fragment is not None
+        first, self.checked = self._fragment.first_entry_id, self.checked + check.size
+        effects += self._drop_part()
+        copy = self._copy_of(self._fragment, check.bookie)
+        if check.problem:
+            return effects + self._block(first, f"{check.bookie} is registered and cannot be read: {check.problem}")
+        if not self._has_end(self._fragment):
+            (self._unfit if check.unsure else self._whole)[copy] = None
+            return effects + self._look_at_cluster()
+        if not check.lacking:
+            self._whole[copy] = None
+            return effects + self._look_at_cluster()
+        if check.bookie not in self._cluster.writable:
+            self._unfit[copy] = None  # it takes no more adds: another has to
+            return effects + self._look_at_cluster()
+        self._lacking = check.lacking
+        return effects + self._copy_range({check.index: check.bookie}, self._lacking.pop(0))
+
+    # --- a copy elsewhere --------------------------------------------------------------------------------------------
+    def _replace(self, fragment: Fragment, indices: list[int]) -> list[ReplicationEffect]:
+        first = fragment.first_entry_id
+        chosen = replacement(
+            replace(self._value, fragments=(fragment,)),
+            tuple(indices),
+            self._cluster.writable,
+            (*self._cluster.quarantined, *self.missing),
+            self._random,
+            gone=(*self._cluster.leaving, *self._failed),
+            partly=True,
+            landscape=self._cluster.landscape,
+        )
+        if isinstance(chosen, NotEnoughBookiesError):
+            return self._block(first, f"no bookie can take over the fragment at {first} ({chosen.value})")
+        targets = {index: chosen[index] for index in indices if chosen[index] != fragment.ensemble[index]}
+        self._fragment, self._wanted = fragment, Fragment(first, chosen)
+        self._lives = {bookie: self._cluster.life_of(bookie) for bookie in targets.values()}
+        end = _end_of(self._value, first)
+        assert end is not None
+        return self._copy_range(targets, EntryRange(first, end)) if first <= end else self._write()
+
+    def _copy_range(self, targets: dict[int, BookieId], entries: EntryRange) -> list[ReplicationEffect]:
+        assert self._fragment is not None
+        self.phase = Phase.COPY
+        self.doing = f"copies entries {entries.first} to {entries.last} to {', '.join(targets.values())}"
+        self._copy = FragmentCopy(
+            self._value,
+            self._fragment,
+            targets,
+            entries.first,
+            entries.last,
+            digester=self._digester(),
+            avoid=self.missing,
+            config=self.config,
+            new_session=self._new_session,
+            base=next(self._bases),
+            prefer=int(self._random.random() * self._value.ensemble_size),
+        )
+        return self._after_copy(self._copy, list(self._copy.start()))
+
+    def _after_copy(self, copy: FragmentCopy, effects: list[ReplicationEffect]) -> list[ReplicationEffect]:
+        if not copy.over:
+            return effects
+        assert self._fragment is not None
+        first, in_place = self._fragment.first_entry_id, self._wanted is None
+        effects += self._drop_part()
+        if copy.error is not None:
+            return effects + self._block(first, str(copy.error))
+        if copy.failed:
+            if in_place:
+                names = ", ".join(copy.failed)
+                return effects + self._block(first, f"{names} does not take the entries that it lacks")
+            self._failed.update(dict.fromkeys(copy.failed))
+            return effects + self._look_at_cluster()  # and choose others
+        self.entries, self.size = self.entries + copy.entries, self.size + copy.size
+        if not in_place:
+            return effects + self._write()
+        if self._lacking:
+            return effects + self._copy_range(copy.targets, self._lacking.pop(0))
+        self._whole.update((self._copy_of(self._fragment, bookie), None) for bookie in copy.targets.values())
+        return effects + self._look_at_cluster()
+
+    def _write(self) -> list[ReplicationEffect]:
+        """Every entry of the fragment is durable on the bookies that it is to name: changes the record."""
+        assert self.metadata is not None
+        assert self._fragment is not None
+        assert self._wanted is not None
+        self.phase, self.doing = Phase.WRITE, "writes the record"
+        fragments = tuple(self._wanted if f == self._fragment else f for f in self.metadata.value.fragments)
+        return [ev.WriteMetadata(replace(self.metadata.value, fragments=fragments), self.metadata.version)]
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+    def _drop_part(self) -> list[ReplicationEffect]:
+        check, copy, self._check, self._copy = self._check, self._copy, None, None
+        return [*(check.stop() if check else []), *(copy.stop() if copy else [])]
+
+    def _block(self, first: EntryId, why: str) -> list[ReplicationEffect]:
+        """Something is in the way of this fragment: goes on with the others, after a look whether the ledger is still
+        there, because what a deletion leaves cannot be read either."""
+        self._blocked[first] = why
+        self.phase, self._fragment, self._wanted, self._lacking = Phase.RECORD, None, None, []
+        return [ReadRecord()]
+
+    def _end_blocked(self, why: str) -> list[ReplicationEffect]:
+        return [*self.stop(), PostponeReplication(why)]
+
+    def _finish(self, outcome: Outcome) -> list[ReplicationEffect]:
+        return [*self.stop(), FinishReplication(outcome)]
+
+
+def _end_of(value: LedgerMetadata, first: EntryId) -> EntryId | None:
+    """The last entry of the fragment that begins at ``first``; None if it has no end yet."""
+    at = value.fragment_index_of(first) + 1
+    if at < len(value.fragments):
+        following = value.fragments[at].first_entry_id - 1
+        return min(following, value.last_entry_id) if value.is_closed else following
+    return value.last_entry_id if value.is_closed else None
