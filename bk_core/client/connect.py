@@ -263,6 +263,10 @@ class BookKeeper:
         writable = await self.refresh_bookies()
         return BookiesRead(writable, self._quarantined(), await self._surveyor.landscape())
 
+    async def bookies_for_repair(self) -> BookiesRead:
+        """The writable bookies, those that failed lately, and what placement wants to know; addresses are told."""
+        return await self._bookies_without(())
+
     def _quarantined(self) -> tuple[BookieId, ...]:
         now = self._loop.time()
         self._quarantine = {bookie: until for bookie, until in self._quarantine.items() if until > now}

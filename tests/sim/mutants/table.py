@@ -128,8 +128,14 @@ def _protocol() -> Iterator[Case]:
 
 
 def _heal() -> Iterator[Case]:
+    from tests.protocol.replication import test_replication as stories
+
     for name, rule, planted in heal.MUTANTS:
-        yield Case(name, rule, "heal", planted, lambda: _random("heal"))
+        story = heal.STORIES.get(name)
+        if story is None:
+            yield Case(name, rule, "heal", planted, lambda: _random("heal"))
+        else:
+            yield Case(name, rule, "heal", planted, lambda s=story: iter([getattr(stories, s)]), "stories")
 
 
 def _random(profile: str = "protocol") -> Iterator[Callable[[], None]]:

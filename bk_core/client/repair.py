@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives :class:`~bk_core.protocol.replication.machine.LedgerReplication` over transport and store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
+from bk_core.client.ranges import answer_events
+from bk_core.entries.digest import Digester, ledger_key
+from bk_core.errors import BookKeeperError
+from bk_core.model import BookieId, DigestType, LedgerMetadata
+from bk_core.protocol import events as ev
+from bk_core.protocol.replication.events import (
+    BudgetGranted,
+    ClusterRead,
+    FinishReplication,
+    LedgerRecovered,
+    PostponeReplication,
+    ReadCluster,
+    ReadRecord,
+    RecoverLedger,
+    SpendBudget,
+)
+from bk_core.protocol.replication.machine import LedgerReplication
+
+if TYPE_CHECKING:
+    from bk_core.client.connect import BookKeeper
+
+End: TypeAlias = FinishReplication | PostponeReplication
+BURST_S = 0.5
+
+
+class ByteRate:
+    """So many bytes a second for all repairs of a process, in the order in which they ask. 0: as many as they like."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._paid_until = 0.0
+        self.spent = 0
+
+    async def spend(self, size: int) -> None:
+        """Return once these bytes, and all asked for before, are paid for; at most ``BURST_S`` were saved up."""
+        self.spent += size
+        if self._bytes_per_s <= 0:
+            return
+        now = asyncio.get_running_loop().time()
+        self._paid_until = max(self._paid_until, now - BURST_S) + size / self._bytes_per_s
+        if self._paid_until > now:
+            await asyncio.sleep(self._paid_until - now)
+
+
+class RepairDriver:
+    """One repair of one ledger. ``cluster`` says who is registered."""
+
+    def __init__(
+        self,
+        client: BookKeeper,
+        machine: LedgerReplication,
+        record: LedgerMetadata,
+        *,
+        budget: ByteRate,
+        cluster: Callable[[tuple[BookieId, ...]], Awaitable[ClusterRead]],
+    ) -> None:
+        self.machine, self._client, self._record = machine, client, record
+        self._budget, self._cluster = budget, cluster
+        self._ledger_id, self._password = machine.ledger_id, record.password or b""
+        self._driver = Driver(f"repair of ledger {self._ledger_id}", machine.step, self.end)
+        key = ledger_key(self._password)
+        self._sessions = SessionAdapter(client.transport, self._ledger_id, key, self._driver.feed)
+        self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver, _never)
+        self._driver.handle(self._sessions.handlers)
+        self._driver.handle(self._metadata.handlers)
+        self._driver.at_stop(self._sessions.detach_all)
+        self._driver.handle(
+            {
+                ReadRecord: lambda _: self._spawn(self._read_record()),
+                ReadCluster: lambda _: self._spawn(self._read_cluster()),
+                RecoverLedger: lambda _: self._spawn(self._recover()),
+                SpendBudget: lambda effect: self._spawn(self._spend(effect.size)),
+                ev.SendRead: self._send_read,
+                ev.CancelRead: self._cancel_read,
+                FinishReplication: self._finish,
+                PostponeReplication: self._finish,
+            }
+        )
+        self._done: asyncio.Future[End] = self._driver.loop.create_future()
+        self._reads: dict[int, asyncio.Task[None]] = {}
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._driver.spawn(work)
+
+    async def run(self) -> End:
+        """How the repair ended. Cancelled, it leaves nothing behind but copies that no record names."""
+        try:
+            self._driver.begin(self.machine.start())
+            ended = await self._done
+            await self._metadata.marked()
+            return ended
+        finally:
+            self._driver.stop()
+
+    def _finish(self, effect: End) -> None:
+        if not self._done.done():
+            self._done.set_result(effect)
+
+    def end(self, error: BookKeeperError) -> None:
+        """Make ``run`` raise ``error``."""
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    async def _read_record(self) -> None:
+        store = self._client.store
+        try:
+            await asyncio.to_thread(store.sync)
+            found = await asyncio.to_thread(store.read_ledger, self._ledger_id)
+        except BookKeeperError as error:
+            self._driver.feed(ev.MetadataCallFailed(error))
+        else:
+            self._driver.feed(ev.MetadataRead(found))
+
+    async def _read_cluster(self) -> None:
+        try:
+            found = await self._cluster(self.machine.missing)
+        except BookKeeperError as error:
+            self._driver.feed(ev.MetadataCallFailed(error))
+        else:
+            self._driver.feed(found)
+
+    async def _recover(self) -> None:
+        record = self._record
+        digester = Digester(record.digest_type or DigestType.CRC32, self._password, self._ledger_id)
+        try:
+            await self._client.recover_ledger(digester, self._password)
+        except BookKeeperError as error:
+            self._driver.feed(LedgerRecovered(error))
+        else:
+            self._driver.feed(LedgerRecovered())
+
+    async def _spend(self, size: int) -> None:
+        await self._budget.spend(size)
+        self._driver.feed(BudgetGranted())
+
+    def _send_read(self, effect: ev.SendRead) -> None:
+        self._reads[effect.request] = self._driver.spawn(self._read(effect))
+
+    def _cancel_read(self, effect: ev.CancelRead) -> None:
+        task = self._reads.pop(effect.request, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    async def _read(self, effect: ev.SendRead) -> None:
+        client = self._client
+        deadline_s = client.config.read_timeout_ms / 1000
+        answers = answer_events(client.transport, self._ledger_id, effect, fence_key=None, deadline_s=deadline_s)
+        async for event in answers:
+            self._driver.feed(event)
+        self._reads.pop(effect.request, None)
+
+
+async def _never() -> ev.BookiesRead:
+    raise AssertionError("a repair asks for the cluster")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The auditor: one of the cluster, elected; marks the ledgers of bookies that are lost.
+
+It looks at all ledgers when it is elected, which tells whom they name: a bookie whose cookie is gone is known by
+nothing else. It looks again when a bookie is lost, and every ``rescan_s``: a mark may go that was made for a bookie
+which came back and is lost again. It marks only what is not marked yet, so that a worker can remove a mark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerId
+from bookie_server.autorecovery.presence import Presence
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
+
+logger = logging.getLogger(__name__)
+
+VOTE_EVERY = 100
+"""Ledgers between two looks at the election, while all are audited."""
+
+
+class Auditor:
+    """:meth:`look` does what is due now; its calls block."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        owner: str,
+        presence: Presence,
+        config: AutoRecoveryConfig,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._store, self._owner, self._presence, self._config = store, owner, presence, config
+        self._is_stopped = is_stopped
+        self._scanned: tuple[tuple[BookieId, ...], float] | None = None  # who was lost at the last look, and when
+        self.elected = False
+        self.marked = 0
+
+    def look(self) -> None:
+        """Takes part in the election; the auditor then marks what is lost. Raises what the store raises."""
+        present = self._presence.look()
+        elected = self._store.vote_for_auditor(self._owner)
+        if elected != self.elected:
+            self.elected, self._scanned = elected, None
+            logger.info("%s %s the auditor of this cluster", self._owner, "is" if elected else "is no longer")
+        if not elected or not self._store.replication_enabled() or not self._is_due(present.lost):
+            return
+        if present.lost:
+            logger.warning("bookies are lost: %s", ", ".join(present.lost))
+        if self._scan(present.lost):
+            self._scanned = present.lost, time.monotonic()
+
+    def _is_due(self, lost: Collection[BookieId]) -> bool:
+        if self._scanned is None or not set(lost) <= set(self._scanned[0]):
+            return True
+        return time.monotonic() - self._scanned[1] >= self._config.rescan_s
+
+    def _scan(self, lost: Collection[BookieId]) -> bool:
+        """Marks every ledger that names a lost bookie; whether all could be looked at."""
+        is_whole = True
+        for number, ledger_id in enumerate(self._store.list_ledgers()):
+            if number % VOTE_EVERY == 0 and not self._store.vote_for_auditor(self._owner):
+                return False
+            if self._is_stopped():
+                return False
+            try:
+                self._look_at(ledger_id, lost)
+            except NoSuchLedgerError:
+                continue
+            except BookKeeperError as error:  # one record that cannot be read hides no other
+                logger.error("ledger %d cannot be audited: %s", ledger_id, error)
+                is_whole = False
+        return is_whole
+
+    def _look_at(self, ledger_id: LedgerId, lost: Collection[BookieId]) -> None:
+        record = self._store.read_ledger(ledger_id).value
+        named = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
+        self._presence.know(named)
+        missing = tuple(bookie for bookie in named if bookie in lost)
+        if not missing:
+            return
+        mark = self._store.read_underreplicated(ledger_id)
+        if mark is not None and set(missing) <= set(mark.value.missing):
+            return
+        self._store.mark_underreplicated(ledger_id, missing)
+        self.marked += 1
+
+    def withdraw(self) -> None:
+        """Lets another be elected."""
+        self._store.withdraw_vote()
+        self.elected = False

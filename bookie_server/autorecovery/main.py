@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Auditor and workers as one process, which needs no bookie: ``bk autorecovery``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+
+from bk_core.client.connect import BookKeeper, connect
+from bk_core.errors import BookKeeperError
+from bookie_server.autorecovery.auditor import Auditor
+from bookie_server.autorecovery.presence import Presence
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
+from bookie_server.autorecovery.worker import Workers
+
+logger = logging.getLogger(__name__)
+
+
+def run(uri: str, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None] = lambda: None) -> int:
+    """Repair until SIGTERM or SIGINT; returns the exit code. Raises as :func:`~bk_core.client.connect.connect`."""
+    return asyncio.run(_run(uri, owner, config, on_ready))
+
+
+async def _run(uri: str, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None]) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    client = await connect(uri)
+    try:
+        async with AutoRecovery(client, owner, config):
+            on_ready()
+            await stop.wait()
+    finally:
+        await client.close()
+    return 0
+
+
+class AutoRecovery:
+    """An auditor and workers on the current loop, over one client; an async context manager that runs them. Its owner
+    closes the client."""
+
+    def __init__(self, client: BookKeeper, owner: str, config: AutoRecoveryConfig) -> None:
+        self._client, self._config = client, config
+        self._stopping = threading.Event()
+        presence = Presence(client.store, config.lost_bookie_delay_s)  # the auditor looks every poll_s
+        self.auditor = Auditor(client.store, owner, presence, config, self._stopping.is_set)
+        self.workers = Workers(client, owner, presence, config)
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> AutoRecovery:
+        audit = self._repeat("the auditor", lambda: asyncio.to_thread(self.auditor.look))
+        work = self._repeat("the workers", self.workers.look)
+        self._loops = [asyncio.create_task(each) for each in (audit, work)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping.set()
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.workers.stop()
+        with contextlib.suppress(BookKeeperError):  # the vote ends with the session
+            await asyncio.to_thread(self.auditor.withdraw)
+
+    async def _repeat(self, name: str, look: Callable[[], Awaitable[None]]) -> None:
+        """A store that is away for a while ends nothing."""
+        failing = False
+        while True:
+            try:
+                await look()
+                failing = False
+            except BookKeeperError as error:
+                if not failing:
+                    logger.warning("%s cannot look: %s", name, error)
+                failing = True
+            except Exception:
+                logger.exception("%s failed and goes on", name)
+            await asyncio.sleep(self._config.poll_s)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which bookies are registered, which are away, and which count as lost, as this process has seen them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
+from bk_core.protocol.replication.absence import Absences
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The bookies at one moment."""
+
+    writable: dict[BookieId, BookieServiceInfo]
+    read_only: dict[BookieId, BookieServiceInfo]
+    away: tuple[BookieId, ...]
+    lost: tuple[BookieId, ...]
+
+    @property
+    def incarnations(self) -> dict[BookieId, str]:
+        registered = {**self.read_only, **self.writable}
+        return {name: info.properties.get(INCARNATION_PROPERTY, "") for name, info in registered.items()}
+
+
+class Presence:
+    """Looks at the registrations; its calls block, and may be made by several threads. A process that has just begun
+    knows of no absence, so each bookie has the whole delay. Somebody has to look now and then."""
+
+    def __init__(self, store: MetadataStore, delay_s: float) -> None:
+        self._store, self._delay_s = store, delay_s
+        self._absences = Absences()
+        self._known: dict[BookieId, None] = {}
+        self._lock = threading.Lock()
+
+    def know(self, names: Iterable[BookieId]) -> None:
+        """These bookies belong to the cluster, although it may have no cookie of them."""
+        with self._lock:
+            self._known.update(dict.fromkeys(names))
+
+    def look(self, named: Iterable[BookieId] = ()) -> Present:
+        """``named``: bookies that somebody asks about, who may be unknown to the cluster by now."""
+        with self._lock:
+            return self._look(named)
+
+    def _look(self, named: Iterable[BookieId]) -> Present:
+        store = self._store
+        store.sync()
+        self._known.update(dict.fromkeys((*store.known_bookies(), *named)))
+        writable, read_only = dict(store.writable_bookies()), dict(store.read_only_bookies())
+        set_s = store.lost_bookie_recovery_delay_s()
+        delay_ms = 1000 * (self._delay_s if set_s is None else set_s)
+        registered = {**read_only, **writable}
+        lost = self._absences.lost(self._known, registered, time.monotonic() * 1000, delay_ms)
+        away = tuple(name for name in self._known if name not in registered and name not in lost)
+        return Present(writable, read_only, away, lost)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers: take marks of ledgers that lack copies, lock them, repair the ledgers, and remove the marks.
+
+A repair that is blocked is put off, each time for longer; why is logged when it changes, and kept for who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from itertools import islice
+
+from bk_core.client.connect import BookKeeper
+from bk_core.client.repair import ByteRate, RepairDriver
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.metadata.records import UnderreplicationMark
+from bk_core.model import BookieId, LedgerId, Versioned
+from bk_core.protocol.replication.events import ClusterRead, PostponeReplication
+from bk_core.protocol.replication.machine import LedgerReplication
+from bk_core.protocol.replication.requests import ReplicationConfig
+from bookie_server.autorecovery.presence import Presence
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
+
+logger = logging.getLogger(__name__)
+
+CANDIDATES_MAX = 1_000
+"""So many marks are looked at in one turn, in memory."""
+
+REASONS_MAX = 10_000
+
+
+@dataclass(slots=True)
+class PutOff:
+    """A repair that is blocked: why, until when, and how often so far."""
+
+    why: str
+    until: float
+    times: int
+
+
+class Workers:
+    """All repairs of this process. ``put_off`` says what is blocked, ``at_work`` what each repair does."""
+
+    def __init__(self, client: BookKeeper, owner: str, presence: Presence, config: AutoRecoveryConfig) -> None:
+        self._client, self._owner, self._presence, self._config = client, owner, presence, config
+        self.budget = ByteRate(config.replication_bytes_per_s)
+        self._random = random.Random()
+        self._tasks: dict[LedgerId, asyncio.Task[None]] = {}
+        self._machines: dict[LedgerId, LedgerReplication] = {}
+        self.put_off: dict[LedgerId, PutOff] = {}
+        self.repaired = self.copied_entries = self.copied_bytes = 0
+
+    @property
+    def at_work(self) -> dict[LedgerId, str]:
+        return {ledger_id: machine.doing for ledger_id, machine in self._machines.items()}
+
+    async def look(self) -> None:
+        """Begins as many repairs as there is room for. Raises what the store raises."""
+        room = self._config.repairs_max - len(self._tasks)
+        if room <= 0 or not await asyncio.to_thread(self._client.store.replication_enabled):
+            return
+        now = asyncio.get_running_loop().time()
+        for ledger_id in await asyncio.to_thread(self._candidates, now, room):
+            task = asyncio.get_running_loop().create_task(self._repair(ledger_id))
+            self._tasks[ledger_id] = task
+
+    def _candidates(self, now: float, room: int) -> list[LedgerId]:
+        """Marked ledgers that nobody has in hand and that are due, in random order: workers do not meet at the
+        first."""
+        locked = self._client.store.underreplication_locks()
+        marked = (ledger_id for ledger_id, _ in self._client.store.list_underreplicated())
+        due = (i for i in marked if i not in self._tasks and i not in locked and self._is_due(i, now))
+        found = list(islice(due, CANDIDATES_MAX))
+        self._random.shuffle(found)
+        return found[:room]
+
+    def _is_due(self, ledger_id: LedgerId, now: float) -> bool:
+        put_off = self.put_off.get(ledger_id)
+        return put_off is None or put_off.until <= now
+
+    async def _repair(self, ledger_id: LedgerId) -> None:
+        try:
+            await self._repair_locked(ledger_id)
+        except BookKeeperError as error:
+            self._put_off(ledger_id, str(error))
+        except Exception as error:  # a bug: this ledger waits, the others go on
+            logger.exception("the repair of ledger %d failed", ledger_id)
+            self._put_off(ledger_id, repr(error))
+        finally:
+            del self._tasks[ledger_id]
+
+    async def _repair_locked(self, ledger_id: LedgerId) -> None:
+        store = self._client.store
+        if not await asyncio.to_thread(store.lock_underreplicated, ledger_id, self._owner):
+            return
+        try:
+            mark = await asyncio.to_thread(store.read_underreplicated, ledger_id)
+            if mark is not None:
+                await self._repair_marked(ledger_id, mark)
+        finally:
+            await asyncio.to_thread(store.unlock_underreplicated, ledger_id)
+
+    async def _repair_marked(self, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
+        store = self._client.store
+        try:
+            record = await asyncio.to_thread(store.read_ledger, ledger_id)
+        except NoSuchLedgerError:
+            await asyncio.to_thread(store.remove_underreplicated, ledger_id, mark.version)
+            return
+        machine = LedgerReplication(
+            ledger_id,
+            mark.value.missing,
+            config=ReplicationConfig(grace_ms=1000 * self._config.open_ledger_grace_s),
+            new_session=self._client.new_session,
+            random=self._random,
+        )
+        self._machines[ledger_id] = machine
+        try:
+            driver = RepairDriver(
+                self._client, machine, record.value, budget=self.budget, cluster=self._look_at_cluster
+            )
+            ended = await driver.run()
+        finally:
+            del self._machines[ledger_id]
+            self.copied_entries += machine.entries
+            self.copied_bytes += machine.size
+        if isinstance(ended, PostponeReplication):
+            self._put_off(ledger_id, ended.why)
+            return
+        self.put_off.pop(ledger_id, None)
+        if await asyncio.to_thread(store.remove_underreplicated, ledger_id, mark.version):
+            self.repaired += 1
+            what = f"{machine.entries} entries, {machine.size} bytes copied"
+            logger.info("ledger %d: %s, %s", ledger_id, ended.outcome.value, what)
+
+    def _put_off(self, ledger_id: LedgerId, why: str) -> None:
+        before = self.put_off.pop(ledger_id, PutOff("", 0.0, 0))
+        delay_s = min(self._config.retry_s * 2**before.times, self._config.retry_max_s)
+        until = asyncio.get_running_loop().time() + delay_s * (0.75 + 0.5 * self._random.random())
+        self.put_off[ledger_id] = PutOff(why, until, min(before.times + 1, 30))
+        if why != before.why:
+            logger.warning("ledger %d is not repaired yet: %s", ledger_id, why)
+        if len(self.put_off) > REASONS_MAX:
+            del self.put_off[next(iter(self.put_off))]
+
+    async def _look_at_cluster(self, named: tuple[BookieId, ...]) -> ClusterRead:
+        present = await asyncio.to_thread(self._presence.look, named)
+        bookies = await self._client.bookies_for_repair()
+        return ClusterRead(
+            tuple(sorted(present.writable)),
+            tuple(sorted(present.read_only)),
+            present.away,
+            present.incarnations,
+            quarantined=bookies.quarantined,
+            landscape=bookies.landscape,
+        )
+
+    async def stop(self) -> None:
+        """Ends all repairs; their marks stay, their locks are given back."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Auditor and workers over a cluster in this process: whole lives of marks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bk_core.client.repair import ByteRate
+from bk_core.errors import InvalidArgumentError
+from bk_core.model import LedgerId
+from bookie_server.autorecovery.main import AutoRecovery
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
+from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+
+QUICK = AutoRecoveryConfig(lost_bookie_delay_s=0.1, poll_s=0.02, retry_s=0.05, retry_max_s=0.2, open_ledger_grace_s=0.1)
+
+
+@asynccontextmanager
+async def recovering(
+    cluster: MemoryBookKeeper, config: AutoRecoveryConfig = QUICK, owner: str = "host1"
+) -> AsyncIterator[AutoRecovery]:
+    async with AutoRecovery(cluster.client(), owner, config) as running:
+        yield running
+
+
+async def a_ledger(cluster: MemoryBookKeeper, *, close: bool = True) -> tuple[LedgerId, tuple[str, ...]]:
+    writer = await cluster.client().create_ledger(password=b"pw")
+    for entry in range(20):
+        await writer.append(b"entry %d" % entry)
+    if close:
+        await writer.close()
+    return writer.ledger_id, writer.metadata.last_fragment.ensemble
+
+
+def members(cluster: MemoryBookKeeper, ledger_id: LedgerId) -> tuple[str, ...]:
+    return cluster.store.read_ledger(ledger_id).value.last_fragment.ensemble
+
+
+async def check_whole(cluster: MemoryBookKeeper, ledger_id: LedgerId) -> None:
+    """Each member alone gives every entry."""
+    record = cluster.store.read_ledger(ledger_id).value
+    for alone in record.last_fragment.ensemble:
+        for other in record.last_fragment.ensemble:
+            if other != alone:
+                cluster.network.hold(other)
+        reader = await cluster.client().open_ledger(ledger_id, recover=False, password=b"pw")
+        found = [payload async for batch in reader.read(0, 19) for payload in batch.to_list()]
+        assert found == [b"entry %d" % entry for entry in range(20)]
+        for other in record.last_fragment.ensemble:
+            cluster.network.release(other)
+
+
+@pytest.mark.rule("D23")
+def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledgers = [await a_ledger(cluster) for _ in range(5)]
+            lost = ledgers[0][1][0]
+            cluster.kill(lost)
+            async with recovering(cluster) as running:
+                await eventually(lambda: all(lost not in members(cluster, i) for i, _ in ledgers), 10)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+                assert running.auditor.elected
+                assert running.workers.repaired == sum(lost in ensemble for _, ensemble in ledgers)
+            for ledger_id, _ in ledgers:
+                await check_whole(cluster, ledger_id)
+            assert cluster.store.underreplication_locks() == {}
+            assert cluster.store.current_auditor() is None
+
+    asyncio.run(work())
+
+
+def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=0.5, poll_s=0.02)) as running:
+                cluster.store.unregister_bookie(ensemble[0])
+                await asyncio.sleep(0.2)
+                cluster.register(ensemble[0])
+                await asyncio.sleep(0.6)
+                assert running.auditor.marked == 0
+            assert members(cluster, ledger_id) == ensemble
+
+    asyncio.run(work())
+
+
+def test_delay_that_is_set_for_the_cluster_wins_and_nobody_works_while_it_is_disabled() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            cluster.store.set_lost_bookie_recovery_delay_s(0)
+            cluster.store.enable_replication(False)
+            cluster.kill(ensemble[0])
+            cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
+            async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=600, poll_s=0.02)):
+                await asyncio.sleep(0.2)
+                assert members(cluster, ledger_id) == ensemble
+                cluster.store.enable_replication(True)
+                await eventually(lambda: ensemble[0] not in members(cluster, ledger_id), 10)
+
+    asyncio.run(work())
+
+
+@pytest.mark.rule("D23")
+def test_open_ledger_that_nobody_writes_is_closed_and_repaired() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster, close=False)
+            cluster.kill(ensemble[1])
+            async with recovering(cluster):
+                await eventually(lambda: cluster.store.read_ledger(ledger_id).value.is_closed, 10)
+                await eventually(lambda: ensemble[1] not in members(cluster, ledger_id), 10)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            await check_whole(cluster, ledger_id)
+
+    asyncio.run(work())
+
+
+def test_two_processes_share_the_work_and_one_of_them_audits() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledgers = [await a_ledger(cluster) for _ in range(6)]
+            cluster.kill("b0")
+            async with recovering(cluster) as one, recovering(cluster, owner="host2") as other:
+                await eventually(lambda: all("b0" not in members(cluster, i) for i, _ in ledgers), 10)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+                assert [one.auditor.elected, other.auditor.elected].count(True) == 1
+                assert {one.auditor.marked, other.auditor.marked} >= {0}
+
+    asyncio.run(work())
+
+
+def test_what_blocks_a_repair_is_told_and_it_goes_on_once_that_is_gone() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            spare = next(name for name in cluster.names if name not in ensemble)
+            cluster.kill(ensemble[0])
+            cluster.store.unregister_bookie(spare)
+            async with recovering(cluster) as running:
+                await eventually(lambda: ledger_id in running.workers.put_off, 10)
+                await eventually(lambda: "no bookie can take over" in running.workers.put_off[ledger_id].why, 10)
+                cluster.register(spare)
+                await eventually(lambda: spare in members(cluster, ledger_id), 10)
+                await eventually(lambda: ledger_id not in running.workers.put_off, 10)
+
+    asyncio.run(work())
+
+
+def test_mark_of_a_deleted_ledger_goes() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            cluster.store.mark_underreplicated(77, ["b1"])
+            async with recovering(cluster):
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+
+    asyncio.run(work())
+
+
+def test_budget_bounds_the_bytes_of_all_repairs() -> None:
+    async def work() -> None:
+        budget, began = ByteRate(1_000_000), time.monotonic()
+        await asyncio.gather(*(budget.spend(250_000) for _ in range(6)))
+        assert 0.9 <= time.monotonic() - began < 3  # half a second was saved up
+        await ByteRate(0).spend(1 << 40)
+
+    asyncio.run(work())
+
+
+def test_settings_are_checked() -> None:
+    for wrong in ({"repairs_max": 0}, {"poll_s": 0}, {"retry_s": 700.0}, {"replication_bytes_per_s": -1.0}):
+        with pytest.raises(InvalidArgumentError):
+            AutoRecoveryConfig(**wrong)  # type: ignore[arg-type]
