@@ -24,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
     "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper."),
     "bookie": ("bk_cli.bookie:bookie", "Run a bookie."),
+    "autorecovery": ("bk_cli.replication:autorecovery", "Put lost copies of ledgers back."),
+    "replication": ("bk_cli.replication:replication", "Show which ledgers lack copies; pause and resume repair."),
     "ledger": ("bk_cli.ledger:ledger", "List, show, read, tail, append, recover and delete ledgers."),
     "log": ("bk_cli.log:log", "List, show and read named logs; compact, trim and vacuum them."),
     "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
