@@ -22,7 +22,10 @@ GRPC_PORT_ABOVE, DIRECT_PORT_ABOVE = 1000, 2000
 _BLOCK = 4096
 _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
-_MAY_BE_ZERO = ("port", "grpc_port", "direct_port", "memory_bytes_max", "connections_per_address_max", "start_wait_s")
+_MAY_BE_ZERO = (
+    *("port", "grpc_port", "direct_port", "memory_bytes_max", "connections_per_address_max", "start_wait_s"),
+    *("replication_bytes_per_s", "lost_bookie_delay_s"),
+)
 
 T = TypeVar("T")
 
@@ -80,6 +83,10 @@ class BookieConfig:
     ``compaction_threshold`` of it is live, and every ``major_compaction_interval_s`` when less than
     ``major_compaction_threshold`` is. Compaction reads and writes at most ``compaction_bytes_per_s`` together. The
     scrubber verifies all stored data at ``scrub_bytes_per_s``, again and again.
+
+    **Auto-recovery.** With ``auto_recovery`` this process also takes part in putting lost copies back, as
+    ``bk autorecovery`` does: it reads at most ``replication_bytes_per_s`` for that (0: no bound), and a bookie that is
+    away counts as lost after ``lost_bookie_delay_s``.
     """
 
     metadata_service_uri: str
@@ -121,6 +128,9 @@ class BookieConfig:
     scrub_bytes_per_s: int = 8 << 20
     gc_interval_s: float = 3600.0
     gc_grace_s: float = 600.0
+    auto_recovery: bool = False
+    replication_bytes_per_s: int = 100_000_000
+    lost_bookie_delay_s: float = 60.0
 
     def __post_init__(self) -> None:
         self._set_directories()

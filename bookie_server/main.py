@@ -19,10 +19,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 
+from bk_core.client.connect import connect
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
+from bookie_server.autorecovery.main import AutoRecovery
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
@@ -161,6 +164,7 @@ class Bookie:
         self.failed = asyncio.Event()
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
+        self._healing = contextlib.AsyncExitStack()
 
     @classmethod
     async def start(
@@ -253,7 +257,19 @@ class Bookie:
         self._clients.watch([service.port for service in self._services])
         await availability.begin()
         garbage.start()
+        if config.auto_recovery:
+            await self._begin_healing()
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
+
+    async def _begin_healing(self) -> None:
+        """Auditor and workers, over a client of their own: what they do must not be in the way of the registration."""
+        config = self._config
+        settings = AutoRecoveryConfig(
+            replication_bytes_per_s=config.replication_bytes_per_s, lost_bookie_delay_s=config.lost_bookie_delay_s
+        )
+        client = await connect(config.metadata_service_uri)
+        self._healing.push_async_callback(client.close)
+        await self._healing.enter_async_context(AutoRecovery(client, self.bookie_id, settings))
 
     def _fail(self, error: BookKeeperError) -> None:
         logger.critical("this bookie answers nothing more: %s", error)
@@ -263,6 +279,7 @@ class Bookie:
     async def stop(self) -> None:
         """Leave the writable list, end the streams, make accepted frames durable, record the position, close
         everything."""
+        await self._healing.aclose()
         if self._availability:
             await self._availability.end()
         if self._garbage:

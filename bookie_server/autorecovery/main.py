@@ -8,10 +8,12 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 from bk_core.client.connect import BookKeeper, connect
 from bk_core.errors import BookKeeperError
+from bk_core.metadata.port import Audit
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
@@ -54,7 +56,8 @@ class AutoRecovery:
     async def __aenter__(self) -> AutoRecovery:
         audit = self._repeat("the auditor", lambda: asyncio.to_thread(self.auditor.look))
         work = self._repeat("the workers", self.workers.look)
-        self._loops = [asyncio.create_task(each) for each in (audit, work)]
+        check = self._repeat("the check of all ledgers", self._check)
+        self._loops = [asyncio.create_task(each) for each in (audit, work, check)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -65,6 +68,26 @@ class AutoRecovery:
         await self.workers.stop()
         with contextlib.suppress(BookKeeperError):  # the vote ends with the session
             await asyncio.to_thread(self.auditor.withdraw)
+
+    async def _check(self) -> None:
+        """Once in ``check_s``, by the auditor: every copy of every closed ledger. A list of ids is never in memory."""
+        store, config = self._client.store, self._config
+        if not config.check_s or not self.auditor.elected or not await asyncio.to_thread(store.replication_enabled):
+            return
+        last_ms = await asyncio.to_thread(store.audit_time_ms, Audit.LEDGERS)
+        if last_ms is not None and time.time() * 1000 - last_ms < config.check_s * 1000:
+            return
+        if last_ms is None:  # a new cluster, or one that nobody audited: the first check is due a period from now
+            await asyncio.to_thread(store.write_audit_time_ms, Audit.LEDGERS, int(time.time() * 1000))
+            return
+        logger.info("the check of all ledgers begins")
+        ledger_ids = store.list_ledgers()
+        while (ledger_id := await asyncio.to_thread(next, ledger_ids, None)) is not None:
+            if not self.auditor.elected:
+                return
+            await self.workers.check(ledger_id)
+        await asyncio.to_thread(store.write_audit_time_ms, Audit.LEDGERS, int(time.time() * 1000))
+        logger.info("the check of all ledgers ended")
 
     async def _repeat(self, name: str, look: Callable[[], Awaitable[None]]) -> None:
         """A store that is away for a while ends nothing."""

@@ -15,7 +15,8 @@ class AutoRecoveryConfig:
     (``bk replication delay``) wins. ``open_ledger_grace_s``: how long the writer of an open ledger has to replace a
     bookie itself. A repair that is blocked is tried again after ``retry_s``, and then less and less often, at least
     every ``retry_max_s``. Marks, bookies and the election are looked at every ``poll_s``; while bookies are lost,
-    all ledgers every ``rescan_s``."""
+    all ledgers every ``rescan_s``. Every ``check_s`` the auditor has each copy of each closed ledger read and its
+    digests compared, under the same rate; 0: never."""
 
     replication_bytes_per_s: float = 100e6
     repairs_max: int = 8
@@ -25,6 +26,7 @@ class AutoRecoveryConfig:
     retry_max_s: float = 600.0
     poll_s: float = 5.0
     rescan_s: float = 3_600.0
+    check_s: float = 7 * 86_400.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from bk_core.client.connect import BookKeeper
-from bk_core.client.repair import ByteRate, RepairDriver
+from bk_core.client.repair import ByteRate, End, RepairDriver
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
-from bk_core.model import BookieId, LedgerId, Versioned
+from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.replication.events import ClusterRead, PostponeReplication
 from bk_core.protocol.replication.machine import LedgerReplication
 from bk_core.protocol.replication.requests import ReplicationConfig
@@ -109,23 +110,7 @@ class Workers:
         except NoSuchLedgerError:
             await asyncio.to_thread(store.remove_underreplicated, ledger_id, mark.version)
             return
-        machine = LedgerReplication(
-            ledger_id,
-            mark.value.missing,
-            config=ReplicationConfig(grace_ms=1000 * self._config.open_ledger_grace_s),
-            new_session=self._client.new_session,
-            random=self._random,
-        )
-        self._machines[ledger_id] = machine
-        try:
-            driver = RepairDriver(
-                self._client, machine, record.value, budget=self.budget, cluster=self._look_at_cluster
-            )
-            ended = await driver.run()
-        finally:
-            del self._machines[ledger_id]
-            self.copied_entries += machine.entries
-            self.copied_bytes += machine.size
+        ended, machine = await self._run(ledger_id, record.value, mark.value.missing)
         if isinstance(ended, PostponeReplication):
             self._put_off(ledger_id, ended.why)
             return
@@ -134,6 +119,46 @@ class Workers:
             self.repaired += 1
             what = f"{machine.entries} entries, {machine.size} bytes copied"
             logger.info("ledger %d: %s, %s", ledger_id, ended.outcome.value, what)
+
+    async def _run(
+        self, ledger_id: LedgerId, record: LedgerMetadata, missing: Sequence[BookieId]
+    ) -> tuple[End, LedgerReplication]:
+        machine = LedgerReplication(
+            ledger_id,
+            missing,
+            config=ReplicationConfig(grace_ms=1000 * self._config.open_ledger_grace_s),
+            new_session=self._client.new_session,
+            random=self._random,
+        )
+        self._machines[ledger_id] = machine
+        try:
+            driver = RepairDriver(self._client, machine, record, budget=self.budget, cluster=self._look_at_cluster)
+            return await driver.run(), machine
+        finally:
+            self._machines.pop(ledger_id, None)
+            self.copied_entries += machine.entries
+            self.copied_bytes += machine.size
+
+    async def check(self, ledger_id: LedgerId) -> None:
+        """Read every copy of a closed ledger, compare digests, and write what is missing in place. Copies of bookies
+        that are not registered are the auditor's business."""
+        try:
+            record = (await asyncio.to_thread(self._client.store.read_ledger, ledger_id)).value
+            present = await asyncio.to_thread(self._presence.look)
+            members = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
+            registered = [bookie for bookie in members if bookie in present.writable or bookie in present.read_only]
+            if not record.is_closed or not registered or ledger_id in self._machines:
+                return
+            ended, machine = await self._run(ledger_id, record, registered)
+        except NoSuchLedgerError:
+            return
+        except BookKeeperError as error:
+            logger.warning("ledger %d could not be checked: %s", ledger_id, error)
+            return
+        if isinstance(ended, PostponeReplication):
+            logger.warning("ledger %d could not be checked: %s", ledger_id, ended.why)
+        elif machine.entries:
+            logger.warning("ledger %d lacked copies of %d entries, which nobody had marked", ledger_id, machine.entries)
 
     def _put_off(self, ledger_id: LedgerId, why: str) -> None:
         before = self.put_off.pop(ledger_id, PutOff("", 0.0, 0))

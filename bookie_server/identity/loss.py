@@ -4,7 +4,8 @@
 The bookie may have acknowledged entries that such a directory does not hold. One false "no such entry" is enough for a
 recovery to cut a ledger short, and a lost fence lets an old writer go on. So before the bookie serves, every ledger
 whose metadata names it is fenced and put in limbo, durably: stored entries are served, all others are UNKNOWN, and no
-writer adds. That lasts until the ledger is repaired from its other copies. If only some of several directories lack
+writer adds. Each is marked, so that auto-recovery writes the entries back from the other copies; a closed ledger that
+has all of them again answers as before. If only some of several directories lack
 data (``suspects``), a ledger that is in one of the others is whole there.
 
 Ledgers made later lack nothing, because no bookie is registered under the id while the ledgers are listed.
@@ -41,11 +42,12 @@ def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], s
 
     ``suspects`` are numbers of ``parts``. If there are none, the lost data went with its directory.
 
-    All of this is durable and in the indexes when this returns. Raises errors of the store, DataDirectoryError for a
-    full disk, and StorageFailedError; then only some ledgers are done, and the whole must be repeated.
+    All of this is durable, marked and in the indexes when this returns. Raises errors of the store, DataDirectoryError
+    for a full disk, and StorageFailedError; then only some ledgers are done, and the whole must be repeated.
     """
     homes = _homes(ledgers_naming(store, bookie_id), parts, suspects)
     for number, ledger_ids in homes.items():
+        mark_lacking(store, bookie_id, ledger_ids)  # first, because nobody would do it later
         _put_in_limbo(*parts[number], ledger_ids)
     count = sum(map(len, homes.values()))
     logger.warning(
@@ -69,6 +71,13 @@ def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collectio
         if home is None or home in suspects:
             homes[min(suspects, default=0) if home is None else home].append(ledger_id)
     return homes
+
+
+def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence[LedgerId]) -> None:
+    """Tells auto-recovery that this bookie lacks entries of these ledgers."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="bookie-marks") as writers:
+        for _ in writers.map(lambda ledger_id: store.mark_underreplicated(ledger_id, (bookie_id,)), ledger_ids):
+            pass
 
 
 def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId]) -> None:

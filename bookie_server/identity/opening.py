@@ -18,7 +18,7 @@ from bk_core.metadata.port import MetadataStore
 from bookie_server.config import BookieConfig
 from bookie_server.identity.directories import open_directories
 from bookie_server.identity.known_state import Start, record_start
-from bookie_server.identity.loss import distrust
+from bookie_server.identity.loss import distrust, mark_lacking
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
@@ -78,6 +78,9 @@ def open_storage(
         if accept_loss:
             parts = [(each.index, each.log) for each in opened]
             distrust(store, found.directories[0].identity.bookie_id, parts, found.suspects)
+        for each in opened:
+            if each.report.ledgers_in_limbo:
+                mark_lacking(store, each.directory.identity.bookie_id, each.report.ledgers_in_limbo)
         _record(store, opened, found.suspects if accept_loss else frozenset())
         if accept_loss:
             for directory in found.directories:

@@ -7,15 +7,21 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from bk_core.client.repair import ByteRate
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.port import Audit
 from bk_core.model import LedgerId
 from bookie_server.autorecovery.main import AutoRecovery
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
+from bookie_server.main import Bookie
+from tests.kit.lanes import bookie_config
 from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_store import MemoryStore, shared_cluster
 
 QUICK = AutoRecoveryConfig(lost_bookie_delay_s=0.1, poll_s=0.02, retry_s=0.05, retry_max_s=0.2, open_ledger_grace_s=0.1)
 
@@ -159,6 +165,39 @@ def test_mark_of_a_deleted_ledger_goes() -> None:
             cluster.store.mark_underreplicated(77, ["b1"])
             async with recovering(cluster):
                 await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+
+    asyncio.run(work())
+
+
+def test_check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing() -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            cluster.network.bookies[ensemble[0]].frames_of(ledger_id).clear()
+            cluster.store.write_audit_time_ms(Audit.LEDGERS, int(time.time() * 1000) - 60_000)
+            config = AutoRecoveryConfig(poll_s=0.02, check_s=30)
+            async with recovering(cluster, config) as running:
+                await eventually(lambda: running.workers.copied_entries == 20, 10)
+                await eventually(lambda: (cluster.store.audit_time_ms(Audit.LEDGERS) or 0) > time.time() * 1000 - 9_000)
+            await check_whole(cluster, ledger_id)
+            assert members(cluster, ledger_id) == ensemble
+
+    asyncio.run(work())
+
+
+def test_bookie_that_is_told_to_takes_part_in_recovery(tmp_path: Path) -> None:
+    async def work() -> None:
+        uri = f"memory://{tmp_path.name}"
+        store = MemoryStore(shared_cluster(uri))
+        store.initialize_cluster()
+        config = replace(bookie_config(tmp_path / "data", uri), auto_recovery=True)
+        bookie = await Bookie.start(config)
+        try:
+            await eventually(lambda: store.current_auditor() == bookie.bookie_id)
+        finally:
+            await bookie.stop()
+        assert store.current_auditor() is None
+        store.close()
 
     asyncio.run(work())
 

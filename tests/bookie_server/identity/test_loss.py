@@ -130,6 +130,18 @@ def test_accepted_loss_puts_every_ledger_that_names_the_bookie_in_limbo(cluster:
             assert_trusted(opened, NOT_NAMED, NEW)
 
 
+def test_ledgers_in_limbo_are_marked_once_for_repair(cluster: MemoryCluster) -> None:
+    disk = wiped(cluster)
+    with session(cluster) as store:
+        with bookie(cluster, disk, accept_loss=True):
+            assert dict(store.list_underreplicated()) == dict.fromkeys((NAMED, NAMED_BEFORE, UNHEARD), ("b1",))
+        with bookie(cluster, disk):
+            assert {i: mark.version for i in (NAMED, UNHEARD) if (mark := store.read_underreplicated(i))} == {
+                NAMED: 0,
+                UNHEARD: 0,
+            }
+
+
 def test_limbo_survives_power_loss_right_after_the_start(cluster: MemoryCluster) -> None:
     disk = wiped(cluster)
     with pytest.raises(SimulatedCrash), bookie(cluster, disk, accept_loss=True):
