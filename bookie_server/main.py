@@ -19,13 +19,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 
-from bk_core.client.connect import connect
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
-from bookie_server.autorecovery.main import AutoRecovery
-from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
@@ -263,6 +260,10 @@ class Bookie:
 
     async def _begin_healing(self) -> None:
         """Auditor and workers, over a client of their own: what they do must not be in the way of the registration."""
+        from bk_core.client.connect import connect  # most bookies need no client
+        from bookie_server.autorecovery.main import AutoRecovery
+        from bookie_server.autorecovery.settings import AutoRecoveryConfig
+
         config = self._config
         settings = AutoRecoveryConfig(
             replication_bytes_per_s=config.replication_bytes_per_s, lost_bookie_delay_s=config.lost_bookie_delay_s

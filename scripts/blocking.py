@@ -82,6 +82,7 @@ Handles may be used from several threads.
                     "recover_ledger",
                     "tell_deleted",
                     "refresh_bookies",
+                    "bookies_for_repair",
                     "choose_bookies",
                     "new_session",
                     "digester_of",
