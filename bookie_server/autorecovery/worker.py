@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,7 @@ from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.replication.events import ClusterRead, PostponeReplication
-from bk_core.protocol.replication.machine import LedgerReplication
+from bk_core.protocol.replication.machine import LedgerReplication, Phase
 from bk_core.protocol.replication.requests import ReplicationConfig
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
@@ -30,6 +31,8 @@ CANDIDATES_MAX = 1_000
 """So many marks are looked at in one turn, in memory."""
 
 REASONS_MAX = 10_000
+WAITING_TIMES = 32
+"""For each repair that may copy, so many may wait for the writers of open ledgers."""
 
 
 @dataclass(slots=True)
@@ -50,6 +53,8 @@ class Workers:
         self._random = random.Random()
         self._tasks: dict[LedgerId, asyncio.Task[None]] = {}
         self._machines: dict[LedgerId, LedgerReplication] = {}
+        self._queue: deque[LedgerId] = deque()
+        self._is_stopped = False
         self.put_off: dict[LedgerId, PutOff] = {}
         self.repaired = self.copied_entries = self.copied_bytes = 0
 
@@ -58,16 +63,28 @@ class Workers:
         return {ledger_id: machine.doing for ledger_id, machine in self._machines.items()}
 
     async def look(self) -> None:
-        """Begins as many repairs as there is room for. Raises what the store raises."""
-        room = self._config.repairs_max - len(self._tasks)
-        if room <= 0 or not await asyncio.to_thread(self._client.store.replication_enabled):
+        """Finds out what is to be done and begins with it; the next repair begins when one ends. Raises what the store
+        raises."""
+        if not await asyncio.to_thread(self._client.store.replication_enabled):
+            self._queue.clear()
             return
-        now = asyncio.get_running_loop().time()
-        for ledger_id in await asyncio.to_thread(self._candidates, now, room):
-            task = asyncio.get_running_loop().create_task(self._repair(ledger_id))
-            self._tasks[ledger_id] = task
+        if len(self._queue) < self._config.repairs_max:
+            now = asyncio.get_running_loop().time()
+            self._queue = deque(await asyncio.to_thread(self._candidates, now))
+        self._fill()
 
-    def _candidates(self, now: float, room: int) -> list[LedgerId]:
+    def _fill(self) -> None:
+        """Begins repairs while there is room. Those that wait for a writer take none, up to a bound."""
+        room = self._config.repairs_max
+        while self._queue and not self._is_stopped and len(self._tasks) < WAITING_TIMES * room:
+            waiting = sum(machine.phase is Phase.GRACE for machine in self._machines.values())
+            if len(self._tasks) - waiting >= room:
+                return
+            ledger_id = self._queue.popleft()
+            if ledger_id not in self._tasks:
+                self._tasks[ledger_id] = asyncio.get_running_loop().create_task(self._repair(ledger_id))
+
+    def _candidates(self, now: float) -> list[LedgerId]:
         """Marked ledgers that nobody has in hand and that are due, in random order: workers do not meet at the
         first."""
         locked = self._client.store.underreplication_locks()
@@ -75,7 +92,7 @@ class Workers:
         due = (i for i in marked if i not in self._tasks and i not in locked and self._is_due(i, now))
         found = list(islice(due, CANDIDATES_MAX))
         self._random.shuffle(found)
-        return found[:room]
+        return found
 
     def _is_due(self, ledger_id: LedgerId, now: float) -> bool:
         put_off = self.put_off.get(ledger_id)
@@ -91,6 +108,7 @@ class Workers:
             self._put_off(ledger_id, repr(error))
         finally:
             del self._tasks[ledger_id]
+            self._fill()
 
     async def _repair_locked(self, ledger_id: LedgerId) -> None:
         store = self._client.store
@@ -184,6 +202,7 @@ class Workers:
 
     async def stop(self) -> None:
         """Ends all repairs; their marks stay, their locks are given back."""
+        self._is_stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

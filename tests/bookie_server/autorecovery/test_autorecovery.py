@@ -136,6 +136,21 @@ def test_two_processes_share_the_work_and_one_of_them_audits() -> None:
     asyncio.run(work())
 
 
+def test_repairs_follow_each_other_and_a_writer_that_is_waited_for_holds_up_none() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            open_ones = [(await a_ledger(cluster, close=False))[0] for _ in range(3)]
+            closed = [(await a_ledger(cluster))[0] for _ in range(6)]
+            cluster.kill("b0")
+            for ledger_id in (*open_ones, *closed):
+                cluster.store.mark_underreplicated(ledger_id, ("b0",))
+            slow = AutoRecoveryConfig(lost_bookie_delay_s=0, poll_s=1.0, repairs_max=1, open_ledger_grace_s=600)
+            async with recovering(cluster, slow):
+                await eventually(lambda: all("b0" not in members(cluster, i) for i in closed), 4)
+
+    asyncio.run(work())
+
+
 def test_what_blocks_a_repair_is_told_and_it_goes_on_once_that_is_gone() -> None:
     async def work() -> None:
         async with memory_cluster(4) as cluster:
