@@ -159,7 +159,7 @@ async def a_ledger_at(client: BookKeeper, ledger_id: int, base: int, **sizes: in
     protocol.lac = protocol.delivery.last_sent = base - 1
     for lane in protocol.delivery.lanes:
         lane.watermark = base - 1
-    writer._queue.next_id = base
+    writer._queue.tail_first = base
     return writer
 
 
