@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from bk_core.columns import places
+from bk_core.columns.places import LedgerAt
 from bk_core.errors import CorruptEntryError, InvalidArgumentError
 from bk_spark import compat
 from bk_spark.codecs import metadata_columns, spark_types
-from bk_spark.codecs.codec import LedgerAt, Written
+from bk_spark.codecs.codec import Written
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -72,18 +74,18 @@ class ReadColumns:
     @property
     def needs_entries(self) -> bool:
         """Whether a column needs the entries themselves."""
-        return bool(self.data) or metadata_columns.ENTRY_LENGTH in self.schema.names
+        return bool(self.data) or places.ENTRY_LENGTH in self.schema.names
 
     def kind(self, name: str) -> pa.DataType:
         """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` checks."""
         return spark_types.nullable(self.schema.field(name).type)
 
-    def assemble(self, data: Callable[[str], pa.Array], rows: metadata_columns.Rows, at: LedgerAt) -> pa.RecordBatch:
+    def assemble(self, data: Callable[[str], pa.Array], rows: places.Rows, at: LedgerAt) -> pa.RecordBatch:
         """The batch that Spark gets. ``data`` gives the codec's columns by name. Raises InvalidArgumentError for a null
         in a column, or inside one, that was declared NOT NULL, because Spark would crash on it."""
         columns = []
         for field in self.schema:
-            column = data(field.name) if field.name in self.data else metadata_columns.column(field.name, rows, at)
+            column = data(field.name) if field.name in self.data else places.column(field.name, rows, at)
             kind = self.kind(field.name)
             if column.type != kind:
                 column = column.cast(kind)
@@ -165,7 +167,7 @@ class EntryRows:
         if found.bad is not None and self.corrupt_entries == FAIL:
             first = int(np.flatnonzero(found.bad)[0])
             raise corrupt(self.codec, found.why(first), int(entry_ids[first]), at)
-        rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
+        rows = places.Rows(entry_ids, None if batch is None else batch.lengths)
         made = self.columns.assemble(found.column, rows, at)
         yield made.filter(pa.array(~found.bad)) if found.bad is not None and self.corrupt_entries == SKIP else made
 

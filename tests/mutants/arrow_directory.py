@@ -6,15 +6,15 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _PURE = "tests/entries/test_arrow_directory.py::"
-_ENTRIES = "tests/spark/codecs/test_arrow_entries.py::"
+_ENTRIES = "tests/columns/test_arrow_entries.py::"
 _BOUNDS = _ENTRIES + "test_no_value_is_outside_of_its_columns_bounds"
 _FLIP = _ENTRIES + "test_a_flipped_byte_is_noticed_by_who_reads_its_region"
 _OUTWARD = _PURE + "test_bounds_are_outward_and_as_near_as_their_length_allows"
 _COMBINED = _PURE + "test_regions_cover_the_entry_and_their_checksums_make_its_digest"
 _DIRECTORY, _WRITE, _READ = (
     "bk_core/entries/arrow_directory.py",
-    "bk_spark/codecs/arrow_entries.py",
-    "bk_spark/codecs/arrow_rows.py",
+    "bk_core/columns/arrow_entries.py",
+    "bk_core/columns/arrow_rows.py",
 )
 
 MUTANTS = (
