@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import EntryId, LedgerId, LedgerMetadata
@@ -36,15 +37,23 @@ class WantedRange:
     bytes: int = 0
 
 
+class Range(Protocol):
+    """Anything to read whose payload bytes can be estimated."""
+
+    @property
+    def bytes(self) -> int: ...
+
+
+W = TypeVar("W", bound=Range)
 Numbered = tuple[int, EntryBatch]
 """A batch and the number of its range, from 0."""
-Read = Callable[[WantedRange], AsyncGenerator[EntryBatch, None]]
+Read = Callable[[W], AsyncGenerator[EntryBatch, None]]
 
 
-class _Reading:
+class _Reading(Generic[W]):
     """A task that reads one range into a small queue, which ends with None or with the exception raised."""
 
-    def __init__(self, number: int, wanted: WantedRange, read: Read) -> None:
+    def __init__(self, number: int, wanted: W, read: Read[W]) -> None:
         self.number, self.bytes = number, wanted.bytes
         self._items: asyncio.Queue[EntryBatch | Exception | None] = asyncio.Queue(BATCHES_QUEUED_MAX)
         self._task = asyncio.create_task(self._run(read(wanted)))
@@ -71,7 +80,7 @@ class _Reading:
 
 
 async def read_ahead(
-    wanted: Iterable[WantedRange], read: Read, *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
+    wanted: Iterable[W], read: Read[W], *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[list[Numbered], None]:
     """The batches of all ranges, in order, as lists of those that are ready. Raises what ``read`` raises, after the
     batches before the error. Closing the generator ends the reading of every range."""
@@ -84,14 +93,14 @@ async def read_ahead(
         await window.stop()
 
 
-class _Window:
+class _Window(Generic[W]):
     """The ranges that are being read, in order."""
 
-    def __init__(self, wanted: Iterator[tuple[int, WantedRange]], read: Read, ranges_max: int, bytes_max: int) -> None:
+    def __init__(self, wanted: Iterator[tuple[int, W]], read: Read[W], ranges_max: int, bytes_max: int) -> None:
         self._wanted, self._read = wanted, read
         self._ranges_max, self._bytes_max = ranges_max, bytes_max
         self._next = next(wanted, None)
-        self._begun: deque[_Reading] = deque()
+        self._begun: deque[_Reading[W]] = deque()
         self._error: Exception | None = None
 
     def begin(self) -> bool:

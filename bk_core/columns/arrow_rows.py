@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,8 @@ def _join(group: Sequence[Decoded], shown: pa.Schema) -> Joined:
 class _Message(NamedTuple):
     """An Arrow message of the wanted columns, and their decoded size."""
 
-    pieces: list[Bytes]
+    head: Bytes
+    body: Bytes
     size: int
 
 
@@ -98,13 +100,13 @@ def decoded(batch: EntryBatch, stored: Stored) -> Iterator[tuple[pa.RecordBatch 
     """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
     one fails."""
     found = [_looked_at(entry, stored) for entry in batch.entry_views()]
-    reader = _open([piece for each in found if isinstance(each, _Message) for piece in each.pieces], stored)
+    reader = _open([each for each in found if isinstance(each, _Message)], stored)
     for each in found:
         if not isinstance(each, _Message):
             yield each, 0
             continue
         try:
-            yield _next(reader if reader is not None else _open(each.pieces, stored)), each.size
+            yield _next(reader if reader is not None else _open([each], stored)), each.size
         except (pa.ArrowException, OSError, ValueError) as error:
             reader = None
             yield error, 0
@@ -158,18 +160,44 @@ def _message(entry: memoryview, directory: Directory, stored: Stored) -> _Messag
     if decoded > arrow_message.BODY_BYTES_MAX:
         raise NotABatch(f"its columns have {decoded} bytes, at most {arrow_message.BODY_BYTES_MAX}")
     if len(regions) == len(directory.columns):
-        return _Message([head.data, body], decoded)
+        return _Message(head.data, _usable_in_place(body) if head.compression is None else body, decoded)
     like = _template(*stored.key, arrow_message.COMPRESSIONS[head.compression])
-    return _Message([like.with_numbers(head.rows, nodes, moved, end), *regions], decoded)
+    return _Message(like.with_numbers(head.rows, nodes, moved, end), b"".join(regions), decoded)
 
 
 def without_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
-def _open(pieces: Sequence[Bytes], stored: Stored) -> ipc.RecordBatchStreamReader:
-    whole = pa.py_buffer(b"".join((stored.message, *pieces)))
-    return ipc.open_stream(whole, options=ipc.IpcReadOptions(use_threads=False))
+def _usable_in_place(body: memoryview) -> Bytes:
+    """The buffers of a body where they are, or at a better place if numbers would lie across words of memory."""
+    return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
+
+
+def _open(messages: Sequence[_Message], stored: Stored) -> ipc.RecordBatchStreamReader:
+    """Arrow's reader of a stream of these messages. Columns that are not compressed stay where they are."""
+    pieces = filter(len, chain([stored.message], *((message.head, message.body) for message in messages)))
+    file = pa.PythonFile(_Stream(pieces), mode="r")
+    return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=False))
+
+
+class _Stream:
+    """Pieces of memory as a file, read without copying. Arrow never reads across the end of a head or body, which are
+    pieces here."""
+
+    closed = False
+
+    def __init__(self, pieces: Iterator[Bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def read(self, size: int) -> memoryview:
+        if not len(self._rest):
+            self._rest = memoryview(next(self._pieces, b""))
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
+
+    def close(self) -> None:
+        """Arrow closes its files."""
 
 
 def _next(reader: ipc.RecordBatchStreamReader) -> pa.RecordBatch:

@@ -40,6 +40,11 @@ def to_bytes(schema: pa.Schema) -> bytes:
     return schemas.encode([_field(field.name, field.type) for field in schema])
 
 
+def is_simple(kind: pa.DataType) -> bool:
+    """Whether a log keeps this type as it is, with nothing inside it."""
+    return kind in _SIMPLE
+
+
 @lru_cache(maxsize=64)
 def from_bytes(data: bytes) -> pa.Schema:
     """The schema of these bytes, all nullable. Raises MetadataCorruptError for bytes that :func:`to_bytes` does not

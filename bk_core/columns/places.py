@@ -10,13 +10,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from bk_core.errors import CorruptEntryError
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     I64 = npt.NDArray[np.int64]
 
 ENTRY_LENGTH = "entry_length"
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
+TYPES: dict[str, pa.DataType] = {
+    "log": pa.string(),
+    "ledger_id": pa.int64(),
+    "entry_id": pa.int64(),
+    "offset": pa.int64(),
+    ENTRY_LENGTH: pa.int32(),
+    "ledger_ctime": pa.timestamp("us", tz="UTC"),
+    "ledger_closed": pa.bool_(),
+    "row_index": pa.int32(),
+}
+"""The columns and their types. No column of codec ``arrow`` may have such a name."""
+_TIMESTAMP = TYPES["ledger_ctime"]
 _SHORT, _LONG = 1 << 9, 1 << 15
 """A batch of _SHORT to _LONG rows uses a slice of a cached constant column of _LONG rows: at most 7 MB each, for a log
 with a long name."""
@@ -81,3 +94,15 @@ def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
 @lru_cache(maxsize=4)
 def _long(value: object, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), _LONG)
+
+
+def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt, remedy: str) -> CorruptEntryError:
+    """The error of an entry that was read and cannot be decoded."""
+    where = f"entry {entry_id} of ledger {at.ledger_id}"
+    if at.log is not None and at.offset_shift is not None:
+        where += f", offset {entry_id + at.offset_shift} of log {at.log}"
+    return CorruptEntryError(
+        f"an entry cannot be decoded by codec {codec}",
+        value=f"{where}: {why}",
+        remedy=remedy,
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.columns.arrow_entries import ENTRY_BYTES_WANTED, ArrowEntries
 from bk_core.columns.arrow_schema import to_bytes
-from bk_core.errors import InvalidArgumentError
+from bk_core.columns.writable import check_names
 from bk_core.logs.model import schemas as log_schemas
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.codecs import arrow_schema, metadata_columns, spark_types
@@ -36,18 +36,12 @@ def _default_schema(schemas: LogSchemas, metadata: Mapping[str, str]) -> Any:
 def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
     """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
     names = [name for name, _ in columns]
-    folded = [name.lower() for name in names]
-    if wrong := [name for name in names if name in metadata_columns.RESERVED]:
-        raise InvalidArgumentError(
-            f"columns of {target} have names of columns that a read adds",
-            value=", ".join(wrong),
-            remedy=f"rename them, or leave them out: df.drop({', '.join(repr(name) for name in wrong)}) or "
-            'option("ignoreMetadataColumns", "true")',
-        )
-    if not names or len(set(folded)) != len(names):
-        raise InvalidArgumentError(
-            "columns must be given, once each; case does not tell them apart", value=", ".join(names)
-        )
+    taken = [name for name in names if name in metadata_columns.RESERVED]
+    remedy = (
+        f"rename them, or leave them out: df.drop({', '.join(map(repr, taken))}) or "
+        'option("ignoreMetadataColumns", "true")'
+    )
+    check_names(names, target, remedy=remedy)
 
 
 def _writer(spark_schema: Any, newest: bytes | None, options: BkOptions) -> ArrowEntries:

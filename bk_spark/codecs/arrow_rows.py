@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from bk_core.columns import arrow_rows
 from bk_core.columns.arrow_schema import from_bytes
-from bk_core.columns.places import LedgerAt
+from bk_core.columns.places import LedgerAt, corrupt
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import SchemaChangedError, SchemaMismatchError
 from bk_spark.codecs.arrow_schema import check_columns, together
 from bk_spark.codecs.codec import LogSchemas, Written
-from bk_spark.codecs.read_columns import FAIL, NULL, ReadColumns, check_written, corrupt
+from bk_spark.codecs.read_columns import FAIL, GO_ON, NULL, ReadColumns, check_written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +105,7 @@ class ArrowRows:
         for number, (found, size) in enumerate(arrow_rows.decoded(batch, stored)):
             if isinstance(found, Exception):
                 if self.corrupt_entries == FAIL:
-                    raise corrupt(NAME, str(found), int(entry_ids[number]), at) from found
+                    raise corrupt(NAME, str(found), int(entry_ids[number]), at, GO_ON) from found
                 if self.corrupt_entries != NULL:
                     continue
                 nulls = [pa.nulls(1, field.type) for field in stored.shown]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bk_core.columns import places
 from bk_core.columns.places import ENTRY_LENGTH
 from bk_core.errors import InvalidArgumentError
 
@@ -16,7 +17,7 @@ MORE: dict[str, str] = {ENTRY_LENGTH: "int", "ledger_ctime": "timestamp", "ledge
 ROW_INDEX: dict[str, str] = {"row_index": "int"}
 """The column that it also adds if an entry holds several rows."""
 LOG_ONLY = ("log", "offset")
-RESERVED = frozenset({**PLACES, **MORE, **ROW_INDEX})
+RESERVED = frozenset(places.TYPES)
 """Names that a data column must not have, in codecs where it may have any other."""
 
 

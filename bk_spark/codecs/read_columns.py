@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.columns import places
-from bk_core.columns.places import LedgerAt
-from bk_core.errors import CorruptEntryError, InvalidArgumentError
+from bk_core.columns.places import LedgerAt, corrupt
+from bk_core.errors import InvalidArgumentError
 from bk_spark import compat
 from bk_spark.codecs import metadata_columns, spark_types
 from bk_spark.codecs.codec import Written
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FAIL, SKIP, NULL = "fail", "skip", "null"
 """The values of ``corruptEntries``."""
+GO_ON = "corruptEntries=skip or null goes on, codec=raw shows its bytes"
+"""What to do about an entry that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +113,6 @@ def ddl(columns: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {kind.upper()}" for name, kind in columns.items())
 
 
-def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt) -> CorruptEntryError:
-    """The error of an entry that was read and cannot be decoded."""
-    where = f"entry {entry_id} of ledger {at.ledger_id}"
-    if at.log is not None and at.offset_shift is not None:
-        where += f", offset {entry_id + at.offset_shift} of log {at.log}"
-    return CorruptEntryError(
-        f"an entry cannot be decoded by codec {codec}",
-        value=f"{where}: {why}",
-        remedy="corruptEntries=skip or null goes on, codec=raw shows its bytes",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """Columns of some entries, by name. ``bad`` marks those that the codec could not decode, whose columns are null,
@@ -166,7 +156,7 @@ class EntryRows:
             found = self.decode(batch, self.columns)
         if found.bad is not None and self.corrupt_entries == FAIL:
             first = int(np.flatnonzero(found.bad)[0])
-            raise corrupt(self.codec, found.why(first), int(entry_ids[first]), at)
+            raise corrupt(self.codec, found.why(first), int(entry_ids[first]), at, GO_ON)
         rows = places.Rows(entry_ids, None if batch is None else batch.lengths)
         made = self.columns.assemble(found.column, rows, at)
         yield made.filter(pa.array(~found.bad)) if found.bad is not None and self.corrupt_entries == SKIP else made
