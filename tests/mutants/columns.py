@@ -48,12 +48,4 @@ MUTANTS = (
         tests=(_TESTS + "test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked",),
         breaks="rows from before a new column cannot be read any more (K8)",
     ),
-    Mutant(
-        name="a RecordBatchReader waits for its own thread",
-        path="bk_core/logs/arrow_reading.py",
-        old="        if asyncio._get_running_loop() is self._loop:\n",
-        new="        if False:\n",
-        tests=(_TESTS + "test_an_asyncio_program_pulls_a_reader_on_another_thread_only",),
-        breaks="an asyncio program stands still for ever",
-    ),
 )
