@@ -24,6 +24,8 @@ from bk_core.model import DigestType, LedgerId, Versioned
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader, Schema, Table
 
+    from bk_core.columns.where import Condition
+
 
 class LogLeader(BlockHandle[named_log.LogLeader]):
     """The one writer of a log, until another takes over.
@@ -251,6 +253,7 @@ class NamedLog(Handle[named_log.NamedLog]):
         end: int | None = None,
         columns: Sequence[str] | None = None,
         *,
+        where: Sequence[Condition] | None = None,
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> Table:
@@ -259,15 +262,19 @@ class NamedLog(Handle[named_log.NamedLog]):
 
         ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
         ``row_index`` (which row of its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``, ``ledger_ctime``
-        and ``ledger_closed``. ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as
-        they were written. Rows of codec ``arrow`` have the columns of the log's newest schema; older rows are null
-        where they have none (K8). ``schema`` are the columns to read JSON objects as; None: their text.
+        and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as ``("delay", ">", 15)``; the
+        operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. Of a log of codec ``arrow`` only the
+        bytes of these columns are read, and entries that cannot have such a row are skipped.
+
+        ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as they were written. Rows
+        of codec ``arrow`` have the columns of the log's newest schema; older rows are null where they have none (K8).
+        ``schema`` are the columns to read JSON objects as; None: their text.
 
         Raises InvalidArgumentError for offsets that cannot be read, columns that are not there and codecs that do not
         fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
         and EntryUnreadableError.
         """
-        return self._thread.call(self._inner.to_arrow(start, end, columns, codec=codec, schema=schema))
+        return self._thread.call(self._inner.to_arrow(start, end, columns, where=where, codec=codec, schema=schema))
 
     def record_batch_reader(
         self,
@@ -275,6 +282,7 @@ class NamedLog(Handle[named_log.NamedLog]):
         end: int | None = None,
         columns: Sequence[str] | None = None,
         *,
+        where: Sequence[Condition] | None = None,
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> RecordBatchReader:
@@ -284,7 +292,9 @@ class NamedLog(Handle[named_log.NamedLog]):
         Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Errors are those
         of :meth:`to_arrow`, raised while rows are read; close the reader if you do not read to its end.
         """
-        return self._thread.call(self._inner.record_batch_reader(start, end, columns, codec=codec, schema=schema))
+        return self._thread.call(
+            self._inner.record_batch_reader(start, end, columns, where=where, codec=codec, schema=schema)
+        )
 
     def append_arrow(
         self,

@@ -73,7 +73,7 @@ Handles may be used from several threads.
                 "LedgerWriterBase",
                 internal=("append_future", "end", "hold", "release"),
             ),
-            Facade("bk_core.client.reader", "LedgerReader", "BlockHandle", internal=("end",)),
+            Facade("bk_core.client.reader", "LedgerReader", "BlockHandle", internal=("end", "read_parts")),
             Facade(
                 "bk_core.client.connect",
                 "BookKeeper",

@@ -99,7 +99,20 @@ class _Message(NamedTuple):
 def decoded(batch: EntryBatch, stored: Stored) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
     """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
     one fails."""
-    found = [_looked_at(entry, stored) for entry in batch.entry_views()]
+    return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored)
+
+
+def decoded_parts(
+    directories: Sequence[Directory], parts: EntryBatch, stored: Stored
+) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+    """As :func:`decoded`, of entries of which only the wanted columns were read."""
+    views = zip(directories, parts.entry_views(), strict=True)
+    return _read([_cut_out(directory, part, stored) for directory, part in views], stored)
+
+
+def _read(
+    found: Sequence[_Message | pa.RecordBatch | Exception], stored: Stored
+) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
     reader = _open([each for each in found if isinstance(each, _Message)], stored)
     for each in found:
         if not isinstance(each, _Message):
@@ -117,59 +130,79 @@ def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch |
     nothing is decoded: the directory has the number of rows."""
     try:
         directory = arrow_directory.parse(entry, len(entry))
-        if directory.rows > arrow_message.ROWS_MAX:
-            raise NotABatch(f"it has {directory.rows} rows, at most {arrow_message.ROWS_MAX}")
-        if len(directory.columns) != len(stored.shape.buffers) - 1:
-            raise NotABatch(f"it has {len(directory.columns)} columns, its schema has another number")
-        return _message(entry, directory, stored) if stored.places else without_columns(directory.rows)
+        _check_directory(directory, stored)
+        if not stored.places:
+            return without_columns(directory.rows)
+        head, regions = entry[directory.head], [entry[directory.column(k)] for k in stored.places]
+        directory.check_head(head)
+        for k, region in zip(stored.places, regions, strict=True):
+            directory.check_column(k, region)
+        is_whole = len(regions) == len(directory.columns)
+        body = entry[directory.offsets[0] :] if is_whole else b"".join(regions)
+        return _message(directory, head, body, stored)
     except IntegrityError as error:
         return NotABatch(error.what)
     except NotABatch as error:
         return error
 
 
-def _message(entry: memoryview, directory: Directory, stored: Stored) -> _Message:
-    """The head and the body of a message of the wanted columns. Raises IntegrityError or NotABatch."""
-    directory.check_head(entry[directory.head])
-    head, shape = arrow_message.head_of(entry[directory.head]), stored.shape
+def _cut_out(directory: Directory, part: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
+    """As :func:`_looked_at`, of a part: the message's head and the wanted columns, which were checked when they were
+    received."""
+    try:
+        _check_directory(directory, stored)
+        if not stored.places:
+            return without_columns(directory.rows)
+        head_bytes = directory.offsets[0] - directory.size
+        return _message(directory, part[:head_bytes], part[head_bytes:], stored)
+    except NotABatch as error:
+        return error
+
+
+def _check_directory(directory: Directory, stored: Stored) -> None:
+    if directory.rows > arrow_message.ROWS_MAX:
+        raise NotABatch(f"it has {directory.rows} rows, at most {arrow_message.ROWS_MAX}")
+    if len(directory.columns) != len(stored.shape.buffers) - 1:
+        raise NotABatch(f"it has {len(directory.columns)} columns, its schema has another number")
+
+
+def _message(directory: Directory, head_bytes: memoryview, body: Bytes, stored: Stored) -> _Message:
+    """A message of the wanted columns, which ``body`` has one after the other. ``head_bytes`` is that of the message as
+    it was written. Raises NotABatch."""
+    head, shape, base = arrow_message.head_of(head_bytes), stored.shape, directory.offsets[0]
     if (len(head.nodes), len(head.buffers)) != (shape.nodes[-1], shape.buffers[-1]):
         raise NotABatch("its Arrow message has other columns than its schema")
-    base = directory.offsets[0]
-    body = entry[base:]
-    if (len(head.data), head.rows, head.body_bytes) != (base - directory.size, directory.rows, len(body)):
+    told = len(head_bytes), directory.rows, directory.offsets[-1] - base
+    if (len(head.data), head.rows, head.body_bytes) != told:
         raise NotABatch("its directory and its Arrow message contradict each other")
-    regions, nodes = list[Bytes](), list[Pair]()
-    found, moved, end = list[Pair](), list[Pair](), 0
+    nodes, moved, end = list[Pair](), list[Pair](), 0
     for k in stored.places:
-        region = entry[directory.column(k)]
-        directory.check_column(k, region)
         start, stop = directory.offsets[k] - base, directory.offsets[k + 1] - base
         buffers = head.buffers[shape.buffers[k] : shape.buffers[k + 1]]
         if any(offset < start or size < 0 or offset + size > stop for offset, size in buffers):
             raise NotABatch("a buffer lies outside of its column")
         if head.nodes[shape.nodes[k]][1] != directory.columns[k].nulls:
             raise NotABatch("its directory and its Arrow message tell of other nulls")
-        found += buffers
         moved += [(offset - start + end, size) for offset, size in buffers]
         nodes += head.nodes[shape.nodes[k] : shape.nodes[k + 1]]
-        regions.append(region)
-        end += len(region)
-    decoded = sum(size for _, size in found)
+        end += stop - start
+    decoded = sum(size for _, size in moved)
     if head.compression is not None:
-        decoded = arrow_message.decoded_bytes(body, found)
+        decoded = arrow_message.decoded_bytes(memoryview(body), moved)
     if decoded > arrow_message.BODY_BYTES_MAX:
         raise NotABatch(f"its columns have {decoded} bytes, at most {arrow_message.BODY_BYTES_MAX}")
-    if len(regions) == len(directory.columns):
-        return _Message(head.data, _usable_in_place(body) if head.compression is None else body, decoded)
+    body = _usable_in_place(body) if head.compression is None else body
+    if len(stored.places) == len(directory.columns):
+        return _Message(head.data, body, decoded)
     like = _template(*stored.key, arrow_message.COMPRESSIONS[head.compression])
-    return _Message(like.with_numbers(head.rows, nodes, moved, end), b"".join(regions), decoded)
+    return _Message(like.with_numbers(head.rows, nodes, moved, end), body, decoded)
 
 
 def without_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
-def _usable_in_place(body: memoryview) -> Bytes:
+def _usable_in_place(body: Bytes) -> Bytes:
     """The buffers of a body where they are, or at a better place if numbers would lie across words of memory."""
     return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
 

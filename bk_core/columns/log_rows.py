@@ -8,9 +8,10 @@ where an entry is a row, its offset comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ import pyarrow.compute as pc
 
 from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, json_rows, json_text, places
 from bk_core.columns.places import LedgerAt, Rows, corrupt
+from bk_core.columns.where import Condition, Where
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import InvalidArgumentError
 
 RAW, ENVELOPE, JSON, ARROW = "raw", "envelope", "json", "arrow"
@@ -35,11 +38,14 @@ Part = tuple[pa.RecordBatch, Rows]
 @dataclass(frozen=True, slots=True)
 class LogRows:
     """Makes the rows of a read. ``reads_as`` is the codec, or TEXT for JSON as it stands. ``schema`` has the columns
-    that were asked for, in that order; ``data`` are those of them that the codec makes."""
+    that were asked for, in that order. ``data`` are those that the codec makes for them and for ``where``, of all that
+    it has, ``known``."""
 
     reads_as: str
     schema: pa.Schema
     data: pa.Schema
+    known: pa.Schema
+    where: Where
 
     @classmethod
     def of(
@@ -49,6 +55,7 @@ class LogRows:
         *,
         newest: bytes | None = None,
         members: pa.Schema | None = None,
+        where: Sequence[Condition] | None = None,
     ) -> LogRows:
         """``columns`` None: all that the codec has. ``newest`` is the log's newest schema, for codec ``arrow``;
         ``members`` are the columns that entries of codec ``json`` are read as. Raises InvalidArgumentError for columns
@@ -57,18 +64,37 @@ class LogRows:
         names = list(known.names) if codec == ARROW else ["offset", *known.names]
         if columns is not None:
             names = _checked(columns, known)
-        kinds = {name: known.field(name).type if name in known.names else places.TYPES[name] for name in names}
+        kinds = {**places.TYPES, **{field.name: field.type for field in known}}
+        condition = Where.of(where, kinds)
+        needed = dict.fromkeys([*names, *condition.columns])
         return cls(
             TEXT if codec == JSON and members is None else codec,
-            pa.schema([pa.field(name, kind) for name, kind in kinds.items()]),
-            pa.schema([known.field(name) for name in names if name in known.names]),
+            pa.schema([pa.field(name, kinds[name]) for name in names]),
+            pa.schema([known.field(name) for name in needed if name in known.names]),
+            known,
+            condition,
         )
 
-    def rows(self, batch: EntryBatch, at: LedgerAt) -> Iterator[pa.RecordBatch]:
-        """The rows of some entries of one ledger, in order. Raises CorruptEntryError for an entry that is none of this
-        codec."""
-        for data, rows in _READERS[self.reads_as](batch, at, self.data):
-            yield self._with_places(data, rows, at)
+    def rows(self, batch: EntryBatch | ColumnBatch, at: LedgerAt) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of some entries of one ledger, in order. Raises CorruptEntryError for an entry that is none
+        of this codec."""
+        if isinstance(batch, ColumnBatch):
+            read = _columns(batch, at, self.data)
+        else:
+            read = _READERS[self.reads_as](batch, at, self.data)
+        for data, rows in read:
+            found = self.where.filtered(self._with_places(data, rows, at))
+            if found.num_rows or not self.where.conditions:
+                yield found.select(self.schema.names)
+
+    def wanted(self, schema: bytes) -> ColumnsWanted | None:
+        """What to read of entries of codec ``arrow`` with this schema; None: all of them."""
+        stored = arrow_schema.from_bytes(schema)
+        wanted = arrow_rows.stored_columns(schema, tuple(self.data.names)).places
+        if len(wanted) == len(stored) and not self.where.conditions:
+            return None
+        may_have = partial(self.where.may_have, stored=stored, data=self.known.names)
+        return ColumnsWanted(len(stored), tuple(wanted), may_have)
 
     def reader(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
         """Batches of this read as Arrow's stream, which has the PyCapsule interface."""
@@ -79,15 +105,15 @@ class LogRows:
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def _with_places(self, data: pa.RecordBatch, rows: Rows, at: LedgerAt) -> pa.RecordBatch:
-        columns = []
-        for field in self.schema:
-            if field.name in data.schema.names:
-                columns.append(data.column(field.name))
-            elif field.name in self.data.names:  # an older schema of the log lacks it
-                columns.append(pa.nulls(data.num_rows, field.type))
+        found: dict[str, pa.Array] = {}
+        for name in dict.fromkeys([*self.schema.names, *self.where.columns]):
+            if name in data.schema.names:
+                found[name] = data.column(name)
+            elif name in self.data.names:  # an older schema of the log lacks it
+                found[name] = pa.nulls(data.num_rows, self.data.field(name).type)
             else:
-                columns.append(places.column(field.name, rows, at))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                found[name] = places.column(name, rows, at)
+        return pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
 
 
 def check_written(log: str, codec: str | None, written: Sequence[str]) -> str:
@@ -188,17 +214,30 @@ def _text(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
 
 
 def _arrow(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+    stored = _stored(at, data)
+    yield from arrow_rows.joined(_intact(arrow_rows.decoded(batch, stored), batch, at), stored.shown)
+
+
+def _columns(batch: ColumnBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+    stored, parts = _stored(at, data), batch.parts
+    found = _intact(arrow_rows.decoded_parts(batch.directories, parts, stored), parts, at, batch.entry_lengths())
+    yield from arrow_rows.joined(found, stored.shown)
+
+
+def _stored(at: LedgerAt, data: pa.Schema) -> arrow_rows.Stored:
     assert at.schema is not None, "an extent of codec arrow names its schema"
-    stored = arrow_rows.stored_columns(at.schema, tuple(data.names))
-    yield from arrow_rows.joined(_intact(batch, at, stored), stored.shown)
+    return arrow_rows.stored_columns(at.schema, tuple(data.names))
 
 
-def _intact(batch: EntryBatch, at: LedgerAt, stored: arrow_rows.Stored) -> Iterator[arrow_rows.Decoded]:
+def _intact(
+    entries: Iterable[tuple[pa.RecordBatch | Exception, int]], batch: EntryBatch, at: LedgerAt, lengths: Any = None
+) -> Iterator[arrow_rows.Decoded]:
     entry_ids = batch.entry_ids()
-    for number, (found, size) in enumerate(arrow_rows.decoded(batch, stored)):
+    lengths = batch.lengths if lengths is None else lengths
+    for number, (found, size) in enumerate(entries):
         if isinstance(found, Exception):
             raise corrupt(ARROW, str(found), int(entry_ids[number]), at, _AS_BYTES) from found
-        yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(batch.lengths[number]))
+        yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(lengths[number]))
 
 
 _READERS: Mapping[str, Callable[[EntryBatch, LedgerAt, pa.Schema], Iterator[Part]]] = {

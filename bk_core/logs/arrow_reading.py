@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bk_core.client.ahead import Numbered, read_ahead
+from bk_core.client.ahead import read_ahead
+from bk_core.client.columns import WINDOW_BYTES
 from bk_core.client.connect import BookKeeper
 from bk_core.client.fork import ForkGuard
 from bk_core.columns.log_rows import ARROW, LogRows, check_written
 from bk_core.columns.places import LedgerAt
+from bk_core.columns.where import Condition
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import ClientClosedError, ForkedHandleError, InvalidArgumentError, MetadataCorruptError, Outcome
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.reading import ExtentPart, LogReading, parts_of
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+Numbered = tuple[int, EntryBatch | ColumnBatch]
 LOOK_S = 1.0
 """So often who waits looks whether the client is still there."""
 
@@ -37,6 +42,7 @@ class Wanted:
     """What a read of columns asks for; see :meth:`bk_core.logs.named_log.NamedLog.to_arrow`."""
 
     columns: Sequence[str] | None = None
+    where: Sequence[Condition] | None = None
     codec: str | None = None
     schema: pa.Schema | None = None
 
@@ -46,8 +52,7 @@ class LogScan:
     """A planned read: the parts of a log, where the rows of each come from, and what makes them."""
 
     reading: LogReading
-    parts: list[ExtentPart]
-    places: list[LedgerAt]
+    windows: list[_Window]
     rows: LogRows
 
     @classmethod
@@ -62,18 +67,23 @@ class LogScan:
         written = [part.extent.codec for part in parts] or ([ARROW] if schemas else [])
         codec = check_written(store.name, wanted.codec, written)
         newest = schemas[max(schemas)] if schemas else None
-        rows = LogRows.of(codec, wanted.columns, newest=newest, members=wanted.schema)
-        return cls(reading, parts, [_place(store.name, part, schemas, codec) for part in parts], rows)
+        rows = LogRows.of(codec, wanted.columns, newest=newest, members=wanted.schema, where=wanted.where)
+        windows = list[_Window]()
+        for part in parts:
+            at = _place(store.name, part, schemas, codec)
+            windows += _windows_of(part, at, None if at.schema is None else rows.wanted(at.schema))
+        return cls(reading, windows, rows)
 
     async def ready(self) -> AsyncGenerator[list[Numbered], None]:
-        """Entries in order, as lists of what is ready, each batch with the number of its part."""
-        async for found in read_ahead(self.parts, self.reading.read_part):
-            yield found
+        """Entries in order, as lists of what is ready, each batch with the number of its window."""
+        async with aclosing(read_ahead(self.windows, lambda each: each.read(self.reading))) as lists:
+            async for found in lists:
+                yield found
 
     def batches(self, found: Sequence[Numbered]) -> Iterator[pa.RecordBatch]:
         """The rows of these entries. Raises CorruptEntryError."""
         for number, batch in found:
-            yield from self.rows.rows(batch, self.places[number])
+            yield from self.rows.rows(batch, self.windows[number].at)
 
     async def table(self) -> pa.Table:
         """All rows. Columns of one batch are made on a thread while the next one is received."""
@@ -107,6 +117,33 @@ class LogScan:
         finally:
             with suppress(ClientClosedError, ForkedHandleError):
                 pull.wait(source.aclose())
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Entries that are read together: a part of a log, where its rows come from, and which columns are wanted.
+    ``bytes`` estimates what is received of them."""
+
+    part: ExtentPart
+    at: LedgerAt
+    wanted: ColumnsWanted | None
+    bytes: int
+
+    def read(self, reading: LogReading) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
+        return reading.read_columns(self.part, self.wanted)
+
+
+def _windows_of(part: ExtentPart, at: LedgerAt, wanted: ColumnsWanted | None) -> Iterator[_Window]:
+    """One window, or several of WINDOW_BYTES of whole entries if only some columns are wanted: so the directories of
+    the next window come while the columns of this one do."""
+    if wanted is None or not part.entry_bytes:
+        yield _Window(part, at, wanted, part.bytes)
+        return
+    step = max(1, WINDOW_BYTES // part.entry_bytes)
+    for first in range(part.first, part.stop, step):
+        window = replace(part, first=first, stop=min(first + step, part.stop))
+        share = (len(wanted.places) + 1) / (wanted.count + 1)
+        yield _Window(window, at, wanted, int(window.bytes * share))
 
 
 class _Pull:

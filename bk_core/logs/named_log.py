@@ -40,6 +40,7 @@ from bk_core.model import DigestType, Versioned
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader, Schema, Table
 
+    from bk_core.columns.where import Condition
     from bk_core.logs.arrow_reading import LogScan
 
 __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
@@ -328,6 +329,7 @@ class NamedLog:
         end: int | None = None,
         columns: Sequence[str] | None = None,
         *,
+        where: Sequence[Condition] | None = None,
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> Table:
@@ -336,15 +338,19 @@ class NamedLog:
 
         ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
         ``row_index`` (which row of its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``, ``ledger_ctime``
-        and ``ledger_closed``. ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as
-        they were written. Rows of codec ``arrow`` have the columns of the log's newest schema; older rows are null
-        where they have none (K8). ``schema`` are the columns to read JSON objects as; None: their text.
+        and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as ``("delay", ">", 15)``; the
+        operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. Of a log of codec ``arrow`` only the
+        bytes of these columns are read, and entries that cannot have such a row are skipped.
+
+        ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as they were written. Rows
+        of codec ``arrow`` have the columns of the log's newest schema; older rows are null where they have none (K8).
+        ``schema`` are the columns to read JSON objects as; None: their text.
 
         Raises InvalidArgumentError for offsets that cannot be read, columns that are not there and codecs that do not
         fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
         and EntryUnreadableError.
         """
-        return await (await self._scan(start, end, columns, codec, schema)).table()
+        return await (await self._scan(start, end, columns, where, codec, schema)).table()
 
     async def record_batch_reader(
         self,
@@ -352,6 +358,7 @@ class NamedLog:
         end: int | None = None,
         columns: Sequence[str] | None = None,
         *,
+        where: Sequence[Condition] | None = None,
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> RecordBatchReader:
@@ -361,13 +368,14 @@ class NamedLog:
         Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Errors are those
         of :meth:`to_arrow`, raised while rows are read; close the reader if you do not read to its end.
         """
-        return (await self._scan(start, end, columns, codec, schema)).reader(self._bookkeeper)
+        return (await self._scan(start, end, columns, where, codec, schema)).reader(self._bookkeeper)
 
     async def _scan(
         self,
         start: int | None,
         end: int | None,
         columns: Sequence[str] | None,
+        where: Sequence[Condition] | None,
         codec: str | None,
         schema: Schema | None,
     ) -> LogScan:
@@ -376,7 +384,7 @@ class NamedLog:
         head = (await self.head()).value
         first = head.start_offset if start is None else start
         stop = await self._checked_end(head, first, end)
-        wanted = Wanted(columns=columns, codec=codec, schema=schema)
+        wanted = Wanted(columns=columns, where=where, codec=codec, schema=schema)
         return await LogScan.plan(self._store, self._reading, head, first, stop, wanted)
 
     async def append_arrow(

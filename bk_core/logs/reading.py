@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import cast
 
 from bk_core.client.ahead import BYTES_MAX
+from bk_core.client.columns import columns_or_entries, pays
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import MetadataUnavailableError, NoSuchEntryError
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.logs.model.position import LogPosition, check_position
@@ -44,6 +46,11 @@ class ExtentPart:
     def shift(self) -> int:
         """An entry's log offset less its id."""
         return self.extent.base_offset - self.extent.first_entry_id
+
+    @property
+    def entry_bytes(self) -> int:
+        """The average bytes of an entry; an open extent does not know them."""
+        return 0 if self.extent.is_open else self.extent.size_bytes // self.extent.entry_count
 
     @property
     def bytes(self) -> int:
@@ -94,6 +101,21 @@ class LogReading:
         async with await opening as reader, _closing(reader.read(first, stop - 1)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def read_columns(
+        self, part: ExtentPart, wanted: ColumnsWanted | None
+    ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
+        """As :meth:`read_part`, of codec ``arrow``: only the wanted columns, and only of entries that may have wanted
+        rows. Whole entries if ``wanted`` is None, if it would not pay, and wherever parts cannot be had."""
+        first, last = part.first - part.shift, part.stop - part.shift - 1
+        opening = self._bookkeeper.open_ledger(part.extent.ledger_id, recover=False, password=self._password)
+        async with await opening as reader:
+            found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.read(first, last)
+            if wanted is not None and pays(wanted, part.entry_bytes, reader.metadata.digest_type):
+                found = columns_or_entries(reader.read_parts, reader.read, wanted, first, last)
+            async with aclosing(found) as batches:
+                async for batch in batches:
+                    yield batch
 
     async def tail(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
         """Every entry from ``offset`` on, as soon as it is readable, without end.

@@ -22,6 +22,7 @@ from typing import TypeAlias
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
+from bk_core.entries.parts import Parts
 from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
 from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
@@ -39,7 +40,7 @@ PASSES = 3
 class RangeRead:
     """Reads the entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring of ensemble indices, so that
     readers spread over the bookies. Bookies in ``avoid`` are asked last; ``suspects`` are those that failed or were
-    late."""
+    late. ``parts``: instead of whole entries."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class RangeRead:
         retry_delay_ms: float = 100,
         speculative_ms: float = 2_000,
         avoid: Collection[BookieId] = (),
+        parts: Parts | None = None,
     ) -> None:
         assert 0 <= first <= last + 1, (first, last)
         self.metadata, self.digester, self.last = metadata, digester, last
@@ -61,6 +63,7 @@ class RangeRead:
         self.next = first  # next id to deliver
         self.done = False
         self.suspects: dict[BookieId, None] = {}  # in the order of failure
+        self._parts = parts
         self._avoid = dict.fromkeys(avoid)  # `avoid` and the suspects
         self._always = digester.digest_type is DigestType.MAC
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
@@ -156,7 +159,8 @@ class RangeRead:
     def _ask(self, window: Window, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
         self._request += 1
         window.asked(self._request, index, first, last)
-        return ev.SendRead(self._request, self._bookie(index), first, last, self.bytes_max)
+        cut = None if self._parts is None else self._parts.cut(first, last)
+        return ev.SendRead(self._request, self._bookie(index), first, last, self.bytes_max, cut=cut)
 
     def _bookie(self, index: int) -> BookieId:
         return self.metadata.fragments[self._fragment].ensemble[index]
@@ -202,7 +206,9 @@ class RangeRead:
     def _frames(self, window: Window, event: ev.FramesRead) -> list[ReadEffect]:
         answer = window.answers[event.request]
         try:
-            batches = window.verified(event.request, event.frames, self.digester, always=self._always)
+            batches = window.verified(
+                event.request, event.frames, self.digester, always=self._always, parts=self._parts
+            )
             if answer.size > self.bytes_max + FRAME_BYTES_MAX:
                 raise IntegrityError("a bookie answered with more than was asked for", value=f"{answer.size} bytes")
         except IntegrityError as error:

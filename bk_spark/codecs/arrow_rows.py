@@ -14,6 +14,7 @@ from bk_core.columns import arrow_rows
 from bk_core.columns.arrow_schema import from_bytes
 from bk_core.columns.places import LedgerAt, corrupt
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import SchemaChangedError, SchemaMismatchError
 from bk_spark.codecs.arrow_schema import check_columns, together
 from bk_spark.codecs.codec import LogSchemas, Written
@@ -81,13 +82,24 @@ class ArrowRows:
                 remedy="start the query again with its checkpoint: it goes on with the new columns",
             )
 
+    def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
+        assert at.schema is not None, "the plan carries the schema of each extent"
+        stored = arrow_rows.stored_columns(at.schema, self.columns.data)
+        count = len(stored.shape.buffers) - 1
+        return None if len(stored.places) == count else ColumnsWanted(count, tuple(stored.places))
+
     def rows(
-        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
+        self, batch: EntryBatch | ColumnBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
         assert batch is not None, "the number of rows stands in the entries"
         assert at.schema is not None, "the plan carries the schema of each extent"
         stored = arrow_rows.stored_columns(at.schema, self.columns.data)
-        for found in arrow_rows.joined(self._kept(batch, entry_ids, at, stored), stored.shown):
+        if isinstance(batch, ColumnBatch):
+            entries, lengths = arrow_rows.decoded_parts(batch.directories, batch.parts, stored), batch.entry_lengths()
+        else:
+            entries, lengths = arrow_rows.decoded(batch, stored), batch.lengths
+        kept = self._kept(entries, lengths, entry_ids, at, stored)
+        for found in arrow_rows.joined(kept, stored.shown):
             yield self._assembled(found, at)
 
     def _assembled(self, found: arrow_rows.Joined, at: LedgerAt) -> pa.RecordBatch:
@@ -99,10 +111,15 @@ class ArrowRows:
         return columns.assemble(column, found.rows, at)
 
     def _kept(
-        self, batch: EntryBatch, entry_ids: npt.NDArray[np.int64], at: LedgerAt, stored: arrow_rows.Stored
+        self,
+        entries: Iterator[tuple[pa.RecordBatch | Exception, int]],
+        lengths: npt.NDArray[np.uint32],
+        entry_ids: npt.NDArray[np.int64],
+        at: LedgerAt,
+        stored: arrow_rows.Stored,
     ) -> Iterator[arrow_rows.Decoded]:
         """The entries that were decoded, and what stands for the others."""
-        for number, (found, size) in enumerate(arrow_rows.decoded(batch, stored)):
+        for number, (found, size) in enumerate(entries):
             if isinstance(found, Exception):
                 if self.corrupt_entries == FAIL:
                     raise corrupt(NAME, str(found), int(entry_ids[number]), at, GO_ON) from found
@@ -111,4 +128,4 @@ class ArrowRows:
                 nulls = [pa.nulls(1, field.type) for field in stored.shown]
                 without = arrow_rows.without_columns(1)
                 found = pa.RecordBatch.from_arrays(nulls, schema=stored.shown) if nulls else without
-            yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(batch.lengths[number]))
+            yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(lengths[number]))

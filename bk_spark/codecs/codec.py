@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bk_core.entries.batch import EntryBatch
+    from bk_core.entries.parts import ColumnBatch, ColumnsWanted
     from bk_spark.codecs.read_columns import ReadColumns
     from bk_spark.options.options import BkOptions
 
@@ -57,8 +58,12 @@ class RowCodec(Protocol):
         """
         ...
 
+    def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
+        """The parts of entries that are enough (codec ``arrow``); None: whole entries."""
+        ...
+
     def rows(
-        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
+        self, batch: EntryBatch | ColumnBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
         """The rows of some entries of one ledger, in order. An entry may have any number of rows. Raises
         CorruptEntryError for an entry that cannot be decoded (``corruptEntries=fail``)."""

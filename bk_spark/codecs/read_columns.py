@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from bk_core.columns import places
 from bk_core.columns.places import LedgerAt, corrupt
+from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import InvalidArgumentError
 from bk_spark import compat
 from bk_spark.codecs import metadata_columns, spark_types
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bk_core.entries.batch import EntryBatch
+    from bk_core.entries.parts import ColumnsWanted
 
     I64 = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
@@ -149,8 +151,12 @@ class EntryRows:
         if self.accepted is not None:
             check_written(self.codec, log, written, (self.codec, *self.accepted))
 
-    def rows(self, batch: EntryBatch | None, entry_ids: I64, at: LedgerAt) -> Iterator[pa.RecordBatch]:
+    def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
+        return None
+
+    def rows(self, batch: EntryBatch | ColumnBatch | None, entry_ids: I64, at: LedgerAt) -> Iterator[pa.RecordBatch]:
         """One batch; entries of which only the length is wanted are not decoded."""
+        assert not isinstance(batch, ColumnBatch), "each entry is one row"
         found = Decoded(_nothing)
         if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
             found = self.decode(batch, self.columns)

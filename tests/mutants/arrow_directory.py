@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         name="a reader checks no head",
         path=_READ,
-        old="    directory.check_head(entry[directory.head])\n",
+        old="        directory.check_head(head)\n",
         new="",
         tests=(_FLIP,),
         breaks="buffers are taken from wrong places of a column",
@@ -169,12 +169,9 @@ MUTANTS = (
     Mutant(
         name="partial frames are taken",
         path="bk_core/entries/frame.py",
-        old="    if flags & ~KNOWN_FLAGS:\n",
-        new="    if flags & ~(KNOWN_FLAGS | FrameFlag.PARTIAL):\n",
-        tests=(
-            "tests/protocol/test_reader.py::test_a_partial_frame_is_no_answer_to_who_asked_for_entries",
-            "tests/protocol/test_recovery.py::test_a_partial_frame_is_no_answer_to_a_recovery_read",
-        ),
+        old="    if flags & ~flags_known:\n",
+        new="    if flags & ~(flags_known | PARTIAL):\n",
+        tests=("tests/entries/test_parts.py::test_nobody_else_takes_a_frame_of_parts",),
         breaks="recovery writes back what a bookie left out as if it were the entry",
     ),
 )

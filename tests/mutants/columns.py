@@ -19,8 +19,8 @@ MUTANTS = (
     Mutant(
         name="entries are joined before they are decoded",
         path="bk_core/columns/arrow_rows.py",
-        old="return _Message(head.data, _usable_in_place(body) if head.compression is None else body, decoded)",
-        new="return _Message(head.data, bytes(body), decoded)",
+        old="body = _usable_in_place(body) if head.compression is None else body",
+        new="body = bytes(body)",
         tests=(_ROWS + "test_columns_that_are_not_compressed_stay_in_the_receive_buffer",),
         breaks="each byte is copied once more on its way to a table",
     ),
