@@ -33,6 +33,7 @@ from bookie_server.machine.turns import FairQueue, Turns
 _ID_MAX = (1 << 63) - 2
 _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
+_CUT_COST = 64  # so many bytes that are read and not sent cost as much as one that is sent
 
 
 class Read(Request):
@@ -127,10 +128,12 @@ class Reads:
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         assert isinstance(request, Read)
         part = [frame for frame in frames if frame is not None]
+        cost = sum(map(len, part))
         if request.cut is not None:  # the storage has read and checked whole frames (S5)
             part = [piece for frame in part for piece in cut_frames(frame, request.cut)]
+            cost //= _CUT_COST
         size = sum(map(len, part))
-        request.budget -= size
+        request.budget -= max(size, cost)
         request.unsent += 1
         request.turn = False  # the turn belongs to the part from here on
         self._turns.fill(request.request_id, size)

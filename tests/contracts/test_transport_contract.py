@@ -267,6 +267,17 @@ async def test_parts_of_entries_come_from_bookies_that_can_cut(lane: Lane) -> No
             assert lane.apaches or size < 30_000
 
 
+@pytest.mark.rule("P4")
+@on_each_lane
+async def test_what_is_read_and_not_sent_counts_towards_the_limit_too(lane: Lane) -> None:
+    await lane.write(7, 0, [os.urandom(60_000)] * 10)
+    await lane.write(7, 10, [os.urandom(60_000)] * 10)
+    asked = {"bytes_max": 2_000, "cut": Cut(head=8), "deadline_s": DEADLINE_S}
+    answers = [answer async for answer in lane.transport.read(lane.bookie_id, 7, 0, 19, **asked)]
+    assert isinstance(answers[-1], ReadTrailer)
+    assert answers[-1].answered_through < 19
+
+
 @on_each_lane
 async def test_parts_that_cannot_be_are_refused(lane: Lane) -> None:
     await lane.write(7, 0, [b"x" * 1000])

@@ -59,6 +59,14 @@ MUTANTS = (
         breaks="recovery could write back what a bookie left out as if it were the entry",
     ),
     Mutant(
+        name="what is read and not sent costs nothing",
+        path="bookie_server/machine/reads.py",
+        old="        request.budget -= max(size, cost)\n",
+        new="        request.budget -= size\n",
+        tests=(_LANES + "test_what_is_read_and_not_sent_counts_towards_the_limit_too",),
+        breaks="one request reads a whole ledger from the disk",
+    ),
+    Mutant(
         name="every bookie is asked for parts",
         path="bk_core/transport/lane_streams.py",
         old="        if not self.takes_cuts:\n",
