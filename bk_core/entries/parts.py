@@ -64,18 +64,24 @@ def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
         return frame
     columns = columns_of(header, frame)
     body = frame[FRAME_HEADER_BYTES + header.columns_bytes :]
-    pieces, kept, at = list[memoryview](), list[int](), 0
-    for entry_id, length in zip(entry_ids_of(header, frame).tolist(), columns.lengths.tolist(), strict=True):
-        spans = cut.spans(entry_id, length)
-        pieces += [body[at + start : at + stop] for start, stop in spans]
-        kept.append(sum(stop - start for start, stop in spans))
-        at += length
+    pieces, kept = _pieces(entry_ids_of(header, frame), columns.lengths, body, cut)
     if sum(kept) + 8 * len(kept) >= header.payload_bytes:
         return frame
     own = frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.columns_bytes]
     more = column_bytes(np.array(kept, dtype=np.int64), "<i8")
     head = (header.kind, header.flags | PARTIAL, *header[2:8])
     return assemble(head, [own, more], b"".join(pieces), 0)
+
+
+def _pieces(ids: I64, lengths: U32, payload: memoryview, cut: Cut) -> tuple[list[memoryview], list[int]]:
+    """What is wanted of these entries, and how much of each."""
+    pieces, kept, at = list[memoryview](), list[int](), 0
+    for entry_id, length in zip(ids.tolist(), lengths.tolist(), strict=True):
+        spans = cut.spans(entry_id, length)
+        pieces += [payload[at + start : at + stop] for start, stop in spans]
+        kept.append(sum(stop - start for start, stop in spans))
+        at += length
+    return pieces, kept
 
 
 # --- the reader ---
@@ -243,12 +249,7 @@ def _parts(frames: memoryview, digester: Digester, cut: Cut) -> list[_Part]:
 def _whole(frame: memoryview, digester: Digester, cut: Cut) -> _Part:
     """A frame that was not cut; digests are verified here, because the reader has nothing else to go by."""
     batch = decode_frame(frame, digester=digester, verify_digests=True)
-    pieces, kept, at = list[memoryview](), list[int](), 0
-    for entry_id, length in zip(batch.entry_ids().tolist(), batch.lengths.tolist(), strict=True):
-        spans = cut.spans(entry_id, length)
-        pieces += [batch.payload[at + start : at + stop] for start, stop in spans]
-        kept.append(sum(stop - start for start, stop in spans))
-        at += length
+    pieces, kept = _pieces(batch.entry_ids(), batch.lengths, batch.payload, cut)
     return _Part(_with_parts(batch, kept, memoryview(b"".join(pieces))), batch, True)
 
 
