@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Numbered = tuple[int, EntryBatch | ColumnBatch]
+WHOLE_BYTES = 8 << 20
+"""So many bytes of entries are read together, and AHEAD_BYTES before they are wanted: from several bookies at once."""
+AHEAD_BYTES = 24 << 20
 LOOK_S = 1.0
 """So often who waits looks whether the client is still there."""
 
@@ -76,7 +79,9 @@ class LogScan:
 
     async def ready(self) -> AsyncGenerator[list[Numbered], None]:
         """Entries in order, as lists of what is ready, each batch with the number of its window."""
-        async with aclosing(read_ahead(self.windows, lambda each: each.read(self.reading))) as lists:
+        async with aclosing(
+            read_ahead(self.windows, lambda each: each.read(self.reading), bytes_max=AHEAD_BYTES)
+        ) as lists:
             async for found in lists:
                 yield found
 
@@ -134,15 +139,15 @@ class _Window:
 
 
 def _windows_of(part: ExtentPart, at: LedgerAt, wanted: ColumnsWanted | None) -> Iterator[_Window]:
-    """One window, or several of WINDOW_BYTES of whole entries if only some columns are wanted: so the directories of
-    the next window come while the columns of this one do."""
-    if wanted is None or not part.entry_bytes:
+    """Windows of about WHOLE_BYTES: some are received, from several bookies, while others are decoded. If only some
+    columns are wanted they are of WINDOW_BYTES of whole entries."""
+    if not part.entry_bytes:  # an open extent
         yield _Window(part, at, wanted, part.bytes)
         return
-    step = max(1, WINDOW_BYTES // part.entry_bytes)
+    step = max(1, (WHOLE_BYTES if wanted is None else WINDOW_BYTES) // part.entry_bytes)
+    share = 1.0 if wanted is None else (len(wanted.places) + 1) / (wanted.count + 1)
     for first in range(part.first, part.stop, step):
         window = replace(part, first=first, stop=min(first + step, part.stop))
-        share = (len(wanted.places) + 1) / (wanted.count + 1)
         yield _Window(window, at, wanted, int(window.bytes * share))
 
 
