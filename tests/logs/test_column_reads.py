@@ -178,12 +178,12 @@ def test_rows_of_every_codec_can_be_chosen() -> None:
 def test_a_bookie_that_cuts_wrong_bytes_is_passed_over() -> None:
     async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
         await log.append_arrow(TABLE)
-        read, lies = wire._read, [0]
-        honest = (await log.extents())[0].fragments[0].ensemble[0]
+        read, liars, lies = wire._read, list[str](), [0]
 
         async def lying(bookie: str, *args: Any, **more: Any) -> AsyncIterator[Any]:
             async for answer in read(bookie, *args, **more):
-                if isinstance(answer, ReadPart) and bookie != honest:
+                liars[:] = liars or [bookie]  # who is asked first
+                if isinstance(answer, ReadPart) and bookie in liars:
                     lies[0] += 1
                     changed = bytearray(answer.frames)
                     changed[-20] ^= 4
