@@ -13,6 +13,7 @@ from bk_core import client
 from bk_core.client.ahead import WantedRange
 from bk_core.client.loop_thread import BlockHandle, Connection
 from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import WindowFullError
 from bk_core.model import EntryId
 
@@ -79,7 +80,7 @@ class DetachedReaderBase(Connection[client.DetachedReader]):
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
-    ) -> Generator[tuple[int, EntryBatch], None, None]:
+    ) -> Generator[tuple[int, EntryBatch | ColumnBatch], None, None]:
         """The batches of all ranges, in order, each with the number of its range; several small ranges are read at
         once. Raises as :meth:`read`, after the batches before the error."""
         with closing(self._thread.iterate(self._inner.read_all(wanted, prefer=prefer))) as lists:

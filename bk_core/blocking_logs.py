@@ -7,6 +7,7 @@ Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING
 
 from bk_core.client.loop_thread import BlockHandle, Handle
 from bk_core.entries.batch import Bytes, EntryBatch
@@ -19,6 +20,11 @@ from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent,
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS
 from bk_core.logs.reading import OffsetBatch
 from bk_core.model import DigestType, LedgerId, Versioned
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatchReader, Schema, Table
+
+    from bk_core.columns.where import Condition
 
 
 class LogLeader(BlockHandle[named_log.LogLeader]):
@@ -240,6 +246,96 @@ class NamedLog(Handle[named_log.NamedLog]):
         """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
         Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         return self._thread.iterate(self._inner.tail(from_offset))
+
+    def to_arrow(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Sequence[Condition] | None = None,
+        codec: str | None = None,
+        schema: Schema | None = None,
+    ) -> Table:
+        """The rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means the
+        log's start, and what is readable now.
+
+        ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
+        ``row_index`` (which row of its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``, ``ledger_ctime``
+        and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as ``("delay", ">", 15)``; the
+        operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. Of a log of codec ``arrow`` only the
+        bytes of these columns are read, and entries that cannot have such a row are skipped.
+
+        ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as they were written. Rows
+        of codec ``arrow`` have the columns of the log's newest schema; older rows are null where they have none (K8).
+        ``schema`` are the columns to read JSON objects as; None: their text.
+
+        Raises InvalidArgumentError for offsets that cannot be read, columns that are not there and codecs that do not
+        fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
+        and EntryUnreadableError.
+        """
+        return self._thread.call(self._inner.to_arrow(start, end, columns, where=where, codec=codec, schema=schema))
+
+    def record_batch_reader(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Sequence[Condition] | None = None,
+        codec: str | None = None,
+        schema: Schema | None = None,
+    ) -> RecordBatchReader:
+        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
+        log is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+
+        Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Errors are those
+        of :meth:`to_arrow`, raised while rows are read; close the reader if you do not read to its end.
+        """
+        return self._thread.call(
+            self._inner.record_batch_reader(start, end, columns, where=where, codec=codec, schema=schema)
+        )
+
+    def append_arrow(
+        self,
+        table: object,
+        *,
+        merge_schema: bool = False,
+        compression: str = "zstd",
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType | None = None,
+    ) -> range:
+        """Append the rows of a ``pyarrow.Table``, or of anything else with Arrow's stream interface (frames of pandas
+        and polars, a RecordBatchReader), with codec ``arrow``; returns the log offsets of their entries, each of which
+        holds many rows. A missing log is created.
+
+        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none.
+        A log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
+        which older rows then have as nulls (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
+
+        Raises InvalidArgumentError for data, columns or values that cannot be written, and for a log that was written
+        with another codec; SchemaMismatchError for columns that do not fit the log's; EntryTooLargeError;
+        LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and what else creating, writing and
+        publishing a ledger raises. Nothing was appended then, unless the error's outcome is UNKNOWN.
+        """
+        return self._thread.call(
+            self._inner.append_arrow(
+                table,
+                merge_schema=merge_schema,
+                compression=compression,
+                ensemble_size=ensemble_size,
+                write_quorum_size=write_quorum_size,
+                ack_quorum_size=ack_quorum_size,
+                digest_type=digest_type,
+            )
+        )
+
+    def newest_codec(self, head: LogHead) -> str | None:
+        """The codec of the newest rows that ``head`` lists. A log that has a schema and no rows yet is made for
+        ``arrow``; None: it has neither."""
+        return self._thread.call(self._inner.newest_codec(head))
 
     def lead(
         self,

@@ -73,7 +73,7 @@ Handles may be used from several threads.
                 "LedgerWriterBase",
                 internal=("append_future", "end", "hold", "release"),
             ),
-            Facade("bk_core.client.reader", "LedgerReader", "BlockHandle", internal=("end",)),
+            Facade("bk_core.client.reader", "LedgerReader", "BlockHandle", internal=("end", "read_parts")),
             Facade(
                 "bk_core.client.connect",
                 "BookKeeper",
@@ -117,6 +117,7 @@ class Source:
         self.text = (ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
         self.defined: dict[str, ast.stmt] = {}
         self._imported: dict[str, str] = {}
+        self.for_types = set[str]()
         for node in ast.parse(self.text).body:
             match node:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -125,6 +126,10 @@ class Source:
                     self.defined[name] = node
                 case ast.ImportFrom(module=str(origin), names=names):
                     self._imported.update({each.name: origin for each in names})
+                case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
+                    found = {e.name: n.module or "" for n in body if isinstance(n, ast.ImportFrom) for e in n.names}
+                    self._imported.update(found)
+                    self.for_types.update(found)
 
     def class_of(self, name: str) -> ast.ClassDef:
         found = self.defined[name]
@@ -144,12 +149,16 @@ class Writer:
         package, _, self._inner = page.inner.rpartition(".")
         self._names = {each.name for each in page.facades}
         self._imports: set[tuple[str, str]] = {(package, self._inner)}
+        self._type_imports: set[tuple[str, str]] = set()
 
     def write(self) -> str:
         """The whole file, formatted."""
         parts = [self._class(facade) for facade in self._page.facades]
         parts += [self._function(Source(module), name) for module, name in self._page.functions]
         imports = [f"from {module} import {name}" for module, name in sorted(self._imports)]
+        if self._type_imports:
+            imports += ["from typing import TYPE_CHECKING", "if TYPE_CHECKING:"]
+            imports += [f"    from {module} import {name}" for module, name in sorted(self._type_imports)]
         head = f'# SPDX-License-Identifier: Apache-2.0\n"""{self._page.job}"""\n\nfrom __future__ import annotations\n'
         return formatted("\n".join([head, *imports, *parts]), self._page.path)
 
@@ -232,7 +241,8 @@ class Writer:
         """The text of an annotation or default, whose names are imported here from where the source has them."""
         for each in ast.walk(node) if node is not None else ():
             if isinstance(each, ast.Name) and not hasattr(builtins, each.id) and each.id not in self._names:
-                self._imports.add((source.origin(each.id), each.id))
+                imports = self._type_imports if each.id in source.for_types else self._imports
+                imports.add((source.origin(each.id), each.id))
         return "" if node is None else ast.unparse(node)
 
 

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnsWanted
 from bk_core.model import EntryId, LedgerId, LedgerMetadata
 
 RANGES_MAX = 32
@@ -27,29 +28,45 @@ HANDED_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """The entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` estimates their payload bytes."""
+    """The entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` estimates their payload bytes.
+    ``columns``: only these are wanted, of entries of codec ``arrow``."""
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
     first: EntryId
     last: EntryId
     bytes: int = 0
+    columns: ColumnsWanted | None = None
 
 
-Numbered = tuple[int, EntryBatch]
-"""A batch and the number of its range, from 0."""
-Read = Callable[[WantedRange], AsyncGenerator[EntryBatch, None]]
+class Range(Protocol):
+    """Anything to read whose payload bytes can be estimated."""
+
+    @property
+    def bytes(self) -> int: ...
 
 
-class _Reading:
+class Item(Protocol):
+    """Anything that is read."""
+
+    @property
+    def payload_bytes(self) -> int: ...
+
+
+W = TypeVar("W", bound=Range)
+B = TypeVar("B", bound=Item)
+Read = Callable[[W], AsyncGenerator[B, None]]
+
+
+class _Reading(Generic[W, B]):
     """A task that reads one range into a small queue, which ends with None or with the exception raised."""
 
-    def __init__(self, number: int, wanted: WantedRange, read: Read) -> None:
+    def __init__(self, number: int, wanted: W, read: Read[W, B]) -> None:
         self.number, self.bytes = number, wanted.bytes
-        self._items: asyncio.Queue[EntryBatch | Exception | None] = asyncio.Queue(BATCHES_QUEUED_MAX)
+        self._items: asyncio.Queue[B | Exception | None] = asyncio.Queue(BATCHES_QUEUED_MAX)
         self._task = asyncio.create_task(self._run(read(wanted)))
 
-    async def _run(self, batches: AsyncGenerator[EntryBatch, None]) -> None:
+    async def _run(self, batches: AsyncGenerator[B, None]) -> None:
         try:
             async with aclosing(batches):
                 async for batch in batches:
@@ -62,7 +79,7 @@ class _Reading:
     def is_ready(self) -> bool:
         return not self._items.empty()
 
-    async def next(self) -> EntryBatch | Exception | None:
+    async def next(self) -> B | Exception | None:
         return await self._items.get()
 
     async def stop(self) -> None:
@@ -71,10 +88,13 @@ class _Reading:
 
 
 async def read_ahead(
-    wanted: Iterable[WantedRange], read: Read, *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
-) -> AsyncGenerator[list[Numbered], None]:
-    """The batches of all ranges, in order, as lists of those that are ready. Raises what ``read`` raises, after the
-    batches before the error. Closing the generator ends the reading of every range."""
+    wanted: Iterable[W], read: Read[W, B], *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
+) -> AsyncGenerator[list[tuple[int, B]], None]:
+    """The batches of all ranges, in order, each with the number of its range, as lists of those that are ready.
+
+    Raises what ``read`` raises, after the batches before the error. Closing the generator ends the reading of every
+    range.
+    """
     window = _Window(enumerate(wanted), read, ranges_max, bytes_max)
     try:
         while window.begin():
@@ -84,14 +104,14 @@ async def read_ahead(
         await window.stop()
 
 
-class _Window:
+class _Window(Generic[W, B]):
     """The ranges that are being read, in order."""
 
-    def __init__(self, wanted: Iterator[tuple[int, WantedRange]], read: Read, ranges_max: int, bytes_max: int) -> None:
+    def __init__(self, wanted: Iterator[tuple[int, W]], read: Read[W, B], ranges_max: int, bytes_max: int) -> None:
         self._wanted, self._read = wanted, read
         self._ranges_max, self._bytes_max = ranges_max, bytes_max
         self._next = next(wanted, None)
-        self._begun: deque[_Reading] = deque()
+        self._begun: deque[_Reading[W, B]] = deque()
         self._error: Exception | None = None
 
     def begin(self) -> bool:
@@ -106,11 +126,11 @@ class _Window:
             self._next = next(self._wanted, None)
         return bool(self._begun)
 
-    async def ready(self) -> list[Numbered]:
+    async def ready(self) -> list[tuple[int, B]]:
         """Wait for the next batch or the end of the first range, and take what is ready after it."""
         if self._error is not None:
             raise self._error
-        taken: list[Numbered] = []
+        taken: list[tuple[int, B]] = []
         size = 0
         while self._begun and size < HANDED_BYTES_MAX and (not taken or self._begun[0].is_ready()):
             reading = self._begun[0]

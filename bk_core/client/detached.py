@@ -14,11 +14,13 @@ from types import TracebackType
 from typing import TypeAlias
 
 from bk_core.client.ahead import WantedRange, read_ahead
+from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, pays
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.ranges import SlowBookies, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
+from bk_core.entries.parts import ColumnBatch, Parts
 from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
 from bk_core.transport.lanes import LaneTransport
@@ -53,10 +55,35 @@ class DetachedReader:
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
-    ) -> AsyncGenerator[list[tuple[int, EntryBatch]], None]:
+    ) -> AsyncGenerator[list[tuple[int, EntryBatch | ColumnBatch]], None]:
         """The batches of all ranges, in order, each with the number of its range. Each list holds the batches that are
-        ready; several small ranges are read at once. Raises as :meth:`read`, after the batches before the error."""
-        return read_ahead(wanted, lambda w: self.read(w.ledger_id, w.metadata, w.first, w.last, prefer=prefer))
+        ready; several small ranges are read at once. Of ranges with ``columns`` only these are read where that pays.
+        Raises as :meth:`read`, after the batches before the error."""
+        return read_ahead(wanted, lambda each: self._read_range(each, prefer))
+
+    async def _read_range(self, each: WantedRange, prefer: int) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
+        ledger_id, metadata, wanted = each.ledger_id, each.metadata, each.columns
+        entry_bytes = each.bytes // max(1, each.last + 1 - each.first)
+
+        def whole(first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+            return self.read(ledger_id, metadata, first, last, prefer=prefer)
+
+        def parts(first: EntryId, last: EntryId, wanted: Parts) -> AsyncGenerator[EntryBatch, None]:
+            self._guard.check("this reader")
+            return self._range(ledger_id, metadata, first, last, prefer, wanted)
+
+        step = each.last + 1 - each.first
+        is_cut = wanted is not None and pays(wanted, entry_bytes, metadata.digest_type)
+        if is_cut:
+            step = max(1, WINDOW_BYTES // entry_bytes)
+        for first in range(each.first, each.last + 1, step):
+            last = min(first + step - 1, each.last)
+            found: AsyncGenerator[EntryBatch | ColumnBatch, None] = whole(first, last)
+            if wanted is not None and is_cut:
+                found = columns_or_entries(parts, whole, wanted, first, last)
+            async with aclosing(found) as batches:
+                async for batch in batches:
+                    yield batch
 
     async def read(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
@@ -81,11 +108,25 @@ class DetachedReader:
                 yield batch
 
     def _range(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, prefer: int
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        first: EntryId,
+        last: EntryId,
+        prefer: int,
+        parts: Parts | None = None,
     ) -> AsyncGenerator[EntryBatch, None]:
         digester = Digester(metadata.digest_type or DigestType.CRC32, metadata.password or b"", ledger_id)
         return read_range(
-            self._transport, metadata, digester, first, last, config=self._config, prefer=prefer, slow=self._slow
+            self._transport,
+            metadata,
+            digester,
+            first,
+            last,
+            config=self._config,
+            prefer=prefer,
+            slow=self._slow,
+            parts=parts,
         )
 
     async def close(self) -> None:

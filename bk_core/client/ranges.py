@@ -17,6 +17,7 @@ from typing import cast
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
+from bk_core.entries.parts import Parts
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol.events import (
@@ -52,6 +53,7 @@ async def answer_events(
             effect.last,
             bytes_max=effect.bytes_max,
             fence_key=fence_key,
+            cut=effect.cut,
             deadline_s=deadline_s,
         )
         async with aclosing(cast("AsyncGenerator[ReadPart | ReadTrailer, None]", parts)):
@@ -88,9 +90,10 @@ async def read_range(
     config: ClientConfig,
     prefer: int = 0,
     slow: SlowBookies | None = None,
+    parts: Parts | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
     """The entries ``first`` to ``last``, in order, each once, verified. Bookies that were ``slow`` lately are asked
-    last. Raises NoSuchEntryError or EntryUnreadableError."""
+    last. ``parts``: these instead of whole entries. Raises NoSuchEntryError or EntryUnreadableError."""
     read = RangeRead(
         metadata,
         digester,
@@ -100,6 +103,7 @@ async def read_range(
         prefer=prefer,
         speculative_ms=config.speculative_read_ms,
         avoid=slow.now() if slow is not None else (),
+        parts=parts,
     )
     requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000)
     try:

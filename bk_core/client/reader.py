@@ -14,6 +14,7 @@ from bk_core.client.lac import LacFollower
 from bk_core.client.ranges import SlowBookies, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
+from bk_core.entries.parts import Parts
 from bk_core.errors import (
     BookKeeperError,
     ClientClosedError,
@@ -126,7 +127,12 @@ class LedgerReader:
                 remedy=f"confirmed: 0 to {self.last_add_confirmed}",
             ) from error
 
-    def _range(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+    def read_parts(self, first: EntryId, last: EntryId, parts: Parts) -> AsyncGenerator[EntryBatch, None]:
+        """Parts of readable entries, from the bookies that are known. Raises EntryUnreadableError also for entries of
+        which no part can be checked: :meth:`read` gives the whole ones."""
+        return self._range(first, last, parts)
+
+    def _range(self, first: EntryId, last: EntryId, parts: Parts | None = None) -> AsyncGenerator[EntryBatch, None]:
         return read_range(
             self._transport,
             self.metadata,
@@ -136,6 +142,7 @@ class LedgerReader:
             config=self._config,
             prefer=self._prefer,
             slow=self._slow,
+            parts=parts,
         )
 
     async def tail(self, from_entry: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:

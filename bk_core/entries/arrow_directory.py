@@ -27,6 +27,8 @@ MAGIC = b"BKAD"
 VERSION = 1
 UNIT = 8
 """Every region begins at a multiple of this many bytes."""
+UNIT_MAX = 64
+"""The greatest ``unit`` that :func:`encode` is called with."""
 BOUND_BYTES_MAX = 32
 """The longest bound of a column's values. A longer value is rounded outward."""
 
@@ -133,8 +135,14 @@ class Directory:
         return CRC32C_TABLES.joined(crcs, sizes)
 
 
-def parse(entry: memoryview, entry_bytes: int) -> Directory:
-    """The directory of an entry of ``entry_bytes`` bytes; ``entry`` begins with the entry's first bytes.
+def bytes_max(columns: int) -> int:
+    """The most bytes of a directory of so many columns."""
+    return HEAD.size + columns * (ROW.size + 2 * BOUND_BYTES_MAX) + UNIT_MAX
+
+
+def parse(entry: memoryview, entry_bytes: int | None) -> Directory:
+    """The directory of an entry of ``entry_bytes`` bytes, or of one whose length was compared with its directory
+    before; ``entry`` begins with the entry's first bytes.
 
     Raises IntegrityError for anything but an intact directory of this version whose regions cover the entry.
     """
@@ -159,6 +167,7 @@ def parse(entry: memoryview, entry_bytes: int) -> Directory:
         columns.append(Column(region, region_crc, nulls, _bounds(whole, values_at, low, high, bits)))
         values_at += low + high
         offsets.append(offsets[-1] + region)
+    entry_bytes = offsets[-1] if entry_bytes is None else entry_bytes
     if offsets[-1] != entry_bytes or size % UNIT or any(offset % UNIT for offset in offsets):
         _refuse("its regions do not cover it")
     return Directory(size, crc32c(whole), rows, head_crc, offsets, columns)

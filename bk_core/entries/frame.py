@@ -57,7 +57,8 @@ class FrameKind(enum.IntEnum):
 
 
 class FrameFlag(enum.IntFlag):
-    """The flags of docs/formats.md §1.2. The last three are reserved: this version refuses them."""
+    """The flags of docs/formats.md §1.2. Two are reserved, and refused by this version: DEFERRED_SYNC, MANY_LEDGERS.
+    PARTIAL is for answers to reads of parts alone (``parts.py``): wherever else frames are taken it is refused."""
 
     STRIPED = 0x0001
     IDS = 0x0002
@@ -71,7 +72,8 @@ class FrameFlag(enum.IntFlag):
 
 # Plain integers, because IntFlag arithmetic costs half a microsecond per frame.
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES = 1, 2, 4, 8, 16
-_NUMBERS = IDS | LACS | LEDGER_LENGTHS
+PARTIAL = 128
+_NUMBERS = IDS | LACS | LEDGER_LENGTHS | PARTIAL
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
 
 RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
@@ -169,7 +171,8 @@ _small_pattern = lru_cache(maxsize=4096)(_pattern)
 
 
 class Columns(NamedTuple):
-    """Views of a frame's columns. ``span_lengths`` covers the whole span, ``lengths`` only the entries in the frame."""
+    """Views of a frame's columns. ``span_lengths`` covers the whole span, ``lengths`` only the entries in the frame.
+    ``kept`` are the bytes of each entry in the payload of a PARTIAL frame."""
 
     stripe: Stripe | None
     span_lengths: U32
@@ -179,6 +182,7 @@ class Columns(NamedTuple):
     ids: I64 | None
     lacs: I64 | None
     ledger_lengths: I64 | None
+    kept: I64 | None = None
 
 
 def refuse(what: str, header: FrameHeader | None = None) -> NoReturn:
@@ -186,7 +190,7 @@ def refuse(what: str, header: FrameHeader | None = None) -> NoReturn:
     raise IntegrityError(f"not an intact frame: {what}", value=value, remedy="read another copy")
 
 
-def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
+def parse_header(buf: Bytes, offset: int = 0, *, flags_known: int = KNOWN_FLAGS) -> FrameHeader:
     """The header in the 64 bytes at ``offset``. Raises IntegrityError for all that docs/formats.md §1 forbids, sizes
     included, so that no memory is allocated for a bad header; UnknownFlagsError for reserved or unknown flags. Checks
     no CRC."""
@@ -197,7 +201,7 @@ def parse_header(buf: Bytes, offset: int = 0) -> FrameHeader:
     magic, version, kind, flags, digest_type, zero = fields[:6]
     if magic != FRAME_MAGIC or version != FRAME_VERSION or zero:
         refuse(f"magic {magic:#06x}, version {version}, byte 7 {zero}")
-    if flags & ~KNOWN_FLAGS:
+    if flags & ~flags_known:
         raise UnknownFlagsError(
             "a frame has flags that this version does not take", value=f"{flags:#06x}", remedy="read another copy"
         )
@@ -245,12 +249,12 @@ def _check_record_header(header: FrameHeader) -> None:
         refuse("a record with fields of entries", header)
 
 
-def split_frames(buf: Bytes) -> list[tuple[FrameHeader, memoryview]]:
+def split_frames(buf: Bytes, *, flags_known: int = KNOWN_FLAGS) -> list[tuple[FrameHeader, memoryview]]:
     """The header and bytes of each frame in a sequence of whole frames. Raises IntegrityError for a bad header or a
     frame that is cut off. Checks no CRC."""
     view, offset, frames = byte_view(buf), 0, []
     while offset < view.nbytes:
-        header = parse_header(view, offset)
+        header = parse_header(view, offset, flags_known=flags_known)
         end = offset + header.size
         if end > view.nbytes:
             refuse("cut off", header)
@@ -295,8 +299,10 @@ def _check_columns(header: FrameHeader, view: memoryview) -> None:
     columns = columns_of(header, view)
     if columns.lengths.size != header.count:
         refuse("another number of entries than the stripe says", header)
-    if int(columns.lengths.sum()) != header.payload_bytes:
+    if int((columns.lengths if columns.kept is None else columns.kept).sum()) != header.payload_bytes:
         refuse("lengths do not add up", header)
+    if columns.kept is not None and bool(((columns.kept < 0) | (columns.kept > columns.lengths)).any()):
+        refuse("parts longer than their entries", header)
     if columns.ids is not None and int(columns.ids.min()) != header.first_entry_id:
         refuse("first entry id is not the least", header)
     if header.flags & APACHE_BYTES and int(columns.lengths.min()) < APACHE_HEADER_BYTES:
@@ -339,9 +345,10 @@ def columns_of(header: FrameHeader, buf: Bytes) -> Columns:
         if flags & flag:
             numbers[k] = np.frombuffer(buf, dtype="<i8", count=count, offset=at)
             at += 8 * count
+    kept: I64 | None = np.frombuffer(buf, dtype="<i8", count=count, offset=at) if flags & PARTIAL else None
     present = None if stripe is None else stripe.present(first)
     lengths = span_lengths if present is None else span_lengths[present]
-    return Columns(stripe, span_lengths, lengths, present, digests, *numbers)
+    return Columns(stripe, span_lengths, lengths, present, digests, numbers[0], numbers[1], numbers[2], kept)
 
 
 def column_bytes(column: npt.NDArray[np.generic], dtype: str) -> bytes:
@@ -557,7 +564,7 @@ def decode_frame(buf: Bytes, *, digester: Digester | None = None, verify_digests
         return _decode_apache(header, columns, payload, digester)
     if digester is not None and header.digest_type != digester.digest_type:
         refuse(f"digest type {header.digest_type}, the ledger has {int(digester.digest_type)}", header)
-    batch = _batch_of(header, columns, payload)
+    batch = batch_of(header, columns, payload)
     if verify_digests:
         if digester is None:
             raise InvalidArgumentError("verifying digests needs a digester", value=f"ledger {header.ledger_id}")
@@ -565,7 +572,8 @@ def decode_frame(buf: Bytes, *, digester: Digester | None = None, verify_digests
     return batch
 
 
-def _batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> EntryBatch:
+def batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> EntryBatch:
+    """The entries of a checked frame; of one with PARTIAL the payload has parts only."""
     ids, ledger_lengths = columns.ids, columns.ledger_lengths
     first, before = header.first_entry_id, header.length_before
     if columns.present is not None:
@@ -703,7 +711,8 @@ def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
     lengths = columns.lengths[at]
     header, columns = _with_ledger_lengths(header, columns)
     rest = [column_bytes(columns.digests[at], "u1")]
-    rest += [column_bytes(numbers[at], "<i8") for numbers in columns[-3:] if numbers is not None]
+    listed = (columns.ids, columns.lacs, columns.ledger_lengths)
+    rest += [column_bytes(numbers[at], "<i8") for numbers in listed if numbers is not None]
     part = whole.slice(at.start, at.stop) if isinstance(at, slice) else whole.select(at)
     head, out = _sliced_head(header, columns, at, part, (first, last))
     return assemble((*head, int(lengths.size)), [*out, *rest], part.payload, 0)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from bk_core.client.connect import BookKeeper
@@ -37,6 +37,12 @@ from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
 from bk_core.model import DigestType, Versioned
 
+if TYPE_CHECKING:
+    from pyarrow import RecordBatchReader, Schema, Table
+
+    from bk_core.columns.where import Condition
+    from bk_core.logs.arrow_reading import LogScan
+
 __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 
 logger = logging.getLogger("bk_core.logs")
@@ -45,6 +51,9 @@ DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
 """Vacuum deletes a ledger this long after it was unlinked or, if it was never listed, after it was made (N6)."""
 TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
 """A transaction record is kept this long after its last use (N5)."""
+
+ARROW = "arrow"
+"""The codec whose columns the log keeps."""
 
 R = TypeVar("R")
 
@@ -98,13 +107,16 @@ class NamedLog:
                 return await asyncio.to_thread(self._store.create, new), True
             except LogExistsError:
                 found = await self.head()  # somebody else created it meanwhile
-        if digest_type is not None and digest_type != found.value.digest_type:
+        self._check_digest(found.value, digest_type)
+        return found, False
+
+    def _check_digest(self, head: LogHead, digest_type: DigestType | None) -> None:
+        if digest_type is not None and digest_type != head.digest_type:
             raise WrongDigestTypeError(
-                f"log {self.name} has digest type {found.value.digest_type.name}",
+                f"log {self.name} has digest type {head.digest_type.name}",
                 value=f"digest_type={DigestType(digest_type).name}",
                 remedy="leave digest_type out to take the log's own",
             )
-        return found, False
 
     async def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
         """The extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the log's
@@ -280,18 +292,26 @@ class NamedLog:
         EntryUnreadableError.
         """
         head = (await self.head()).value
-        end = head.next_offset if end_offset <= head.next_offset else await self._reading.readable_end(head)
-        if not 0 <= start_offset <= end_offset <= end:
-            raise InvalidArgumentError(
-                f"offsets {start_offset} to {end_offset} of log {self.name} cannot be read",
-                value=f"readable: {head.start_offset} to {end}",
-                remedy="end_offset() says what is readable now",
-            )
-        check_not_trimmed(start_offset, head, self.name)
+        end_offset = await self._checked_end(head, start_offset, end_offset)
         extents = await asyncio.to_thread(self._store.extents, head, start_offset, end_offset)
         async with aclosing(self._reading.read(extents, start_offset, end_offset)) as batches:
             async for found in batches:
                 yield found
+
+    async def _checked_end(self, head: LogHead, start: int, end: int | None) -> int:
+        """Where a read ends; ``end`` None: at what is readable now. Raises InvalidArgumentError for offsets that cannot
+        be read, NoSuchEntryError for some that were trimmed."""
+        is_known = end is not None and end <= head.next_offset
+        readable = head.next_offset if is_known else await self._reading.readable_end(head)
+        stop = readable if end is None else end
+        if not 0 <= start <= stop <= readable:
+            raise InvalidArgumentError(
+                f"offsets {start} to {stop} of log {self.name} cannot be read",
+                value=f"readable: {head.start_offset} to {readable}",
+                remedy="end_offset() says what is readable now",
+            )
+        check_not_trimmed(start, head, self.name)
+        return stop
 
     async def tail(self, from_offset: int) -> AsyncGenerator[OffsetBatch, None]:
         """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
@@ -300,6 +320,143 @@ class NamedLog:
         async with aclosing(self._reading.tail(from_offset, head)) as batches:
             async for found in batches:
                 yield found
+
+    # --- columns -----------------------------------------------------------------------------------------------------
+
+    async def to_arrow(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Sequence[Condition] | None = None,
+        codec: str | None = None,
+        schema: Schema | None = None,
+    ) -> Table:
+        """The rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means the
+        log's start, and what is readable now.
+
+        ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
+        ``row_index`` (which row of its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``, ``ledger_ctime``
+        and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as ``("delay", ">", 15)``; the
+        operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. Of a log of codec ``arrow`` only the
+        bytes of these columns are read, and entries that cannot have such a row are skipped.
+
+        ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as they were written. Rows
+        of codec ``arrow`` have the columns of the log's newest schema; older rows are null where they have none (K8).
+        ``schema`` are the columns to read JSON objects as; None: their text.
+
+        Raises InvalidArgumentError for offsets that cannot be read, columns that are not there and codecs that do not
+        fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
+        and EntryUnreadableError.
+        """
+        return await (await self._scan(start, end, columns, where, codec, schema)).table()
+
+    async def record_batch_reader(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Sequence[Condition] | None = None,
+        codec: str | None = None,
+        schema: Schema | None = None,
+    ) -> RecordBatchReader:
+        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
+        log is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+
+        Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Errors are those
+        of :meth:`to_arrow`, raised while rows are read; close the reader if you do not read to its end.
+        """
+        return (await self._scan(start, end, columns, where, codec, schema)).reader(self._bookkeeper)
+
+    async def _scan(
+        self,
+        start: int | None,
+        end: int | None,
+        columns: Sequence[str] | None,
+        where: Sequence[Condition] | None,
+        codec: str | None,
+        schema: Schema | None,
+    ) -> LogScan:
+        from bk_core.logs.arrow_reading import LogScan, Wanted  # needs pyarrow
+
+        head = (await self.head()).value
+        first = head.start_offset if start is None else start
+        stop = await self._checked_end(head, first, end)
+        wanted = Wanted(columns=columns, where=where, codec=codec, schema=schema)
+        return await LogScan.plan(self._store, self._reading, head, first, stop, wanted)
+
+    async def append_arrow(
+        self,
+        table: object,
+        *,
+        merge_schema: bool = False,
+        compression: str = "zstd",
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType | None = None,
+    ) -> range:
+        """Append the rows of a ``pyarrow.Table``, or of anything else with Arrow's stream interface (frames of pandas
+        and polars, a RecordBatchReader), with codec ``arrow``; returns the log offsets of their entries, each of which
+        holds many rows. A missing log is created.
+
+        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none.
+        A log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
+        which older rows then have as nulls (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
+
+        Raises InvalidArgumentError for data, columns or values that cannot be written, and for a log that was written
+        with another codec; SchemaMismatchError for columns that do not fit the log's; EntryTooLargeError;
+        LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and what else creating, writing and
+        publishing a ledger raises. Nothing was appended then, unless the error's outcome is UNKNOWN.
+        """
+        from bk_core.logs.arrow_writing import LedgerSizes, RowsToWrite, write_ledger  # needs pyarrow
+
+        head = await self._head_to_append(digest_type)
+        known = {} if head is None else await asyncio.to_thread(self._store.schemas, head)
+        newest = known[max(known)] if known else None
+        rows = RowsToWrite(table, self.name, newest, merge_schema=merge_schema, compression=compression)
+        if head is None:  # only now: what is refused makes no log
+            found, created = await self.open_or_create(digest_type=digest_type)
+            head = found.value
+            if created:
+                logger.warning("created log %s", self.name)
+        publish_id = PublishId.job(str(uuid4()))
+        sizes = LedgerSizes(
+            ensemble_size=ensemble_size, write_quorum_size=write_quorum_size, ack_quorum_size=ack_quorum_size
+        )
+        extent = await write_ledger(self._bookkeeper, head, rows, publish_id, sizes, self._password)
+        options = PublishOptions(schema=rows.schema, merge_schema=merge_schema)
+        published = await self.publish([] if extent is None else [extent], publish_id, options)
+        return range(published.base_offset, published.base_offset + (0 if extent is None else extent.entry_count))
+
+    async def _head_to_append(self, digest_type: DigestType | None) -> LogHead | None:
+        """The head of a log that rows of codec ``arrow`` can be published to; None if there is no log yet."""
+        try:
+            head = (await self.head()).value
+        except NoSuchLogError:
+            return None
+        self._check_digest(head, digest_type)
+        commit.check_unpublished(head, ())
+        written = await self.newest_codec(head)
+        if written not in (None, ARROW):
+            raise InvalidArgumentError(
+                f"log {self.name} is written with another codec: only raw, as bytes, would read all of it",
+                value=f"codec={ARROW}, the log's is {written}",
+                remedy="append to another log",
+            )
+        return head
+
+    async def newest_codec(self, head: LogHead) -> str | None:
+        """The codec of the newest rows that ``head`` lists. A log that has a schema and no rows yet is made for
+        ``arrow``; None: it has neither."""
+        newest = []
+        if head.next_offset > head.start_offset:
+            newest = await asyncio.to_thread(self._store.extents, head, head.next_offset - 1, head.next_offset)
+        if newest:
+            return newest[-1].codec
+        return ARROW if head.schemas else None
 
     # --- leading -----------------------------------------------------------------------------------------------------
 

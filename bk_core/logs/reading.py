@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import cast
 
+from bk_core.client.ahead import BYTES_MAX
+from bk_core.client.columns import columns_or_entries, pays
 from bk_core.client.connect import BookKeeper
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import MetadataUnavailableError, NoSuchEntryError
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.logs.model.position import LogPosition, check_position
@@ -28,6 +32,44 @@ UNAVAILABLE_MAX_S = 60.0
 
 OffsetBatch = tuple[int, EntryBatch]
 """A batch and the log offset of its first entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentPart:
+    """The offsets ``first`` to ``stop`` − 1, all of one extent."""
+
+    extent: Extent
+    first: int
+    stop: int
+
+    @property
+    def shift(self) -> int:
+        """An entry's log offset less its id."""
+        return self.extent.base_offset - self.extent.first_entry_id
+
+    @property
+    def entry_bytes(self) -> int:
+        """The average bytes of an entry; an open extent does not know them."""
+        return 0 if self.extent.is_open else self.extent.size_bytes // self.extent.entry_count
+
+    @property
+    def bytes(self) -> int:
+        """An estimate of its payload bytes. An open extent does not know its own: it counts as a large one."""
+        if self.extent.is_open:
+            return BYTES_MAX
+        return self.extent.size_bytes * (self.stop - self.first) // self.extent.entry_count
+
+
+def parts_of(extents: Sequence[Extent], start: int, end: int) -> list[ExtentPart]:
+    """What to read of ``extents`` for the offsets ``start`` to ``end`` − 1, which must be readable."""
+    parts = list[ExtentPart]()
+    for extent in extents:
+        first, stop = max(start, extent.base_offset), end if extent.is_open else min(end, extent.next_offset)
+        if first < stop:
+            parts.append(ExtentPart(extent, first, stop))
+        if extent.is_open:
+            break
+    return parts
 
 
 class LogReading:
@@ -47,22 +89,33 @@ class LogReading:
 
     async def read(self, extents: Sequence[Extent], start: int, end: int) -> AsyncGenerator[OffsetBatch, None]:
         """The entries ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
-        for extent in extents:
-            first = max(start, extent.base_offset)
-            stop = end if extent.is_open else min(end, extent.next_offset)
-            if first < stop:
-                async with aclosing(self._read_extent(extent, first, stop)) as batches:
-                    async for found in batches:
-                        yield found
-            if extent.is_open:
-                return
+        for part in parts_of(extents, start, end):
+            async with aclosing(self.read_part(part)) as batches:
+                async for batch in batches:
+                    yield batch.first_entry_id + part.shift, batch
 
-    async def _read_extent(self, extent: Extent, first: int, stop: int) -> AsyncGenerator[OffsetBatch, None]:
-        shift = extent.base_offset - extent.first_entry_id
-        opening = self._bookkeeper.open_ledger(extent.ledger_id, recover=False, password=self._password)
-        async with await opening as reader, _closing(reader.read(first - shift, stop - 1 - shift)) as batches:
+    async def read_part(self, part: ExtentPart) -> AsyncGenerator[EntryBatch, None]:
+        """The entries of a part, with the ids that they have in its ledger."""
+        first, stop = part.first - part.shift, part.stop - part.shift
+        opening = self._bookkeeper.open_ledger(part.extent.ledger_id, recover=False, password=self._password)
+        async with await opening as reader, _closing(reader.read(first, stop - 1)) as batches:
             async for batch in batches:
-                yield batch.first_entry_id + shift, batch
+                yield batch
+
+    async def read_columns(
+        self, part: ExtentPart, wanted: ColumnsWanted | None
+    ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
+        """As :meth:`read_part`, of codec ``arrow``: only the wanted columns, and only of entries that may have wanted
+        rows. Whole entries if ``wanted`` is None, if it would not pay, and wherever parts cannot be had."""
+        first, last = part.first - part.shift, part.stop - part.shift - 1
+        opening = self._bookkeeper.open_ledger(part.extent.ledger_id, recover=False, password=self._password)
+        async with await opening as reader:
+            found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.read(first, last)
+            if wanted is not None and pays(wanted, part.entry_bytes, reader.metadata.digest_type):
+                found = columns_or_entries(reader.read_parts, reader.read, wanted, first, last)
+            async with aclosing(found) as batches:
+                async for batch in batches:
+                    yield batch
 
     async def tail(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
         """Every entry from ``offset`` on, as soon as it is readable, without end.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import verified_batches
+from bk_core.entries.parts import Parts
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
 from bk_core.protocol import events as ev
@@ -70,11 +71,13 @@ class Window:
     def asked(self, request: int, index: int, first: EntryId, last: EntryId | None = None) -> None:
         self.answers[request] = Answer(index, first, self.last if last is None else last)
 
-    def verified(self, request: int, frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
+    def verified(
+        self, request: int, frames: memoryview, digester: Digester, always: bool, parts: Parts | None = None
+    ) -> list[EntryBatch]:
         """Verifies a part of an answer. Raises IntegrityError for a bad digest, or an id that was not asked for."""
         answer = self.answers[request]
         answer.heard, answer.size = True, answer.size + len(frames)
-        batches = verified_batches(frames, digester, always=always)
+        batches = parts.verified(frames, digester) if parts else verified_batches(frames, digester, always=always)
         for batch in batches:
             if batch.first_entry_id < answer.first or batch.last_entry_id > answer.last:
                 raise IntegrityError(

@@ -22,9 +22,7 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig(DeliveryConfig):
-    """Times and bounds of one writer.
-
-    ``delay_ensemble_change``: replace a failed bookie only once an ack quorum of some write set needs it.
+    """``delay_ensemble_change``: replace a failed bookie only once an ack quorum of some write set needs it.
     ``allow_degraded_writes``: without a spare bookie, go on while every write set has an ack quorum, and look again
     every ``spare_retry_ms``. Both leave entries with fewer than Qw copies; the close marks them.
     ``ensemble_changes_max``: changes in a row without an entry confirmed in between.

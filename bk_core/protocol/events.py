@@ -15,7 +15,7 @@ from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.placement import FLAT, Landscape
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 
 # --- sessions with bookies (P1) --------------------------------------------------------------------------------------
@@ -265,7 +265,8 @@ class FailClose:
 # --- reading and recovery ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Ask one bookie for the entries ``first`` to ``last``; with ``fence`` it is a recovery read, which also fences."""
+    """Ask one bookie for the entries ``first`` to ``last``; with ``fence`` it is a recovery read, which also fences.
+    ``cut``: parts of them are enough."""
 
     request: int
     bookie: BookieId
@@ -273,6 +274,7 @@ class SendRead:
     last: EntryId
     bytes_max: int
     fence: bool = False
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)

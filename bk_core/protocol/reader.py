@@ -22,6 +22,7 @@ from typing import TypeAlias
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
+from bk_core.entries.parts import Parts
 from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
 from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
@@ -38,8 +39,8 @@ PASSES = 3
 
 class RangeRead:
     """Reads the entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring of ensemble indices, so that
-    readers spread over the bookies. Bookies in ``avoid`` are asked last; ``suspects`` are those that failed or were
-    late. ``verify_each``: the digest of each entry, where otherwise that of its frame will do."""
+    readers spread over the bookies. Bookies in ``avoid`` are asked last; ``suspects`` failed or were late.
+    ``verify_each``: checks the digest of each entry, not only that of its frame. ``parts``: not whole entries."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class RangeRead:
         speculative_ms: float = 2_000,
         avoid: Collection[BookieId] = (),
         verify_each: bool = False,
+        parts: Parts | None = None,
     ) -> None:
         assert 0 <= first <= last + 1, (first, last)
         self.metadata, self.digester, self.last = metadata, digester, last
@@ -62,6 +64,7 @@ class RangeRead:
         self.next = first  # next id to deliver
         self.done = False
         self.suspects: dict[BookieId, None] = {}  # in the order of failure
+        self._parts = parts
         self._avoid = dict.fromkeys(avoid)  # `avoid` and the suspects
         self._always = verify_each or digester.digest_type is DigestType.MAC
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
@@ -157,7 +160,8 @@ class RangeRead:
     def _ask(self, window: Window, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
         self._request += 1
         window.asked(self._request, index, first, last)
-        return ev.SendRead(self._request, self._bookie(index), first, last, self.bytes_max)
+        cut = self._parts.cut(first, last) if self._parts else None
+        return ev.SendRead(self._request, self._bookie(index), first, last, self.bytes_max, cut=cut)
 
     def _bookie(self, index: int) -> BookieId:
         return self.metadata.fragments[self._fragment].ensemble[index]
@@ -203,7 +207,7 @@ class RangeRead:
     def _frames(self, window: Window, event: ev.FramesRead) -> list[ReadEffect]:
         answer = window.answers[event.request]
         try:
-            batches = window.verified(event.request, event.frames, self.digester, always=self._always)
+            batches = window.verified(event.request, event.frames, self.digester, self._always, self._parts)
             if answer.size > self.bytes_max + FRAME_BYTES_MAX:
                 raise IntegrityError("a bookie answered with more than was asked for", value=f"{answer.size} bytes")
         except IntegrityError as error:

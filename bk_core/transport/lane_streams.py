@@ -27,8 +27,10 @@ from bk_core.errors import (
 )
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.messages import (
+    CUT_FIELDS,
     LANE_VERSION,
     asleep,
+    cut_to_proto,
     evidence_from_proto,
     hello,
     info_from_proto,
@@ -44,7 +46,7 @@ from bk_core.transport.port import (
     ReadTrailer,
     RefusedError,
 )
-from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 
 logger = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ class LaneStream:
     def __init__(self, said: lane_pb2.Hello) -> None:
         self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
         self.wake: Callable[[], object] = asleep
-        self.greeted = False
+        self.greeted = self.takes_cuts = False
         self.broken: TransportError | None = None
         self._hello: lane_pb2.Hello | None = said
 
@@ -87,7 +89,8 @@ class LaneStream:
             if answer is None:
                 raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
             self._check_hello(answer)
-            self.greeted = True
+            self.greeted, self.takes_cuts = True, answer.parts
+            self.wake()  # what had to wait for the answer
         self.take(rest, frames)  # the message with the hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
@@ -261,7 +264,13 @@ class ReadStream(LaneStream):
         self._cancelled: list[int] = []
 
     def read(
-        self, ledger_id: LedgerId, first: EntryId, last: EntryId, bytes_max: int, fence_key: bytes | None
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        fence_key: bytes | None,
+        cut: Cut | None = None,
     ) -> ReadCall:
         self._number += 1
         call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX)
@@ -274,6 +283,7 @@ class ReadStream(LaneStream):
                 bytes_max=bytes_max,
                 fence=fence_key is not None,
                 ledger_key=fence_key or b"",
+                **cut_to_proto(cut),
             )
         )
         self.wake()
@@ -305,9 +315,13 @@ class ReadStream(LaneStream):
 
     def next_message(self) -> LaneMessage | None:
         said = self._take_hello()
-        if not (self._requests or self._cancelled or said):
+        may_ask = bool(self._requests) and (self.greeted or not _is_cut(self._requests[0]))
+        if not (may_ask or self._cancelled or said):
             return None
-        request = self._requests.popleft() if self._requests else lane_pb2.ReadRequest()
+        request = self._requests.popleft() if may_ask else lane_pb2.ReadRequest()
+        if not self.takes_cuts:
+            for field in CUT_FIELDS:
+                request.ClearField(field)
         if said:
             request.hello.CopyFrom(said)
         if not self._requests:  # a read is cancelled only after it was asked for
@@ -447,10 +461,11 @@ class LaneLink:
         *,
         bytes_max: int,
         fence_key: bytes | None = None,
+        cut: Cut | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
-        call = self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key)
+        call = self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut)
         try:
             while True:
                 try:
@@ -570,6 +585,11 @@ def _check_answer(answer: lane_pb2.ControlResponse, wanted: str) -> None:
     """Raises RefusedError if the control answer does not carry what is wanted."""
     if answer.WhichOneof("answer") != wanted:
         raise RefusedError(Reason.BAD_REQUEST, f"the answer carries no {wanted}")
+
+
+def _is_cut(request: lane_pb2.ReadRequest) -> bool:
+    """Whether it asks for parts of entries: then it waits until the bookie said in its hello that it knows them."""
+    return bool(request.head_bytes or request.range_counts)
 
 
 def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | TransportError:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from bk_core.errors import BookieUnreachableError, Outcome, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.port import AddListener, BookieInfo, Caller, LacEvidence, Link, ReadPart, ReadTrailer
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane import AttachMode, Cut
 
 Connect = Callable[[BookieServiceInfo, Endpoint, Caller], Link]
 """Makes a link to a bookie at an endpoint of its registration. It does not connect yet, and does not block."""
@@ -101,10 +101,11 @@ class LaneTransport:
         *,
         bytes_max: int,
         fence_key: bytes | None = None,
+        cut: Cut | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        link = self._link(bookie_id)
-        return link.read(ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=deadline_s)
+        read = self._link(bookie_id).read
+        return read(ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, cut=cut, deadline_s=deadline_s)
 
     async def fence(
         self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from itertools import islice
+from typing import Any, Literal, cast
 
+from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
 from bk_core.transport.port import BookieInfo, LacEvidence, ReadTrailer
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
-from bk_core.wire.lane import FRAME_BYTES_MAX, EntryRange, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, Cut, EntryRange, Reason
 from bk_core.wire.proto import lane_pb2
 
 LANE_VERSION = 1
@@ -55,6 +57,40 @@ def hello(bookie_id: BookieId, instance_id: str, incarnation: str, client: str) 
         frame_bytes_max=FRAME_BYTES_MAX,
         client=client,
     )
+
+
+CUT_FIELDS: tuple[Literal["head_bytes", "range_counts", "range_offsets", "range_sizes"], ...] = (
+    "head_bytes",
+    "range_counts",
+    "range_offsets",
+    "range_sizes",
+)
+"""The fields of a ReadRequest that ask for parts of entries."""
+
+
+def cut_to_proto(cut: Cut | None) -> dict[str, Any]:
+    """The fields of a ReadRequest that say it."""
+    if cut is None:
+        return {}
+    spans = [span for spans in cut.ranges for span in spans]
+    return {
+        "head_bytes": cut.head,
+        "range_counts": [len(spans) for spans in cut.ranges],
+        "range_offsets": [offset for offset, _ in spans],
+        "range_sizes": [size for _, size in spans],
+    }
+
+
+def cut_from_proto(request: lane_pb2.ReadRequest) -> Cut | None:
+    """The parts that a read asks for; None: whole entries. Raises RemoteProtocolError for columns that do not fit
+    together."""
+    if not request.range_counts:
+        return Cut(head=request.head_bytes) if request.head_bytes else None
+    counts, spans = request.range_counts, iter(zip(request.range_offsets, request.range_sizes, strict=False))
+    if not sum(counts) == len(request.range_offsets) == len(request.range_sizes):
+        raise RemoteProtocolError("the ranges of a read are columns of one length", value=f"{len(counts)} entries")
+    ranges = tuple(tuple(islice(spans, count)) for count in counts)
+    return Cut(request.head_bytes, request.first_entry_id, ranges)
 
 
 def trailer_to_proto(trailer: ReadTrailer, reason: Reason, message: str) -> lane_pb2.ReadTrailer:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bk_core.errors import Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 
 class RefusedError(TransportError):
@@ -134,10 +134,12 @@ class Transport(Protocol):
         *,
         bytes_max: int,
         fence_key: bytes | None = None,
+        cut: Cut | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
-        ``fence_key`` it is a recovery read, which fences first. Closing the iterator cancels the request."""
+        ``fence_key`` it is a recovery read, which fences first. With ``cut`` parts of the entries are enough; a bookie
+        that cannot cut answers with whole ones. Closing the iterator cancels the request."""
         ...
 
     async def fence(
@@ -217,6 +219,7 @@ class Link(Protocol):
         *,
         bytes_max: int,
         fence_key: bytes | None = None,
+        cut: Cut | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]: ...
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...

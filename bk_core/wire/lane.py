@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from bk_core.model import EntryId
@@ -67,6 +68,47 @@ class EntryRange:
     reason: Reason = Reason.REASON_NONE
     message: str = ""
 
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The bytes that a read wants of each entry: the first ``head`` bytes or, if that is 0, ``ranges``. These are
+    (offset, size) for entry ``first``, the entry behind it and so on, in ascending order, and may touch but not
+    overlap. A bookie may answer with whole frames instead."""
+
+    head: int = 0
+    first: EntryId = 0
+    ranges: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+    def between(self, first: EntryId, last: EntryId) -> Cut:
+        """The cut of these entries alone."""
+        if self.head:
+            return self
+        return Cut(0, first, self.ranges[first - self.first : last + 1 - self.first])
+
+    def spans(self, entry_id: EntryId, length: int) -> list[tuple[int, int]]:
+        """Where the wanted bytes of an entry begin and end, as far as it is that long."""
+        if self.head:
+            return [(0, min(self.head, length))]
+        at = entry_id - self.first
+        wanted = self.ranges[at] if 0 <= at < len(self.ranges) else ()
+        return [(min(offset, length), min(offset + size, length)) for offset, size in wanted]
+
+    def problem(self, first: EntryId, last: EntryId) -> str:
+        """Why this cannot be the cut of a read of these entries; empty if it can."""
+        if self.head:
+            return "a head and ranges" if self.ranges else ""
+        if len(self.ranges) != last - first + 1 or self.first != first:
+            return f"ranges of {len(self.ranges)} entries for {last - first + 1}"
+        if sum(map(len, self.ranges)) > CUT_RANGES_MAX:
+            return f"more than {CUT_RANGES_MAX} ranges"
+        for spans in self.ranges:
+            if any(offset + size > after for (offset, size), (after, _) in pairwise(spans)):
+                return "ranges that overlap, or are not in order"
+        return ""
+
+
+CUT_RANGES_MAX = 1 << 14
+"""The most ranges of a cut; so its message is short."""
 
 FRAME_BYTES_MAX = 8 << 20
 """The largest frame on any lane and on disk (L5)."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bk_core.columns.places import LedgerAt
 from bk_core.errors import InvalidArgumentError
 from bk_spark import compat
 from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw
-from bk_spark.codecs.codec import Codec, EntryCodec, LedgerAt, LogSchemas, RowCodec
+from bk_spark.codecs.codec import Codec, EntryCodec, LogSchemas, RowCodec
 from bk_spark.codecs.read_columns import ReadColumns
 
 if TYPE_CHECKING:

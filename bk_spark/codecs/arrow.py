@@ -4,19 +4,25 @@ Arrow.
 
 The schema is not in the entry: the log keeps it once, under a number that the extent names (RULES K8). A read has the
 columns of the newest schema at the time of its planning; columns that an older extent lacks are null.
-:mod:`arrow_schema` has the logs' schemas, :mod:`arrow_rows` reads and :mod:`arrow_entries` writes.
+:mod:`arrow_schema` has the logs' schemas, :mod:`arrow_rows` reads and :mod:`bk_core.columns.arrow_entries` writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bk_core.errors import InvalidArgumentError
+from bk_core.columns.arrow_entries import ENTRY_BYTES_WANTED, ArrowEntries
+from bk_core.columns.arrow_schema import to_bytes
+from bk_core.columns.writable import check_names
+from bk_core.logs.model import schemas as log_schemas
+from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.codecs import arrow_schema, metadata_columns, spark_types
-from bk_spark.codecs.arrow_entries import ArrowEntries
 from bk_spark.codecs.arrow_rows import NAME, PLANNED_WITH, ArrowRows
 from bk_spark.codecs.codec import Codec, LogSchemas
+
+if TYPE_CHECKING:
+    from bk_spark.options.options import BkOptions
 
 
 def _default_schema(schemas: LogSchemas, metadata: Mapping[str, str]) -> Any:
@@ -30,18 +36,25 @@ def _default_schema(schemas: LogSchemas, metadata: Mapping[str, str]) -> Any:
 def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
     """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
     names = [name for name, _ in columns]
-    folded = [name.lower() for name in names]
-    if wrong := [name for name in names if name in metadata_columns.RESERVED]:
-        raise InvalidArgumentError(
-            f"columns of {target} have names of columns that a read adds",
-            value=", ".join(wrong),
-            remedy=f"rename them, or leave them out: df.drop({', '.join(repr(name) for name in wrong)}) or "
-            'option("ignoreMetadataColumns", "true")',
-        )
-    if not names or len(set(folded)) != len(names):
-        raise InvalidArgumentError(
-            "columns must be given, once each; case does not tell them apart", value=", ".join(names)
-        )
+    taken = [name for name in names if name in metadata_columns.RESERVED]
+    remedy = (
+        f"rename them, or leave them out: df.drop({', '.join(map(repr, taken))}) or "
+        'option("ignoreMetadataColumns", "true")'
+    )
+    check_names(names, target, remedy=remedy)
+
+
+def _writer(spark_schema: Any, newest: bytes | None, options: BkOptions) -> ArrowEntries:
+    """For a StructType and the newest schema of the log. Raises SchemaMismatchError for columns that do not fit it, and
+    InvalidArgumentError for types that Arrow does not have, or not in full."""
+    spark_types.check_kept(spark_schema)
+    wanted = to_bytes(spark_types.arrow_schema_of(spark_schema))
+    return ArrowEntries(
+        log_schemas.merged(newest, wanted, options.merge_schema),
+        options.compression,
+        options.max_entry_bytes or ENTRY_BYTES_WANTED,
+        options.max_entry_bytes or ENTRY_BYTES_MAX,
+    )
 
 
 CODEC = Codec(
@@ -49,6 +62,6 @@ CODEC = Codec(
     keeps_schema=True,
     default_schema=_default_schema,
     reader=ArrowRows.of,
-    writer=ArrowEntries.of,
+    writer=_writer,
     check_input=_check_input,
 )

@@ -1,101 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow schemas as the bytes that a log keeps, and back: Arrow's own JSON form, canonical (docs/formats.md §7). Also
-those of several logs together, and whether columns fit them.
-
-Everything is nullable except keys of maps. Names inside lists and maps and metadata are not kept: they tell how a
-DataFrame was made and not what it holds.
-"""
+"""The Arrow schemas of several logs together, and whether the columns of a read fit them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from bk_core.errors import InvalidArgumentError, MetadataCorruptError, SchemaMismatchError
-from bk_core.logs.model import schemas
+from bk_core.columns.arrow_schema import from_bytes
+from bk_core.errors import InvalidArgumentError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from bk_spark.codecs.codec import LogSchemas
     from bk_spark.codecs.read_columns import ReadColumns
-
-_SIMPLE: dict[pa.DataType, dict[str, Any]] = {
-    pa.bool_(): {"name": "bool"},
-    pa.string(): {"name": "utf8"},
-    pa.binary(): {"name": "binary"},
-    pa.float32(): {"name": "floatingpoint", "precision": "SINGLE"},
-    pa.float64(): {"name": "floatingpoint", "precision": "DOUBLE"},
-    pa.date32(): {"name": "date", "unit": "DAY"},
-    pa.time64("ns"): {"name": "time", "unit": "NANOSECOND", "bitWidth": 64},
-    pa.timestamp("us"): {"name": "timestamp", "unit": "MICROSECOND"},
-    pa.timestamp("us", tz="UTC"): {"name": "timestamp", "unit": "MICROSECOND", "timezone": "UTC"},
-    pa.duration("us"): {"name": "duration", "unit": "MICROSECOND"},
-    **{
-        kind: {"name": "int", "bitWidth": kind.bit_width, "isSigned": True}
-        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-    },
-}
-_LIST, _STRUCT, _MAP, _DECIMAL = "list", "struct", "map", "decimal"
-
-
-def to_bytes(schema: pa.Schema) -> bytes:
-    """The canonical bytes of a schema of Spark's types (:func:`bk_spark.codecs.spark_types.arrow_schema_of`)."""
-    return schemas.encode([_field(field.name, field.type) for field in schema])
-
-
-@lru_cache(maxsize=64)
-def from_bytes(data: bytes) -> pa.Schema:
-    """The schema of these bytes, all nullable. Raises MetadataCorruptError for bytes that :func:`to_bytes` does not
-    make."""
-    try:
-        return pa.schema([pa.field(name, _type(field)) for name, field in schemas.fields_of(data).items()])
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise MetadataCorruptError(
-            "cannot read the Arrow schema of a log",
-            value=str(error),
-            remedy="a newer version wrote it or it is damaged",
-        ) from error
-
-
-def _field(name: str, kind: pa.DataType, *, nullable: bool = True) -> dict[str, Any]:
-    children: list[dict[str, Any]] = []
-    if kind in _SIMPLE:
-        described = _SIMPLE[kind]
-    elif pa.types.is_decimal128(kind):
-        described = {"name": _DECIMAL, "precision": kind.precision, "scale": kind.scale, "bitWidth": 128}
-    elif pa.types.is_struct(kind):
-        described = {"name": _STRUCT}
-        children = [_field(field.name, field.type) for field in (kind.field(i) for i in range(kind.num_fields))]
-    elif pa.types.is_map(kind):
-        described = {"name": _MAP, "keysSorted": False}
-        inside = [_field("key", kind.key_type, nullable=False), _field("value", kind.item_type)]
-        children = [{"name": "entries", "nullable": False, "type": {"name": _STRUCT}, "children": inside}]
-    else:
-        assert pa.types.is_list(kind), kind
-        described = {"name": _LIST}
-        children = [_field("element", kind.value_type)]
-    return {"name": name, "nullable": nullable, "type": described, "children": children}
-
-
-def _type(field: Mapping[str, Any]) -> pa.DataType:
-    described, children = field["type"], field.get("children", [])
-    for kind, known in _SIMPLE.items():
-        if described == known:
-            return kind
-    match described["name"]:
-        case "decimal" if described["bitWidth"] == 128:
-            return pa.decimal128(described["precision"], described["scale"])
-        case "struct":
-            return pa.struct([pa.field(child["name"], _type(child)) for child in children])
-        case "list":
-            (element,) = children
-            return pa.list_(pa.field("element", _type(element)))
-        case "map":
-            ((key, value),) = (entries["children"] for entries in children)
-            return pa.map_(pa.field("key", _type(key), nullable=False), pa.field("value", _type(value)))
-    raise ValueError(f"no such type: {described}")
 
 
 def together(logs: LogSchemas) -> pa.Schema:

@@ -3,7 +3,7 @@
 
 :class:`Codec` is what others know of one; each codec's module has its own. Its two halves, :class:`RowCodec` and
 :class:`EntryCodec`, are made on the driver and pickled into tasks. They know nothing of ledgers, logs or the network;
-:class:`LedgerAt` has what they must know about the place of the rows.
+:class:`~bk_core.columns.places.LedgerAt` has what they must know about the place of the rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.errors import EntryTooLargeError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.columns.arrow_entries import too_large
+from bk_core.columns.places import LedgerAt
 from bk_spark.codecs import metadata_columns, spark_types
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bk_core.entries.batch import EntryBatch
+    from bk_core.entries.parts import ColumnBatch, ColumnsWanted
     from bk_spark.codecs.read_columns import ReadColumns
     from bk_spark.options.options import BkOptions
 
@@ -31,22 +32,6 @@ Written: TypeAlias = tuple[str, int]
 """The codec and schema number of an extent."""
 LogSchemas: TypeAlias = "Mapping[str, Mapping[int, bytes]]"
 """The numbered schemas of each log by its name (RULES K8); see :mod:`bk_core.logs.model.schemas`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerAt:
-    """Where rows come from; one for each range of a ledger.
-
-    ``offset_shift`` + entry id is the log offset; None for a bare ledger. ``ctime_ms`` is in milliseconds since the
-    epoch. ``schema`` is the one of the extent's ``schema_number``; only codec ``arrow`` has it.
-    """
-
-    ledger_id: int
-    log: str | None = None
-    offset_shift: int | None = None
-    ctime_ms: int | None = None
-    closed: bool = True
-    schema: bytes | None = None
 
 
 class RowCodec(Protocol):
@@ -73,8 +58,12 @@ class RowCodec(Protocol):
         """
         ...
 
+    def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
+        """The parts of entries that are enough (codec ``arrow``); None: whole entries."""
+        ...
+
     def rows(
-        self, batch: EntryBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
+        self, batch: EntryBatch | ColumnBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
         """The rows of some entries of one ledger, in order. An entry may have any number of rows. Raises
         CorruptEntryError for an entry that cannot be decoded (``corruptEntries=fail``)."""
@@ -140,11 +129,3 @@ def check_rows(column: pa.Array, bytes_max: int, first_row: int, skipped: npt.ND
         at = pc.index(pc.greater(lengths, bytes_max), True).as_py()
         row = at if skipped is None else int(skipped[at])
         raise too_large(first_row + row, lengths[at].as_py(), bytes_max)
-
-
-def too_large(row: int, size: int, bytes_max: int) -> EntryTooLargeError:
-    """The error of a row, counted from the first of its task, that fits in no entry."""
-    remedy = "raise maxEntryBytes, or split the value" if bytes_max < ENTRY_BYTES_MAX else "split the value"
-    return EntryTooLargeError(
-        f"an entry may have at most {bytes_max} bytes", value=f"row {row} makes one of {size}", remedy=remedy
-    )

@@ -15,21 +15,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from bk_core.errors import CorruptEntryError, InvalidArgumentError
+from bk_core.columns import places
+from bk_core.columns.places import LedgerAt, corrupt
+from bk_core.entries.parts import ColumnBatch
+from bk_core.errors import InvalidArgumentError
 from bk_spark import compat
 from bk_spark.codecs import metadata_columns, spark_types
-from bk_spark.codecs.codec import LedgerAt, Written
+from bk_spark.codecs.codec import Written
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bk_core.entries.batch import EntryBatch
+    from bk_core.entries.parts import ColumnsWanted
 
     I64 = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
 FAIL, SKIP, NULL = "fail", "skip", "null"
 """The values of ``corruptEntries``."""
+GO_ON = "corruptEntries=skip or null goes on, codec=raw shows its bytes"
+"""What to do about an entry that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +78,18 @@ class ReadColumns:
     @property
     def needs_entries(self) -> bool:
         """Whether a column needs the entries themselves."""
-        return bool(self.data) or metadata_columns.ENTRY_LENGTH in self.schema.names
+        return bool(self.data) or places.ENTRY_LENGTH in self.schema.names
 
     def kind(self, name: str) -> pa.DataType:
         """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` checks."""
         return spark_types.nullable(self.schema.field(name).type)
 
-    def assemble(self, data: Callable[[str], pa.Array], rows: metadata_columns.Rows, at: LedgerAt) -> pa.RecordBatch:
+    def assemble(self, data: Callable[[str], pa.Array], rows: places.Rows, at: LedgerAt) -> pa.RecordBatch:
         """The batch that Spark gets. ``data`` gives the codec's columns by name. Raises InvalidArgumentError for a null
         in a column, or inside one, that was declared NOT NULL, because Spark would crash on it."""
         columns = []
         for field in self.schema:
-            column = data(field.name) if field.name in self.data else metadata_columns.column(field.name, rows, at)
+            column = data(field.name) if field.name in self.data else places.column(field.name, rows, at)
             kind = self.kind(field.name)
             if column.type != kind:
                 column = column.cast(kind)
@@ -107,18 +113,6 @@ def _not_null(what: str, at: LedgerAt) -> InvalidArgumentError:
 def ddl(columns: Mapping[str, str]) -> str:
     """The columns as text for ``.schema``."""
     return ", ".join(f"{name} {kind.upper()}" for name, kind in columns.items())
-
-
-def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt) -> CorruptEntryError:
-    """The error of an entry that was read and cannot be decoded."""
-    where = f"entry {entry_id} of ledger {at.ledger_id}"
-    if at.log is not None and at.offset_shift is not None:
-        where += f", offset {entry_id + at.offset_shift} of log {at.log}"
-    return CorruptEntryError(
-        f"an entry cannot be decoded by codec {codec}",
-        value=f"{where}: {why}",
-        remedy="corruptEntries=skip or null goes on, codec=raw shows its bytes",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +151,19 @@ class EntryRows:
         if self.accepted is not None:
             check_written(self.codec, log, written, (self.codec, *self.accepted))
 
-    def rows(self, batch: EntryBatch | None, entry_ids: I64, at: LedgerAt) -> Iterator[pa.RecordBatch]:
+    def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
+        return None
+
+    def rows(self, batch: EntryBatch | ColumnBatch | None, entry_ids: I64, at: LedgerAt) -> Iterator[pa.RecordBatch]:
         """One batch; entries of which only the length is wanted are not decoded."""
+        assert not isinstance(batch, ColumnBatch), "each entry is one row"
         found = Decoded(_nothing)
         if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):
             found = self.decode(batch, self.columns)
         if found.bad is not None and self.corrupt_entries == FAIL:
             first = int(np.flatnonzero(found.bad)[0])
-            raise corrupt(self.codec, found.why(first), int(entry_ids[first]), at)
-        rows = metadata_columns.Rows(entry_ids, None if batch is None else batch.lengths)
+            raise corrupt(self.codec, found.why(first), int(entry_ids[first]), at, GO_ON)
+        rows = places.Rows(entry_ids, None if batch is None else batch.lengths)
         made = self.columns.assemble(found.column, rows, at)
         yield made.filter(pa.array(~found.bad)) if found.bad is not None and self.corrupt_entries == SKIP else made
 

@@ -128,16 +128,6 @@ def spark_schema_of(schema: pa.Schema) -> Any:
     )
 
 
-def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones, and names
-    inside a type are Spark's settings and not data."""
-    if rows.schema.equals(schema):
-        return rows
-    columns = [rows.column(field.name) for field in schema]
-    cast = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(cast, schema=schema)
-
-
 def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """``column`` as ``kind``, which is its type but for NOT NULL inside. Raises ValueError for a null where NOT NULL
     stands."""

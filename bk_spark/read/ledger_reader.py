@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import IntegrityError, InvalidArgumentError
 from bk_spark import codecs, compat
 from bk_spark.errors import package_mismatch
@@ -28,6 +29,7 @@ from bk_spark.workers import clients, task_log, worker_reuse
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.client.ahead import WantedRange
+    from bk_core.entries.parts import ColumnsWanted
 
 ROWS_MIN = 10_000
 BYTES_MIN = 1 << 20
@@ -81,9 +83,10 @@ def value_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Rows with values: whole batches as the bookies sent them. Small ledgers are requested ahead."""
     reader, progress = clients.detached_reader(options, plan.instance_id, plan.bookies), Progress(plan.ranges)
-    with closing(reader.read_all(map(wanted_range, plan.ranges), prefer=plan.prefer)) as batches:
+    asked = (wanted_range(each, codec.columns_wanted(place_of(each, plan))) for each in plan.ranges)
+    with closing(reader.read_all(asked, prefer=plan.prefer)) as batches:
         for number, batch in batches:
-            wanted = progress.take(number, batch)
+            wanted = progress.take(number, batch.parts if isinstance(batch, ColumnBatch) else batch)
             line.bytes += batch.payload_bytes
             yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
     progress.check_end()
@@ -132,13 +135,13 @@ class Progress:
         )
 
 
-def wanted_range(planned: LedgerRange) -> WantedRange:
+def wanted_range(planned: LedgerRange, columns: ColumnsWanted | None = None) -> WantedRange:
     """The range as the client wants it."""
     from bk_core.client.ahead import WantedRange
 
     assert planned.layout is not None, planned
     metadata = planned.layout.metadata()
-    return WantedRange(planned.ledger_id, metadata, planned.first, planned.last, planned.bytes)
+    return WantedRange(planned.ledger_id, metadata, planned.first, planned.last, planned.bytes, columns)
 
 
 def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:

@@ -234,19 +234,8 @@ def _checked(log: NamedLog, head: LogHead, options: BkOptions, *, overwrite: boo
     check_digest(options, LogSource(log.name), head.digest_type)
     log_ranges.check_no_leader(head, options)
     if not overwrite and not options.mixed_codecs:
-        check_same_codec(log.name, codec_of(log, head, options.codec), options.codec)
+        check_same_codec(log.name, log.newest_codec(head), options.codec)
     return head
-
-
-def codec_of(log: NamedLog, head: LogHead, wanted: str) -> str | None:
-    """The codec of the log's newest rows. A log that has a schema and no rows yet is made for a codec that keeps one:
-    for ``wanted`` if it does."""
-    newest = log.extents(head.next_offset - 1, head.next_offset) if head.next_offset > head.start_offset else []
-    if newest:
-        return str(newest[-1].codec)
-    if not head.schemas or codecs.CODECS[wanted].keeps_schema:
-        return None
-    return next(codec.name for codec in codecs.CODECS.values() if codec.keeps_schema)
 
 
 def check_same_codec(log: str, written: str | None, codec: str) -> None:

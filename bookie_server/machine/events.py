@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.port import LacEvidence, ReadTrailer
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, Cut, Reason
 from bookie_server.machine.places import Place, Unresolved
 
 StreamId: TypeAlias = int
@@ -106,7 +106,8 @@ class MembershipsRead:
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
     """Read the entries first to last. With ``fence_key`` it is a recovery read, which fences first. With ``ids_only``
-    the answer is a trailer alone: an id up to ``answered_through`` that is neither absent nor unknown is there."""
+    the answer is a trailer alone: an id up to ``answered_through`` that is neither absent nor unknown is there. With
+    ``cut`` parts of the entries are enough."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -115,6 +116,7 @@ class ReadRequested:
     bytes_max: int
     fence_key: bytes | None = None
     ids_only: bool = False
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)

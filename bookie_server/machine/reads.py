@@ -12,9 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from bk_core.entries.parts import cut_frames
 from bk_core.model import EntryId
 from bk_core.transport.port import ReadTrailer
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane import Cut, EntryRange, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
     CloseStream,
@@ -32,6 +33,7 @@ from bookie_server.machine.turns import FairQueue, Turns
 _ID_MAX = (1 << 63) - 2
 _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
+_CUT_COST = 64  # so many bytes that are read and not sent cost as much as one that is sent
 
 
 class Read(Request):
@@ -41,6 +43,7 @@ class Read(Request):
         "absent",
         "asked_last",
         "budget",
+        "cut",
         "ids_only",
         "last",
         "next",
@@ -54,7 +57,7 @@ class Read(Request):
     def __init__(self, event: ReadRequested, path: Reads, bytes_max: int) -> None:
         super().__init__(event.request, event.ledger_id, path, fencing=event.fence_key is not None)
         self.next, self.asked_last, self.last = event.first, event.last, min(event.last, _ID_MAX)
-        self.ids_only = event.ids_only
+        self.ids_only, self.cut = event.ids_only, event.cut
         self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be answered
         self.absent: list[EntryRange] = []
         self.unknown: list[EntryRange] = []
@@ -74,6 +77,8 @@ class Reads:
         request = Read(event, self, self._core.limits.read_bytes_max)
         if not 0 <= event.first <= event.last:
             self.refuse(request, (Reason.BAD_REQUEST, f"entries {event.first} to {event.last}"))
+        elif event.cut is not None and (problem := _cut_problem(event, event.cut)):
+            self.refuse(request, (Reason.BAD_REQUEST, problem))
         else:
             self._requests.begin(request, event.fence_key)
 
@@ -123,8 +128,12 @@ class Reads:
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         assert isinstance(request, Read)
         part = [frame for frame in frames if frame is not None]
+        cost = sum(map(len, part))
+        if request.cut is not None:  # the storage has read and checked whole frames (S5)
+            part = [piece for frame in part for piece in cut_frames(frame, request.cut)]
+            cost //= _CUT_COST
         size = sum(map(len, part))
-        request.budget -= size
+        request.budget -= max(size, cost)
         request.unsent += 1
         request.turn = False  # the turn belongs to the part from here on
         self._turns.fill(request.request_id, size)
@@ -206,6 +215,11 @@ class Reads:
         idle = self._turns.to_end(self._waiting.streams())
         if idle is not None:
             self._core.effects.append(CloseStream(idle, "it takes nothing of its answers, and others wait for room"))
+
+
+def _cut_problem(event: ReadRequested, cut: Cut) -> str:
+    """Why this read cannot be of parts; a recovery read never is, because what it gets is written back."""
+    return "a recovery read of parts" if event.fence_key is not None else cut.problem(event.first, event.last)
 
 
 def _cut(plan: Plan, through: EntryId) -> Plan:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
-from bk_core.transport.messages import LANE_VERSION, asleep, proto_reason, trailer_to_proto
+from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
@@ -114,6 +114,7 @@ class LaneStream:
             in_flight_bytes_max=facts.in_flight_bytes_max,
             read_only=facts.read_only(),
             server=facts.version,
+            parts=True,
         )
         self.wake()
         if reason:
@@ -308,6 +309,7 @@ class ReadStream(LaneStream):
                 request.bytes_max,
                 request.ledger_key if request.fence else None,
                 request.ids_only,
+                cut_from_proto(request),
             )
         )
 

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from random import Random
 
 import pytest
 
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import decode_frame
+from bk_core.entries.parts import Heads, Regions
 from bk_core.errors import BookieUnreachableError, TransportError
-from bk_core.transport.port import BookieInfo, ReadPart, RefusedError
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.transport.port import BookieInfo, ReadPart, ReadTrailer, RefusedError
+from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
+from tests.kit.column_entries import column_entry, directory_of, regions_of
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, Listener, digester, frame, on_each_lane
 
 OTHER_KEY = ledger_key(b"other")
@@ -238,6 +241,57 @@ async def test_part_of_a_frame_can_be_read(lane: Lane) -> None:
     await lane.write(7, 0, [b"%d" % k for k in range(100)])
     entries, _ = await lane.read(7, 40, 42)
     assert entries == {40: b"40", 41: b"41", 42: b"42"}
+
+
+@pytest.mark.rule("P4")
+@on_each_lane
+async def test_parts_of_entries_come_from_bookies_that_can_cut(lane: Lane) -> None:
+    """Apache's wire has no word for it, so its entries come whole; the reader gets the same of both."""
+    entries = [column_entry(Random(n), (80_000, 8, 4_000)) for n in range(4)]
+    await lane.write(7, 0, entries, before=0)
+    heads = Heads(512)
+    looks = [(heads, [entry[:512] for entry in entries])]
+    looks += [
+        (Regions(0, [directory_of(entry) for entry in entries], wanted), [regions_of(e, wanted) for e in entries])
+        for wanted in ((2,), (1, 2))
+    ]
+    for parts, expected in looks:
+        for first, last in ((0, 3), (1, 2)):
+            found, size = list[bytes](), 0
+            asked = {"bytes_max": 1 << 20, "cut": parts.cut(first, last), "deadline_s": DEADLINE_S}
+            async for part in lane.transport.read(lane.bookie_id, 7, first, last, **asked):
+                if isinstance(part, ReadPart):
+                    size += len(part.frames)
+                    found += [each for batch in parts.verified(part.frames, digester(7)) for each in batch.to_list()]
+            assert found == expected[first : last + 1]
+            assert lane.apaches or size < 30_000
+
+
+@pytest.mark.rule("P4")
+@on_each_lane
+async def test_what_is_read_and_not_sent_counts_towards_the_limit_too(lane: Lane) -> None:
+    await lane.write(7, 0, [os.urandom(60_000)] * 10)
+    await lane.write(7, 10, [os.urandom(60_000)] * 10)
+    asked = {"bytes_max": 2_000, "cut": Cut(head=8), "deadline_s": DEADLINE_S}
+    answers = [answer async for answer in lane.transport.read(lane.bookie_id, 7, 0, 19, **asked)]
+    assert isinstance(answers[-1], ReadTrailer)
+    assert answers[-1].answered_through < 19
+
+
+@on_each_lane
+async def test_parts_that_cannot_be_are_refused(lane: Lane) -> None:
+    await lane.write(7, 0, [b"x" * 1000])
+    cuts = [Cut(0, 0, (((0, 9), (8, 8)),)), Cut(0, 0, (((0, 1),), ((0, 1),))), Cut(8, 0, (((0, 1),),))]
+    for cut, key in [*((cut, None) for cut in cuts), (Cut(head=8), KEY)]:
+        answers = lane.transport.read(
+            lane.bookie_id, 7, 0, 0, bytes_max=1 << 20, cut=cut, fence_key=key, deadline_s=DEADLINE_S
+        )
+        if lane.apaches:
+            assert [type(answer) async for answer in answers] == [ReadPart, ReadTrailer]
+            continue
+        with pytest.raises(RefusedError) as refused:
+            [answer async for answer in answers]
+        assert refused.value.reason is Reason.BAD_REQUEST
 
 
 @on_each_lane

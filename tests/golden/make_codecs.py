@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bk_spark.codecs import arrow_schema, envelope_bytes
+from bk_core.columns import arrow_schema, envelope_bytes
 from tests.spark.codecs.codec_kit import arrow_entry
 
 AT = dt.datetime(2026, 1, 31, 12, 34, 56, 789012, tzinfo=dt.UTC)

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from bk_core.columns import arrow_schema, envelope_bytes
 from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import crc32c
 from bk_spark import codecs
-from bk_spark.codecs import LedgerAt, arrow_schema, envelope_bytes, spark_types
+from bk_spark.codecs import LedgerAt, spark_types
 from tests.spark.codecs.codec_kit import options
 
 HERE = Path(__file__).parent

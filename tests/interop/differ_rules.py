@@ -193,16 +193,18 @@ def _batch_below_0(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _too_large_a_number(one: Operation, apache: Said, ours: Said) -> bool:
-    """A varint whose tenth byte has more than the one bit that is left, or a length of which Java takes 32 bits."""
+    """More than the one bit in a varint's tenth byte, or a length or a tag of which Java takes 32 bits."""
     large = re.search(rb"[\x80-\xff]{9}[\x02-\x7f]", one.frame) is not None or _has_long_length(one.frame[4:])
     return apache.wire in ("v3", "silent", "closed") and large
 
 
 def _has_long_length(message: bytes) -> bool:
-    """Whether a field of the message says a length of more than 32 bits."""
+    """Whether the length or the tag of a field has more than 32 bits."""
     at, fixed = 0, {1: 8, 5: 4}
     while at < len(message):
         tag, at = _varint(message, at)
+        if tag >> 32:
+            return True
         if tag & 7 in fixed:
             at += fixed[tag & 7]
             continue

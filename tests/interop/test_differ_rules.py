@@ -61,6 +61,7 @@ def test_a_list_may_lack_an_entry_only_where_a_page_of_javas_index_begins(
     ("message", "listed"),
     [
         ("0a06080310011803a2f39ffa0180808080201a0114", True),  # a field of 2^33 bytes
+        ("0a06080310011803a2b698808020101a0114", True),  # a tag of 2^33 and more
         ("0a0808031001188080808080202001", False),  # a number of more than 32 bits is no length
         ("0a06080310011803a2f39ffa01808080800f1a0114", False),
     ],

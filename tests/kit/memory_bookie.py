@@ -253,8 +253,8 @@ class MemoryConnection:
 
 def _event_of(call: Call, request: ev.RequestId) -> ev.Event:
     match call:
-        case ReadCall(ledger_id, first, last, bytes_max, fence_key):
-            return ev.ReadRequested(request, ledger_id, first, last, bytes_max, fence_key)
+        case ReadCall(ledger_id, first, last, bytes_max, fence_key, cut):
+            return ev.ReadRequested(request, ledger_id, first, last, bytes_max, fence_key, cut=cut)
         case FenceCall(ledger_id, key):
             return ev.FenceRequested(request, ledger_id, key)
         case ReadLacCall(ledger_id):

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.transport.port import AddListener, BookieInfo, LacEvidence, ReadPart, ReadTrailer, RefusedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import AttachMode, Cut, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class ReadCall:
     last: EntryId
     bytes_max: int
     fence_key: bytes | None
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,11 @@ class MemoryTransport:
         *,
         bytes_max: int,
         fence_key: bytes | None = None,
+        cut: Cut | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         link = self._link(bookie_id)
-        call = link.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key))
+        call = link.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key, cut))
         try:
             async with _deadline(bookie_id, deadline_s):
                 answer = await call.next()

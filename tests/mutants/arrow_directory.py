@@ -6,15 +6,15 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _PURE = "tests/entries/test_arrow_directory.py::"
-_ENTRIES = "tests/spark/codecs/test_arrow_entries.py::"
+_ENTRIES = "tests/columns/test_arrow_entries.py::"
 _BOUNDS = _ENTRIES + "test_no_value_is_outside_of_its_columns_bounds"
 _FLIP = _ENTRIES + "test_a_flipped_byte_is_noticed_by_who_reads_its_region"
 _OUTWARD = _PURE + "test_bounds_are_outward_and_as_near_as_their_length_allows"
 _COMBINED = _PURE + "test_regions_cover_the_entry_and_their_checksums_make_its_digest"
 _DIRECTORY, _WRITE, _READ = (
     "bk_core/entries/arrow_directory.py",
-    "bk_spark/codecs/arrow_entries.py",
-    "bk_spark/codecs/arrow_rows.py",
+    "bk_core/columns/arrow_entries.py",
+    "bk_core/columns/arrow_rows.py",
 )
 
 MUTANTS = (
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         name="a reader checks no head",
         path=_READ,
-        old="    directory.check_head(entry[directory.head])\n",
+        old="        directory.check_head(head)\n",
         new="",
         tests=(_FLIP,),
         breaks="buffers are taken from wrong places of a column",
@@ -169,12 +169,9 @@ MUTANTS = (
     Mutant(
         name="partial frames are taken",
         path="bk_core/entries/frame.py",
-        old="    if flags & ~KNOWN_FLAGS:\n",
-        new="    if flags & ~(KNOWN_FLAGS | FrameFlag.PARTIAL):\n",
-        tests=(
-            "tests/protocol/test_reader.py::test_a_partial_frame_is_no_answer_to_who_asked_for_entries",
-            "tests/protocol/test_recovery.py::test_a_partial_frame_is_no_answer_to_a_recovery_read",
-        ),
+        old="    if flags & ~flags_known:\n",
+        new="    if flags & ~(flags_known | PARTIAL):\n",
+        tests=("tests/entries/test_parts.py::test_nobody_else_takes_a_frame_of_parts",),
         breaks="recovery writes back what a bookie left out as if it were the entry",
     ),
 )

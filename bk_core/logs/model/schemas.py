@@ -71,7 +71,7 @@ def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
         raise SchemaMismatchError(
             "the columns are not those of the log",
             value=", ".join(problems),
-            remedy='.option("mergeSchema", "true") adds new columns'
+            remedy='merge_schema=True, in Spark .option("mergeSchema", "true"), adds new columns'
             if only_new
             else "select and cast the log's columns",
         )

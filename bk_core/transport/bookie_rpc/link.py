@@ -31,7 +31,7 @@ from bk_core.transport.port import (
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import HINT_IDS_MAX, AttachMode, Reason
+from bk_core.wire.lane import HINT_IDS_MAX, AttachMode, Cut, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -122,9 +122,11 @@ class BookieRpcLink:
         *,
         bytes_max: int,
         fence_key: bytes | None = None,
+        cut: Cut | None = None,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
+        """As in the port; ``deadline_s`` bounds the wait for each part of the answer. ``cut`` is no word of this wire:
+        entries come whole."""
         if self.broken is not None:  # since the caller asked for this iterator
             raise self.broken
         answers = _Answers()

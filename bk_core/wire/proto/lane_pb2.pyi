@@ -89,7 +89,7 @@ class Hello(_message.Message):
     def __init__(self, version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[bytes] = ..., mechanism: _Optional[str] = ...) -> None: ...
 
 class HelloAnswer(_message.Message):
-    __slots__ = ("reason", "message", "version", "instance_id", "bookie_id", "incarnation", "frame_bytes_max", "entry_bytes_max", "in_flight_bytes_max", "read_only", "token", "server")
+    __slots__ = ("reason", "message", "version", "instance_id", "bookie_id", "incarnation", "frame_bytes_max", "entry_bytes_max", "in_flight_bytes_max", "read_only", "token", "server", "parts")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class HelloAnswer(_message.Message):
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     reason: Reason
     message: str
     version: int
@@ -114,7 +115,8 @@ class HelloAnswer(_message.Message):
     read_only: bool
     token: bytes
     server: str
-    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., version: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., entry_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., read_only: bool = ..., token: _Optional[bytes] = ..., server: _Optional[str] = ...) -> None: ...
+    parts: bool
+    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., version: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., entry_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., read_only: bool = ..., token: _Optional[bytes] = ..., server: _Optional[str] = ..., parts: bool = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("session", "ledger_id", "ledger_key", "mode", "explicit_ids")
@@ -179,7 +181,7 @@ class AddResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[_Union[SessionEnded, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeAck, _Mapping]]] = ..., hello: _Optional[_Union[HelloAnswer, _Mapping]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("id", "hello", "ledger_id", "first_entry_id", "last_entry_id", "bytes_max", "fence", "ledger_key", "high_priority", "cancel", "ids_only")
+    __slots__ = ("id", "hello", "ledger_id", "first_entry_id", "last_entry_id", "bytes_max", "fence", "ledger_key", "high_priority", "cancel", "ids_only", "head_bytes", "range_counts", "range_offsets", "range_sizes")
     ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +193,10 @@ class ReadRequest(_message.Message):
     HIGH_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     IDS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    HEAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RANGE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_SIZES_FIELD_NUMBER: _ClassVar[int]
     id: int
     hello: Hello
     ledger_id: int
@@ -202,7 +208,11 @@ class ReadRequest(_message.Message):
     high_priority: bool
     cancel: _containers.RepeatedScalarFieldContainer[int]
     ids_only: bool
-    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., bytes_max: _Optional[int] = ..., fence: bool = ..., ledger_key: _Optional[bytes] = ..., high_priority: bool = ..., cancel: _Optional[_Iterable[int]] = ..., ids_only: bool = ...) -> None: ...
+    head_bytes: int
+    range_counts: _containers.RepeatedScalarFieldContainer[int]
+    range_offsets: _containers.RepeatedScalarFieldContainer[int]
+    range_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., bytes_max: _Optional[int] = ..., fence: bool = ..., ledger_key: _Optional[bytes] = ..., high_priority: bool = ..., cancel: _Optional[_Iterable[int]] = ..., ids_only: bool = ..., head_bytes: _Optional[int] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_offsets: _Optional[_Iterable[int]] = ..., range_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EntryRange(_message.Message):
     __slots__ = ("first_entry_id", "last_entry_id", "reason", "message")

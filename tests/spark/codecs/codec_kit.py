@@ -12,11 +12,12 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+from bk_core.columns import arrow_entries
 from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import crc32c
 from bk_spark import codecs
-from bk_spark.codecs import LedgerAt, RowCodec, arrow_entries
+from bk_spark.codecs import LedgerAt, RowCodec
 from bk_spark.options.options import BkOptions, Use, parse_options
 
 AT = LedgerAt(ledger_id=17, log="events", offset_shift=100)

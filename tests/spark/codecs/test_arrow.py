@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+from bk_core.columns import arrow_entries, arrow_message, arrow_schema
+from bk_core.columns.arrow_entries import ArrowEntries
 from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
@@ -29,8 +31,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.model import schemas as log_schemas
 from bk_spark import codecs
-from bk_spark.codecs import LedgerAt, arrow_entries, arrow_message, arrow_schema, spark_types
-from bk_spark.codecs.arrow_entries import ArrowEntries
+from bk_spark.codecs import LedgerAt, spark_types
 from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import (
     ARROW_SCALARS,

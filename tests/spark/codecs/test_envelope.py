@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bk_core.columns import envelope_bytes
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptEntryError, EntryTooLargeError, InvalidArgumentError
 from bk_spark import codecs
-from bk_spark.codecs import envelope, envelope_bytes
+from bk_spark.codecs import envelope
 from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import AT, FIRST, LAST, damaged, options, rows_of, struct, written
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+from bk_core.columns import json_rows, json_suspects
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptEntryError, EntryTooLargeError, InvalidArgumentError
 from bk_spark import codecs
-from bk_spark.codecs import json_codec, json_suspects, spark_types
+from bk_spark.codecs import spark_types
 from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import SCALARS, columns, damaged, options, rows_of, struct, written
 
@@ -147,7 +148,7 @@ def test_what_is_called_implausible_never_parses(members: list[tuple[str, str]])
     entry = ("{" + ", ".join(f'"{name}":{value}' for name, value in members) + "}").encode()
     if json_suspects.implausible([entry], kind)[0]:
         with pytest.raises((pa.ArrowException, ValueError)):
-            json_codec.parse(pa.array([entry]), kind)
+            json_rows.parse(pa.array([entry]), kind)
 
 
 def test_reading_needs_columns() -> None:

@@ -11,24 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bk_core.columns import arrow_message, arrow_schema
+from bk_core.columns.arrow_message import Head, Shape
 from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import BOUND_BYTES_MAX, HAS_MAX, HAS_MIN, NO_BOUNDS, Bounds, Column
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import crc32c
-from bk_core.logs.model import schemas as log_schemas
+from bk_core.errors import EntryTooLargeError
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from bk_spark.codecs import arrow_message, arrow_schema, spark_types
-from bk_spark.codecs.arrow_message import Head, Shape
-from bk_spark.codecs.codec import too_large
-
-if TYPE_CHECKING:
-    from bk_spark.options.options import BkOptions
 
 ENTRY_BYTES_WANTED = 1 << 20
 """Entries are filled up to this (option maxEntryBytes)."""
@@ -59,24 +55,11 @@ class ArrowEntries:
     entry_bytes_max: int = ENTRY_BYTES_MAX
     _ratio: float = field(default=1.0, repr=False)  # bytes written for each byte given, in the last batch
 
-    @classmethod
-    def of(cls, spark_schema: Any, newest: bytes | None, options: BkOptions) -> ArrowEntries:
-        """For a StructType and the newest schema of the log. Raises SchemaMismatchError for columns that do not fit it,
-        and InvalidArgumentError for types that Arrow does not have, or not in full."""
-        spark_types.check_kept(spark_schema)
-        wanted = arrow_schema.to_bytes(spark_types.arrow_schema_of(spark_schema))
-        return cls(
-            log_schemas.merged(newest, wanted, options.merge_schema),
-            options.compression,
-            options.max_entry_bytes or ENTRY_BYTES_WANTED,
-            options.max_entry_bytes or ENTRY_BYTES_MAX,
-        )
-
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
         """One batch of entries, each of about as many rows."""
         if not rows.num_rows:
             return
-        batch = spark_types.conformed(rows, arrow_schema.from_bytes(self.schema))
+        batch = arrow_schema.conformed(rows, arrow_schema.from_bytes(self.schema))
         size = batch.nbytes
         made, todo = list[Pieces](), self._cuts(batch.num_rows, size)
         while todo:
@@ -246,3 +229,11 @@ def _crc_of(pieces: Sequence[Bytes]) -> int:
     for piece in pieces:
         crc = crc32c(piece, crc)
     return crc
+
+
+def too_large(row: int, size: int, bytes_max: int) -> EntryTooLargeError:
+    """The error of a row, counted from the first of its task, that fits in no entry."""
+    remedy = "raise maxEntryBytes, or split the value" if bytes_max < ENTRY_BYTES_MAX else "split the value"
+    return EntryTooLargeError(
+        f"an entry may have at most {bytes_max} bytes", value=f"row {row} makes one of {size}", remedy=remedy
+    )

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bk_core.columns import arrow_entries, arrow_message, arrow_schema
+from bk_core.columns.arrow_entries import Layout, entry_of
 from bk_core.entries.arrow_directory import (
     HAS_MAX,
     HAS_MIN,
@@ -29,8 +31,7 @@ from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.errors import CorruptEntryError
 from bk_core.model import DigestType
 from bk_spark import codecs
-from bk_spark.codecs import LedgerAt, arrow_entries, arrow_message, arrow_schema
-from bk_spark.codecs.arrow_entries import Layout, entry_of
+from bk_spark.codecs import LedgerAt
 from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import arrow_entry, options, resealed, rows_of, written
 from tests.spark.codecs.codec_kit import struct as spark_struct

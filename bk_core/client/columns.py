@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads some columns of entries of codec ``arrow``: their directories first, then the bytes of these columns.
+
+Both are ranges of bytes that a bookie cuts out of its entries (:mod:`bk_core.entries.parts`). A directory says between
+which bounds the values of each column are, so a reader that looks for some rows reads nothing more of most entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+
+import numpy as np
+
+from bk_core.entries import arrow_directory
+from bk_core.entries.arrow_directory import Directory
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import PARTS_FOR, ColumnBatch, ColumnsWanted, Parts, Regions
+from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
+from bk_core.model import DigestType, EntryId
+
+ENTRY_BYTES_MIN = 32 << 10
+"""Of smaller entries some columns are read with the others: two requests cost as much as the bytes."""
+WINDOW_BYTES = 16 << 20
+"""Of so many bytes of whole entries the directories are read together, and then the wanted columns."""
+GAP_MAX = 4
+"""Entries between two that are read are asked for with them, up to so many: a request of its own would cost more."""
+
+
+Read = Callable[[EntryId, EntryId, Parts], AsyncGenerator[EntryBatch, None]]
+"""Reads parts of a run of entries, in order."""
+
+
+async def read_columns(
+    read: Read, first: EntryId, last: EntryId, wanted: ColumnsWanted
+) -> AsyncGenerator[ColumnBatch, None]:
+    """The entries ``first`` to ``last`` that may have wanted rows, in order. Raises what ``read`` raises, and
+    IntegrityError for an entry without a directory."""
+    directories: list[Directory | None] = []
+    async with aclosing(read(first, last, wanted.heads)) as heads:
+        async for batch in heads:
+            for view in batch.entry_views():
+                directory = arrow_directory.parse(view, None)
+                directories.append(directory if wanted.may_have(directory) else None)
+            if not wanted.places:
+                yield _kept(directories[-len(batch) :], batch)
+    if not wanted.places:
+        return
+    for begin, end in _runs([directory is not None for directory in directories]):
+        regions = Regions(first + begin, directories[begin:end], wanted.places)
+        async with aclosing(read(first + begin, first + end - 1, regions)) as parts:
+            async for batch in parts:
+                at = batch.first_entry_id - first
+                yield _kept(directories[at : at + len(batch)], batch)
+
+
+async def columns_or_entries(
+    parts: Read,
+    whole: Callable[[EntryId, EntryId], AsyncGenerator[EntryBatch, None]],
+    wanted: ColumnsWanted,
+    first: EntryId,
+    last: EntryId,
+) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
+    """As :func:`read_columns`; from where no parts can be had on, the whole entries."""
+    with suppress(EntryUnreadableError, NoSuchEntryError, IntegrityError):
+        async with aclosing(read_columns(parts, first, last, wanted)) as columns:
+            async for found in columns:
+                yield found
+                first = found.parts.last_entry_id + 1
+        return
+    async with aclosing(whole(first, last)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+def pays(wanted: ColumnsWanted | None, entry_bytes: int, digest_type: DigestType | None) -> bool:
+    """Whether to read parts of entries of about ``entry_bytes``, and whether the ledger's digests can vouch for
+    them."""
+    return wanted is not None and entry_bytes >= ENTRY_BYTES_MIN and digest_type in PARTS_FOR
+
+
+def _kept(directories: Sequence[Directory | None], batch: EntryBatch) -> ColumnBatch:
+    kept = [directory for directory in directories if directory is not None]
+    if len(kept) == len(batch):
+        return ColumnBatch(kept, batch)
+    at = [k for k, directory in enumerate(directories) if directory is not None]
+    return ColumnBatch(kept, batch.select(np.array(at, dtype=np.int64)))
+
+
+def _runs(kept: Sequence[bool]) -> list[tuple[int, int]]:
+    """Stretches, from and to, that hold all that is kept and few others."""
+    found = list[tuple[int, int]]()
+    for place, is_kept in enumerate(kept):
+        if not is_kept:
+            continue
+        if found and place - found[-1][1] <= GAP_MAX:
+            found[-1] = (found[-1][0], place + 1)
+        else:
+            found.append((place, place + 1))
+    return found

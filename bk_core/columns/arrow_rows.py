@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec ``arrow``, reading: entries become record batches, with only the wanted columns.
+
+An entry's directory says where they are. Each is checked by its own CRC32C, then Arrow decodes a message of these
+columns alone: other columns are neither copied nor checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from bk_core.columns import arrow_message, arrow_schema
+from bk_core.columns.arrow_message import Head, NotABatch, Pair, Shape
+from bk_core.columns.places import Rows
+from bk_core.entries import arrow_directory
+from bk_core.entries.arrow_directory import Directory
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.errors import IntegrityError
+
+ROWS_AT_ONCE, BYTES_AT_ONCE = 10_000, 4 << 20
+"""Rows of small entries are joined into batches of up to this size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """How to read the entries of an extent. ``places`` are the columns to read among those of its schema, whose
+    ``shape`` this is. ``shown`` are their types, and ``message`` is Arrow's message of these as a schema."""
+
+    key: tuple[bytes, tuple[str, ...]]
+    message: bytes
+    shown: pa.Schema
+    shape: Shape
+    places: list[int]
+
+
+class Joined(NamedTuple):
+    """Rows of some entries, and where each of them comes from."""
+
+    columns: pa.RecordBatch
+    rows: Rows
+
+
+class Decoded(NamedTuple):
+    """An entry of ``length`` bytes, whose columns take ``size``."""
+
+    columns: pa.RecordBatch
+    size: int
+    entry_id: int
+    length: int
+
+
+def joined(entries: Iterable[Decoded], shown: pa.Schema) -> Iterator[Joined]:
+    """The rows of small entries as batches of up to ROWS_AT_ONCE rows or BYTES_AT_ONCE, those of a large one as they
+    are. ``shown`` is the schema of the columns."""
+    group, rows, size = list[Decoded](), 0, 0
+    for entry in entries:
+        group.append(entry)
+        rows, size = rows + entry.columns.num_rows, size + entry.size
+        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield _join(group, shown)
+            group, rows, size = [], 0, 0
+    if group:
+        yield _join(group, shown)
+
+
+def _join(group: Sequence[Decoded], shown: pa.Schema) -> Joined:
+    counts = [entry.columns.num_rows for entry in group]
+    whole = group[0].columns
+    if len(group) > 1:
+        whole = without_columns(sum(counts))
+        if len(shown):
+            table = pa.Table.from_batches([entry.columns for entry in group], schema=shown).combine_chunks()
+            whole = next(iter(table.to_batches()), group[0].columns)
+    starts = np.cumsum([0, *counts[:-1]])
+    rows = Rows(
+        np.repeat(np.array([entry.entry_id for entry in group], dtype=np.int64), counts),
+        np.repeat(np.array([entry.length for entry in group], dtype=np.uint32), counts),
+        (np.arange(sum(counts)) - np.repeat(starts, counts)).astype(np.int32),
+    )
+    return Joined(whole, rows)
+
+
+class _Message(NamedTuple):
+    """An Arrow message of the wanted columns, and their decoded size."""
+
+    head: Bytes
+    body: Bytes
+    size: int
+
+
+def decoded(batch: EntryBatch, stored: Stored) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+    """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
+    one fails."""
+    return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored)
+
+
+def decoded_parts(
+    directories: Sequence[Directory], parts: EntryBatch, stored: Stored
+) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+    """As :func:`decoded`, of entries of which only the wanted columns were read."""
+    views = zip(directories, parts.entry_views(), strict=True)
+    return _read([_cut_out(directory, part, stored) for directory, part in views], stored)
+
+
+def _read(
+    found: Sequence[_Message | pa.RecordBatch | Exception], stored: Stored
+) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+    reader = _open([each for each in found if isinstance(each, _Message)], stored)
+    for each in found:
+        if not isinstance(each, _Message):
+            yield each, 0
+            continue
+        try:
+            yield _next(reader if reader is not None else _open([each], stored)), each.size
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reader = None
+            yield error, 0
+
+
+def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
+    """The message of the wanted columns, each of them checked, or the reason why there is none. If no column is wanted,
+    nothing is decoded: the directory has the number of rows."""
+    try:
+        directory = arrow_directory.parse(entry, len(entry))
+        _check_directory(directory, stored)
+        if not stored.places:
+            return without_columns(directory.rows)
+        head, regions = entry[directory.head], [entry[directory.column(k)] for k in stored.places]
+        directory.check_head(head)
+        for k, region in zip(stored.places, regions, strict=True):
+            directory.check_column(k, region)
+        is_whole = len(regions) == len(directory.columns)
+        body = entry[directory.offsets[0] :] if is_whole else b"".join(regions)
+        return _message(directory, head, body, stored)
+    except IntegrityError as error:
+        return NotABatch(error.what)
+    except NotABatch as error:
+        return error
+
+
+def _cut_out(directory: Directory, part: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
+    """As :func:`_looked_at`, of a part: the message's head and the wanted columns, which were checked when they were
+    received."""
+    try:
+        _check_directory(directory, stored)
+        if not stored.places:
+            return without_columns(directory.rows)
+        head_bytes = directory.offsets[0] - directory.size
+        return _message(directory, part[:head_bytes], part[head_bytes:], stored)
+    except NotABatch as error:
+        return error
+
+
+def _check_directory(directory: Directory, stored: Stored) -> None:
+    if directory.rows > arrow_message.ROWS_MAX:
+        raise NotABatch(f"it has {directory.rows} rows, at most {arrow_message.ROWS_MAX}")
+    if len(directory.columns) != len(stored.shape.buffers) - 1:
+        raise NotABatch(f"it has {len(directory.columns)} columns, its schema has another number")
+
+
+def _message(directory: Directory, head_bytes: memoryview, body: Bytes, stored: Stored) -> _Message:
+    """A message of the wanted columns, which ``body`` has one after the other. ``head_bytes`` is that of the message as
+    it was written. Raises NotABatch."""
+    head, shape, base = arrow_message.head_of(head_bytes), stored.shape, directory.offsets[0]
+    if (len(head.nodes), len(head.buffers)) != (shape.nodes[-1], shape.buffers[-1]):
+        raise NotABatch("its Arrow message has other columns than its schema")
+    told = len(head_bytes), directory.rows, directory.offsets[-1] - base
+    if (len(head.data), head.rows, head.body_bytes) != told:
+        raise NotABatch("its directory and its Arrow message contradict each other")
+    nodes, moved, end = list[Pair](), list[Pair](), 0
+    for k in stored.places:
+        start, stop = directory.offsets[k] - base, directory.offsets[k + 1] - base
+        buffers = head.buffers[shape.buffers[k] : shape.buffers[k + 1]]
+        if any(offset < start or size < 0 or offset + size > stop for offset, size in buffers):
+            raise NotABatch("a buffer lies outside of its column")
+        if head.nodes[shape.nodes[k]][1] != directory.columns[k].nulls:
+            raise NotABatch("its directory and its Arrow message tell of other nulls")
+        moved += [(offset - start + end, size) for offset, size in buffers]
+        nodes += head.nodes[shape.nodes[k] : shape.nodes[k + 1]]
+        end += stop - start
+    decoded = sum(size for _, size in moved)
+    if head.compression is not None:
+        decoded = arrow_message.decoded_bytes(memoryview(body), moved)
+    if decoded > arrow_message.BODY_BYTES_MAX:
+        raise NotABatch(f"its columns have {decoded} bytes, at most {arrow_message.BODY_BYTES_MAX}")
+    body = _usable_in_place(body) if head.compression is None else body
+    if len(stored.places) == len(directory.columns):
+        return _Message(head.data, body, decoded)
+    like = _template(*stored.key, arrow_message.COMPRESSIONS[head.compression])
+    return _Message(like.with_numbers(head.rows, nodes, moved, end), body, decoded)
+
+
+def without_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _usable_in_place(body: Bytes) -> Bytes:
+    """The buffers of a body where they are, or at a better place if numbers would lie across words of memory."""
+    return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
+
+
+def _open(messages: Sequence[_Message], stored: Stored) -> ipc.RecordBatchStreamReader:
+    """Arrow's reader of a stream of these messages. Columns that are not compressed stay where they are."""
+    pieces = filter(len, chain([stored.message], *((message.head, message.body) for message in messages)))
+    file = pa.PythonFile(_Stream(pieces), mode="r")
+    return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=False))
+
+
+class _Stream:
+    """Pieces of memory as a file, read without copying. Arrow never reads across the end of a head or body, which are
+    pieces here."""
+
+    closed = False
+
+    def __init__(self, pieces: Iterator[Bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def read(self, size: int) -> memoryview:
+        if not len(self._rest):
+            self._rest = memoryview(next(self._pieces, b""))
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
+
+    def close(self) -> None:
+        """Arrow closes its files."""
+
+
+def _next(reader: ipc.RecordBatchStreamReader) -> pa.RecordBatch:
+    batch = reader.read_next_batch()
+    batch.validate(full=True)
+    return batch
+
+
+@lru_cache(maxsize=64)
+def stored_columns(schema: bytes, wanted: tuple[str, ...]) -> Stored:
+    whole = arrow_schema.from_bytes(schema)
+    places = [place for place, name in enumerate(whole.names) if name in wanted]
+    shown, shape = pa.schema([whole.field(place) for place in places]), Shape.of(whole)
+    return Stored((schema, wanted), bytes(shown.serialize()), shown, shape, places)
+
+
+@lru_cache(maxsize=64)
+def _template(schema: bytes, wanted: tuple[str, ...], compression: str) -> Head:
+    return arrow_message.template(stored_columns(schema, wanted).shown, compression)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads entries that are JSON objects: each is one row.
+
+Theory. Arrow parses a block of many objects in one call, but does not tell which entry a row came from, nor that one
+entry had two objects. So each entry is wrapped in an object of its own, ``{"v":<entry>}``, on a line of its own. If a
+line is no such object the whole block ends in an error, because no string may hold a line feed and no structure goes on
+after two objects side by side. An entry without an error gives at least one row. So if there are as many rows as
+entries, each entry gave one. After an error each entry of the block is checked quickly (:mod:`json_suspects`), and the
+rest is halved until the entries with errors are alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from bk_core.columns import json_suspects
+from bk_core.entries.batch import EntryBatch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Mask = npt.NDArray[np.bool_]
+
+_ERRORS = (pa.ArrowException, ValueError)
+
+
+class Objects(NamedTuple):
+    """Entries as structs. ``bad`` marks those that are no objects of the type, whose structs are null (None: there are
+    none), and ``why`` tells the reason by an entry's place."""
+
+    structs: pa.Array
+    bad: Mask | None = None
+    why: Callable[[int], str] = str
+
+
+def objects_of(batch: EntryBatch, kind: pa.StructType) -> Objects:
+    """All entries. Members that ``kind`` does not name are ignored, missing ones are null."""
+    values = batch.to_arrow()
+    try:
+        return Objects(parse(values, kind))
+    except _ERRORS:
+        bad = json_suspects.implausible(batch.to_list(), kind)
+    good = np.flatnonzero(~bad)
+    parsed, wrong = _halved(values.take(pa.array(good)), kind)
+    bad[good[wrong]] = True
+    places = np.cumsum(~bad) - 1
+    found = parsed.take(pa.array(places, mask=bad))
+    return Objects(found, bad, lambda place: _why(values.slice(place, 1), kind))
+
+
+def _halved(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, list[int]]:
+    """The entries that are objects, as structs, and the places of those that are not, found by halving."""
+    pieces: list[pa.Array] = [pa.nulls(0, kind)]
+    wrong: list[int] = []
+    todo = [(0, len(values))]
+    while todo:
+        start, stop = todo.pop()
+        try:
+            pieces.append(parse(values.slice(start, stop - start), kind))
+        except _ERRORS:
+            middle = (start + stop) // 2
+            if middle > start:
+                todo += [(middle, stop), (start, middle)]
+            else:
+                wrong.append(start)
+    return pa.concat_arrays(pieces), wrong
+
+
+def _why(value: pa.Array, kind: pa.StructType) -> str:
+    try:
+        parse(value, kind)
+    except _ERRORS as error:
+        return str(error)
+    raise AssertionError("an entry that is JSON was taken for one that is not")
+
+
+def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
+    """All entries, a binary array, as structs. Raises ArrowInvalid or ValueError if any is no object."""
+    if not len(values):
+        return pa.nulls(0, kind)
+    text = values.cast(pa.string())  # this checks that it is UTF-8, which the parser does not
+    wrapped = pc.binary_join_element_wise('{"v":', text, "}\n", "")
+    _, offsets, data = wrapped.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)
+    block = data.slice(int(ends[wrapped.offset]), int(ends[wrapped.offset + len(wrapped)] - ends[wrapped.offset]))
+    table = pj.read_json(
+        pa.BufferReader(block),
+        read_options=pj.ReadOptions(use_threads=False, block_size=block.size + 1),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema([pa.field("v", _parsed_as(kind))]), unexpected_field_behavior="ignore"
+        ),
+    )
+    found = table.column("v").combine_chunks()
+    if len(found) != len(values) or found.null_count:
+        raise ValueError("not one JSON object")
+    return found if found.type == kind else found.cast(kind)
+
+
+def _parsed_as(kind: pa.DataType) -> pa.DataType:
+    """The type to parse as. Dates are read as text and cast, because the parser takes numbers of days for dates."""
+    if pa.types.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return pa.struct([field.with_type(_parsed_as(field.type)) for field in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_parsed_as(kind.value_type)))
+    return pa.string() if pa.types.is_date32(kind) else kind

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where rows come from, and the columns that say so. Every codec has them beside its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from bk_core.errors import CorruptEntryError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    I64 = npt.NDArray[np.int64]
+
+ENTRY_LENGTH = "entry_length"
+TYPES: dict[str, pa.DataType] = {
+    "log": pa.string(),
+    "ledger_id": pa.int64(),
+    "entry_id": pa.int64(),
+    "offset": pa.int64(),
+    ENTRY_LENGTH: pa.int32(),
+    "ledger_ctime": pa.timestamp("us", tz="UTC"),
+    "ledger_closed": pa.bool_(),
+    "row_index": pa.int32(),
+}
+"""The columns and their types. No column of codec ``arrow`` may have such a name."""
+_TIMESTAMP = TYPES["ledger_ctime"]
+_SHORT, _LONG = 1 << 9, 1 << 15
+"""A batch of _SHORT to _LONG rows uses a slice of a cached constant column of _LONG rows: at most 7 MB each, for a log
+with a long name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerAt:
+    """Where rows come from; one for each range of a ledger.
+
+    ``offset_shift`` + entry id is the log offset; None for a bare ledger. ``ctime_ms`` is in milliseconds since the
+    epoch. ``schema`` is the one of the extent's ``schema_number``; only codec ``arrow`` has it.
+    """
+
+    ledger_id: int
+    log: str | None = None
+    offset_shift: int | None = None
+    ctime_ms: int | None = None
+    closed: bool = True
+    schema: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """For each row its entry's id and, where known, the entry's length in bytes and the row's place in it."""
+
+    entry_ids: I64
+    lengths: npt.NDArray[np.uint32] | None = None
+    row_index: npt.NDArray[np.int32] | None = None
+
+
+def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
+    ids, count = rows.entry_ids, int(rows.entry_ids.size)
+    match name:
+        case "entry_id":
+            return pa.array(ids)
+        case "ledger_id":
+            return _repeated(at.ledger_id, pa.int64(), count)
+        case "log":
+            return pa.nulls(count, pa.string()) if at.log is None else _repeated(at.log, pa.string(), count)
+        case "offset":
+            return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(ids + at.offset_shift)
+        case "ledger_ctime":
+            at_us = None if at.ctime_ms is None else at.ctime_ms * 1000
+            return pa.nulls(count, _TIMESTAMP) if at_us is None else _repeated(at_us, _TIMESTAMP, count)
+        case "ledger_closed":
+            return _repeated(at.closed, pa.bool_(), count)
+        case "row_index":
+            assert rows.row_index is not None
+            return pa.array(rows.row_index)
+    assert name == ENTRY_LENGTH, name
+    assert rows.lengths is not None
+    return pa.array(rows.lengths.astype(np.int32))
+
+
+def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """``value``, ``count`` times: for the batches of a large ledger a slice of one array."""
+    if not _SHORT <= count <= _LONG:
+        return pa.repeat(pa.scalar(value, kind), count)
+    return _long(value, kind).slice(0, count)
+
+
+@lru_cache(maxsize=4)
+def _long(value: object, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), _LONG)
+
+
+def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt, remedy: str) -> CorruptEntryError:
+    """The error of an entry that was read and cannot be decoded."""
+    where = f"entry {entry_id} of ledger {at.ledger_id}"
+    if at.log is not None and at.offset_shift is not None:
+        where += f", offset {entry_id + at.offset_shift} of log {at.log}"
+    return CorruptEntryError(
+        f"an entry cannot be decoded by codec {codec}",
+        value=f"{where}: {why}",
+        remedy=remedy,
+    )

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of entries: what a bookie cuts out of its frames for a reader that wants some columns, and how the reader knows
+that it got them. Pure.
+
+A bookie knows no codec. It cuts the bytes that it is asked for and says how long each entry is (flag PARTIAL,
+docs/formats.md §1.5). The reader asks twice. First for the *heads* of entries, which hold their directories: the
+checksums in a directory combine to the checksum of the whole entry, so with Apache's header they make the digest that
+the writer put beside it. That binds the directory to ledger and entry id, and the directory binds each column
+(docs/decisions/0034). Then for the *regions* of the wanted columns, each of which is checked by its directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from bk_core.entries import arrow_directory
+from bk_core.entries.arrow_directory import Directory
+from bk_core.entries.batch import I64, U32, Bytes, EntryBatch
+from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
+from bk_core.entries.frame import (
+    APACHE_BYTES,
+    FRAME_HEADER_BYTES,
+    KNOWN_FLAGS,
+    PARTIAL,
+    FrameHeader,
+    FrameKind,
+    assemble,
+    batch_of,
+    check_frame,
+    column_bytes,
+    columns_of,
+    decode_frame,
+    entry_ids_of,
+    split_frames,
+)
+from bk_core.entries.gf2 import CRC32C_TABLES
+from bk_core.errors import IntegrityError
+from bk_core.model import DigestType, EntryId
+from bk_core.wire.lane import Cut
+
+CUT_ENTRIES_MAX = 1 << 11
+"""A frame of more entries is answered whole: cutting costs time for each of them, and would save little."""
+PARTS_FOR = (DigestType.CRC32C, DigestType.DUMMY)
+"""The digests of ledgers of which parts can be checked."""
+_WITH_PARTS = KNOWN_FLAGS | PARTIAL
+
+
+# --- the bookie ---
+
+
+def cut_frames(frames: Bytes, cut: Cut) -> list[Bytes]:
+    """The wanted parts of intact frames, each as a frame with PARTIAL; whole frames where parts could not be checked or
+    would not be shorter."""
+    return [_cut(header, frame, cut) for header, frame in split_frames(frames)]
+
+
+def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
+    can_be = header.kind == FrameKind.ENTRIES and header.digest_type in PARTS_FOR and not header.flags & APACHE_BYTES
+    if not can_be or header.count > CUT_ENTRIES_MAX:
+        return frame
+    columns = columns_of(header, frame)
+    body = frame[FRAME_HEADER_BYTES + header.columns_bytes :]
+    pieces, kept = _pieces(entry_ids_of(header, frame), columns.lengths, body, cut)
+    if sum(kept) + 8 * len(kept) >= header.payload_bytes:
+        return frame
+    own = frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.columns_bytes]
+    more = column_bytes(np.array(kept, dtype=np.int64), "<i8")
+    head = (header.kind, header.flags | PARTIAL, *header[2:8])
+    return assemble(head, [own, more], b"".join(pieces), 0)
+
+
+def _pieces(ids: I64, lengths: U32, payload: memoryview, cut: Cut) -> tuple[list[memoryview], list[int]]:
+    """What is wanted of these entries, and how much of each."""
+    pieces, kept, at = list[memoryview](), list[int](), 0
+    for entry_id, length in zip(ids.tolist(), lengths.tolist(), strict=True):
+        spans = cut.spans(entry_id, length)
+        pieces += [payload[at + start : at + stop] for start, stop in spans]
+        kept.append(sum(stop - start for start, stop in spans))
+        at += length
+    return pieces, kept
+
+
+# --- the reader ---
+
+
+class Parts(Protocol):
+    """What a reader asks for instead of whole entries."""
+
+    def cut(self, first: EntryId, last: EntryId) -> Cut:
+        """What to ask a bookie for."""
+        ...
+
+    def verified(self, frames: memoryview, digester: Digester) -> list[EntryBatch]:
+        """The parts in an answer, with the ids of their entries; a batch's lengths are those of the parts. Raises
+        IntegrityError for anything but the wanted parts of intact entries of this ledger."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The first ``bytes`` bytes of each entry, of codec ``arrow``, checked with its digest."""
+
+    bytes: int
+
+    def cut(self, first: EntryId, last: EntryId) -> Cut:
+        return Cut(head=self.bytes)
+
+    def verified(self, frames: memoryview, digester: Digester) -> list[EntryBatch]:
+        return [self._checked(part, digester) for part in _parts(frames, digester, self.cut(0, 0))]
+
+    def _checked(self, part: _Part, digester: Digester) -> EntryBatch:
+        if part.is_proven:
+            return part.batch
+        whole = part.whole
+        digests = None if digester.digest_type is DigestType.DUMMY else whole.digests
+        columns = (whole.entry_ids(), whole.entry_lacs(), whole.cumulative_lengths())
+        numbers = zip(*(column.tolist() for column in columns), strict=True)
+        for k, (view, its) in enumerate(zip(part.batch.entry_views(), numbers, strict=True)):
+            length = int(whole.lengths[k])
+            header = ENTRY_HEADER.pack(digester.ledger_id, *its)
+            crc = arrow_directory.parse(view, length).payload_crc()
+            crc ^= CRC32C_TABLES.shift_one(crc32c(header), length)
+            if digests is not None and crc.to_bytes(4, "big") != digests[k].tobytes():
+                raise IntegrityError(
+                    "a directory does not belong to its entry",
+                    value=f"ledger {digester.ledger_id}, entry {its[0]}",
+                    remedy="read another copy",
+                )
+        return part.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The head of the Arrow message and the columns ``wanted`` of each entry from ``first`` on, as the entries'
+    directories name them. No directory: nothing of the entry."""
+
+    first: EntryId
+    directories: Sequence[Directory | None]
+    wanted: Sequence[int]
+
+    def cut(self, first: EntryId, last: EntryId) -> Cut:
+        mine = self.directories[first - self.first : last + 1 - self.first]
+        return Cut(0, first, tuple(tuple(_ranges(self._slices(directory))) for directory in mine))
+
+    def verified(self, frames: memoryview, digester: Digester) -> list[EntryBatch]:
+        low, high = self.first, self.first + len(self.directories) - 1
+        parts = _parts(frames, digester, self.cut(low, high))
+        for part in parts:
+            for entry_id, view in zip(part.batch.entry_ids().tolist(), part.batch.entry_views(), strict=True):
+                if low <= entry_id <= high:  # others are refused by who asked
+                    self._check(self.directories[entry_id - low], view)
+        return [part.batch for part in parts]
+
+    def _check(self, directory: Directory | None, view: memoryview) -> None:
+        if directory is None:
+            return
+        head, *regions = self.regions(directory, view)
+        directory.check_head(head)
+        for k, region in zip(self.wanted, regions, strict=True):
+            directory.check_column(k, region)
+
+    def regions(self, directory: Directory, view: memoryview) -> list[memoryview]:
+        """The message's head and each column in an entry's part. Raises IntegrityError for a part of another size."""
+        found, at = list[memoryview](), 0
+        for each in self._slices(directory):
+            size = each.stop - each.start
+            found.append(view[at : at + size])
+            at += size
+        if at != len(view):
+            raise IntegrityError("a bookie answered with other parts than were asked for", value=f"{len(view)} bytes")
+        return found
+
+    def _slices(self, directory: Directory | None) -> list[slice]:
+        if directory is None:
+            return []
+        return [directory.head, *(directory.column(k) for k in self.wanted)]
+
+
+def _ranges(slices: Sequence[slice]) -> list[tuple[int, int]]:
+    """The ranges of bytes of slices in ascending order; neighbours become one."""
+    found = list[tuple[int, int]]()
+    for each in slices:
+        if found and sum(found[-1]) == each.start:
+            found[-1] = (found[-1][0], each.stop - found[-1][0])
+        else:
+            found.append((each.start, each.stop - each.start))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsWanted:
+    """The columns ``places`` of entries that have ``count`` columns; ``may_have`` says of a directory whether its entry
+    may have rows that are wanted."""
+
+    count: int
+    places: tuple[int, ...]
+    may_have: Callable[[Directory], bool] = lambda directory: True
+
+    @property
+    def heads(self) -> Heads:
+        return Heads(arrow_directory.bytes_max(self.count))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBatch:
+    """Some entries, by ids in ``parts``: the directory of each, and of each the head of its Arrow message and the
+    wanted columns, checked."""
+
+    directories: Sequence[Directory]
+    parts: EntryBatch
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.parts.payload_bytes
+
+    def entry_ids(self) -> I64:
+        return self.parts.entry_ids()
+
+    def entry_lengths(self) -> U32:
+        """How long the whole entries are."""
+        return np.array([directory.offsets[-1] for directory in self.directories], dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Entries of a frame: ``batch`` has their parts, ``whole`` their lengths and digests. ``is_proven``: the frame came
+    whole, so its own checks hold for the parts."""
+
+    batch: EntryBatch
+    whole: EntryBatch
+    is_proven: bool
+
+
+def _parts(frames: memoryview, digester: Digester, cut: Cut) -> list[_Part]:
+    """The parts in the frames of an answer. Raises IntegrityError for a frame that fails a check, or has other parts
+    than ``cut`` names."""
+    found = []
+    for header, frame in split_frames(frames, flags_known=_WITH_PARTS):
+        if header.kind != FrameKind.ENTRIES:
+            raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
+        found.append(_partial(header, frame, digester, cut) if header.flags & PARTIAL else _whole(frame, digester, cut))
+    return found
+
+
+def _whole(frame: memoryview, digester: Digester, cut: Cut) -> _Part:
+    """A frame that was not cut; digests are verified here, because the reader has nothing else to go by."""
+    batch = decode_frame(frame, digester=digester, verify_digests=True)
+    pieces, kept = _pieces(batch.entry_ids(), batch.lengths, batch.payload, cut)
+    return _Part(_with_parts(batch, kept, memoryview(b"".join(pieces))), batch, True)
+
+
+def _partial(header: FrameHeader, frame: memoryview, digester: Digester, cut: Cut) -> _Part:
+    check_frame(frame, header)
+    if header.ledger_id != digester.ledger_id or header.digest_type != digester.digest_type:
+        raise IntegrityError("a bookie answered with parts of another ledger", value=f"ledger {header.ledger_id}")
+    if digester.digest_type not in PARTS_FOR:
+        raise IntegrityError("a bookie answered with parts that cannot be checked", value=digester.digest_type.name)
+    columns = columns_of(header, frame)
+    assert columns.kept is not None
+    payload = frame[FRAME_HEADER_BYTES + header.columns_bytes :].toreadonly()
+    whole = batch_of(header, columns, payload)
+    for entry_id, length, kept in zip(
+        whole.entry_ids().tolist(), columns.lengths.tolist(), columns.kept.tolist(), strict=True
+    ):
+        if kept != sum(stop - start for start, stop in cut.spans(entry_id, length)):
+            raise IntegrityError("a bookie answered with other parts than were asked for", value=f"entry {entry_id}")
+    return _Part(_with_parts(whole, columns.kept.tolist(), payload), whole, False)
+
+
+def _with_parts(whole: EntryBatch, kept: Sequence[int], payload: memoryview) -> EntryBatch:
+    """The same entries with the bytes that were kept. What follows from whole entries alone is left out."""
+    lengths = np.array(kept, dtype=np.uint32)
+    return replace(
+        whole,
+        lengths=lengths,
+        payload=payload,
+        digests=None,
+        digest_type=None,
+        length_before=-1,
+        ledger_lengths=None,
+        lacs=None,
+        _offsets=None,
+    )

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a log as Arrow columns: planned once, then in batches, in order.
+
+The loop only receives; columns are made on the thread that wants them, while the loop receives on. Read-ahead is that
+of :mod:`bk_core.client.ahead`, so it is bounded in bytes however slowly the rows are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bk_core.client.ahead import read_ahead
+from bk_core.client.columns import WINDOW_BYTES
+from bk_core.client.connect import BookKeeper
+from bk_core.client.fork import ForkGuard
+from bk_core.columns.log_rows import ARROW, LogRows, check_written
+from bk_core.columns.places import LedgerAt
+from bk_core.columns.where import Condition
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted
+from bk_core.errors import ClientClosedError, ForkedHandleError, InvalidArgumentError, MetadataCorruptError, Outcome
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.reading import ExtentPart, LogReading, parts_of
+from bk_core.logs.store import LogStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+Numbered = tuple[int, EntryBatch | ColumnBatch]
+WHOLE_BYTES = 8 << 20
+"""So many bytes of entries are read together, and AHEAD_BYTES before they are wanted: from several bookies at once."""
+AHEAD_BYTES = 24 << 20
+LOOK_S = 1.0
+"""So often who waits looks whether the client is still there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a read of columns asks for; see :meth:`bk_core.logs.named_log.NamedLog.to_arrow`."""
+
+    columns: Sequence[str] | None = None
+    where: Sequence[Condition] | None = None
+    codec: str | None = None
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogScan:
+    """A planned read: the parts of a log, where the rows of each come from, and what makes them."""
+
+    reading: LogReading
+    windows: list[_Window]
+    rows: LogRows
+
+    @classmethod
+    async def plan(
+        cls, store: LogStore, reading: LogReading, head: LogHead, start: int, end: int, wanted: Wanted
+    ) -> LogScan:
+        """For the offsets ``start`` to ``end`` − 1, which must be readable. Raises InvalidArgumentError for columns
+        that are not there and for entries of several codecs."""
+        extents = await asyncio.to_thread(store.extents, head, start, end) if start < end else []
+        schemas = await asyncio.to_thread(store.schemas, head) if head.schemas else {}
+        parts = parts_of(extents, start, end)
+        written = [part.extent.codec for part in parts] or ([ARROW] if schemas else [])
+        codec = check_written(store.name, wanted.codec, written)
+        newest = schemas[max(schemas)] if schemas else None
+        rows = LogRows.of(codec, wanted.columns, newest=newest, members=wanted.schema, where=wanted.where)
+        windows = list[_Window]()
+        for part in parts:
+            at = _place(store.name, part, schemas, codec)
+            windows += _windows_of(part, at, None if at.schema is None else rows.wanted(at.schema))
+        return cls(reading, windows, rows)
+
+    async def ready(self) -> AsyncGenerator[list[Numbered], None]:
+        """Entries in order, as lists of what is ready, each batch with the number of its window."""
+        async with aclosing(
+            read_ahead(self.windows, lambda each: each.read(self.reading), bytes_max=AHEAD_BYTES)
+        ) as lists:
+            async for found in lists:
+                yield found
+
+    def batches(self, found: Sequence[Numbered]) -> Iterator[pa.RecordBatch]:
+        """The rows of these entries. Raises CorruptEntryError."""
+        for number, batch in found:
+            yield from self.rows.rows(batch, self.windows[number].at)
+
+    async def table(self) -> pa.Table:
+        """All rows. Columns of one batch are made on a thread while the next one is received."""
+        made, making = list[Any](), None
+        source = self.ready()
+        try:
+            async for found in source:
+                if making is not None:
+                    made += await making
+                making = asyncio.ensure_future(asyncio.to_thread(self._made, found))
+            if making is not None:
+                made += await making
+        finally:
+            await source.aclose()
+            if making is not None and not making.done():
+                await asyncio.wait([making])
+        return self.rows.table(made)
+
+    def _made(self, found: Sequence[Numbered]) -> list[pa.RecordBatch]:
+        return list(self.batches(found))
+
+    def reader(self, bookkeeper: BookKeeper) -> pa.RecordBatchReader:
+        """The rows as a stream that any thread but the loop's may pull."""
+        return self.rows.reader(self._pulled(_Pull(bookkeeper, asyncio.get_running_loop())))
+
+    def _pulled(self, pull: _Pull) -> Iterator[pa.RecordBatch]:
+        source = self.ready()
+        try:
+            while (found := pull.wait(anext(source, None))) is not None:
+                yield from self.batches(found)
+        finally:
+            with suppress(ClientClosedError, ForkedHandleError):
+                pull.wait(source.aclose())
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Entries that are read together: a part of a log, where its rows come from, and which columns are wanted.
+    ``bytes`` estimates what is received of them."""
+
+    part: ExtentPart
+    at: LedgerAt
+    wanted: ColumnsWanted | None
+    bytes: int
+
+    def read(self, reading: LogReading) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
+        return reading.read_columns(self.part, self.wanted)
+
+
+def _windows_of(part: ExtentPart, at: LedgerAt, wanted: ColumnsWanted | None) -> Iterator[_Window]:
+    """Windows of about WHOLE_BYTES: some are received, from several bookies, while others are decoded. If only some
+    columns are wanted they are of WINDOW_BYTES of whole entries."""
+    if not part.entry_bytes:  # an open extent
+        yield _Window(part, at, wanted, part.bytes)
+        return
+    step = max(1, (WHOLE_BYTES if wanted is None else WINDOW_BYTES) // part.entry_bytes)
+    share = 1.0 if wanted is None else (len(wanted.places) + 1) / (wanted.count + 1)
+    for first in range(part.first, part.stop, step):
+        window = replace(part, first=first, stop=min(first + step, part.stop))
+        yield _Window(window, at, wanted, int(window.bytes * share))
+
+
+class _Pull:
+    """Waits, on another thread, for work on the client's loop."""
+
+    def __init__(self, bookkeeper: BookKeeper, loop: asyncio.AbstractEventLoop) -> None:
+        self._bookkeeper, self._loop, self._guard = bookkeeper, loop, ForkGuard()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Raises what ``work`` raises, ClientClosedError once the client is closed, ForkedHandleError in a forked
+        child, and InvalidArgumentError on the loop's own thread, where it would wait for ever."""
+        try:
+            self._check()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            while not concurrent.futures.wait([future], LOOK_S).done:
+                self._check()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosedError("this client was closed while it was waiting") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _check(self) -> None:
+        self._guard.check("this reader")
+        if self._loop.is_closed():
+            raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
+        self._bookkeeper.check_open()
+        if asyncio._get_running_loop() is self._loop:
+            raise InvalidArgumentError(
+                "a RecordBatchReader waits for the loop, on whose thread it was called",
+                remedy="await asyncio.to_thread(…) for what reads it, or await log.to_arrow()",
+            )
+
+
+def _place(log: str, part: ExtentPart, schemas: Mapping[int, bytes], codec: str) -> LedgerAt:
+    """Where the rows of a part come from. Raises MetadataCorruptError if the log lost the schema of its entries."""
+    extent = part.extent
+    if codec == ARROW and extent.schema_number not in schemas:
+        raise MetadataCorruptError(
+            f"log {log} does not have the schema that entries were written with",
+            value=f"schema {extent.schema_number} of {sorted(schemas)}",
+            remedy="this is damage: restore the log's record from a backup",
+        )
+    return LedgerAt(
+        ledger_id=extent.ledger_id,
+        log=log,
+        offset_shift=part.shift,
+        ctime_ms=extent.created_ms or None,
+        closed=not extent.is_open,
+        schema=schemas[extent.schema_number] if codec == ARROW else None,
+    )

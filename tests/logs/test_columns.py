@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs as Arrow columns, without Spark: appending tables, and reading every codec, over bookies in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable, Coroutine, Iterator
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pandas
+import pyarrow as pa
+import pytest
+
+from bk_core.blocking import BookKeeper as BlockingBookKeeper
+from bk_core.client import BookKeeper
+from bk_core.columns import envelope_bytes
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import (
+    ClientClosedError,
+    CorruptEntryError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    LogHasLeaderError,
+    NoSuchEntryError,
+    NoSuchLogError,
+    SchemaMismatchError,
+    WrongDigestTypeError,
+)
+from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.named_log import NamedLog
+from bk_core.model import DigestType
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+
+PASSWORD = b"secret"
+EVERY_TYPE = pa.table(
+    {
+        "yes": pa.array([True, None, False]),
+        "long": pa.array([1, None, -(2**63)], pa.int64()),
+        "short": pa.array([1, None, -(2**15)], pa.int16()),
+        "real": pa.array([0.5, None, float("inf")], pa.float64()),
+        "text": pa.array(["a", None, "é" * 40]),
+        "bytes": pa.array([b"", None, b"\xff" * 40]),
+        "amount": pa.array([Decimal("1.20"), None, Decimal("-9.99")], pa.decimal128(12, 2)),
+        "day": pa.array([dt.date(2026, 1, 31), None, dt.date(1, 1, 1)]),
+        "at": pa.array([0, None, 1], pa.timestamp("us", tz="UTC")),
+        "local": pa.array([0, None, 1], pa.timestamp("us")),
+        "spans": pa.array([1, None, 2], pa.duration("us")),
+        "list": pa.array([[1, None], None, []], pa.list_(pa.field("element", pa.int32()))),
+        "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
+        "struct": pa.array([{"a": 1}, None, {"a": None}], pa.struct([("a", pa.int64())])),
+    }
+)
+
+
+def run(work: Callable[[MemoryBookKeeper, BookKeeper, NamedLog], Coroutine[Any, Any, None]]) -> None:
+    """A log named ``events``, which does not exist yet."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20), memory_cluster() as cluster:
+            bookkeeper = cluster.client()
+            await work(cluster, bookkeeper, NamedLog(bookkeeper, "events", password=PASSWORD))
+
+    asyncio.run(bounded())
+
+
+def numbers(first: int, count: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(first, first + count), pa.int64()), "s": [f"row {n}" for n in range(count)]})
+
+
+async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: list[bytes], codec: str) -> None:
+    """What a job of codec ``codec`` leaves."""
+    await log.create()
+    uuid = (await log.head()).value.uuid
+    made = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec=codec)
+    async with await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=made) as ledger:
+        await ledger.append_batch(EntryBatch.from_list(entries))
+    extent = NewExtent(
+        ledger_id=ledger.ledger_id,
+        entry_count=len(entries),
+        size_bytes=sum(map(len, entries)),
+        created_ms=1,
+        codec=codec,
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+    )
+    await log.publish([extent], PublishId.job(f"{ledger.ledger_id}"))
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.rule("K8")
+def test_a_table_comes_back_as_it_was(compression: str) -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        large = pa.concat_tables([EVERY_TYPE] * 3000).combine_chunks()
+        first = await log.append_arrow(EVERY_TYPE, compression=compression)
+        second = await log.append_arrow(large, compression=compression)
+        assert (first, second.start) == (range(1), 1)
+        assert (await log.to_arrow()).combine_chunks() == pa.concat_tables([EVERY_TYPE, large]).combine_chunks()
+        assert (await log.to_arrow(first.start, first.stop)).equals(EVERY_TYPE)
+        assert (await log.to_arrow(second.start)).num_rows == large.num_rows
+        assert (await log.to_arrow(1, 1)).num_rows == 0
+
+    run(work)
+
+
+def test_columns_come_in_the_order_asked_for_and_with_where_they_are_from() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        await log.append_arrow(numbers(0, 2))
+        await log.append_arrow(numbers(2, 2))
+        columns = ["s", "offset", "row_index", "n", "log"]
+        found = await log.to_arrow(columns=columns)
+        assert found.column_names == columns
+        assert found.to_pydict() == {
+            "s": ["row 0", "row 1"] * 2,
+            "offset": [0, 0, 1, 1],
+            "row_index": [0, 1, 0, 1],
+            "n": [0, 1, 2, 3],
+            "log": ["events"] * 4,
+        }
+        assert (await log.to_arrow(1, columns=["offset"])).to_pydict() == {"offset": [1, 1]}
+        for wrong in (["n", "n"], [], "n"):
+            with pytest.raises(InvalidArgumentError, match="each once"):
+                await log.to_arrow(columns=wrong)
+        with pytest.raises(InvalidArgumentError, match="did you mean offset"):
+            await log.to_arrow(columns=["ofset"])
+
+    run(work)
+
+
+@pytest.mark.rule("K8")
+def test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        await log.append_arrow(numbers(0, 2))
+        wider = pa.table({"more": [1.5], "s": ["x"], "n": [9]})
+        with pytest.raises(SchemaMismatchError, match="merge_schema=True"):
+            await log.append_arrow(wider)
+        with pytest.raises(SchemaMismatchError, match="s is missing"):
+            await log.append_arrow(pa.table({"n": [1]}), merge_schema=True)
+        with pytest.raises(SchemaMismatchError, match="n is utf8 and was int64"):
+            await log.append_arrow(pa.table({"n": ["1"], "s": ["x"]}), merge_schema=True)
+        assert await log.append_arrow(wider, merge_schema=True) == range(1, 2)
+        assert await log.append_arrow(wider.slice(0, 0)) == range(2, 2)
+        assert (await log.to_arrow()).to_pydict() == {
+            "n": [0, 1, 9],
+            "s": ["row 0", "row 1", "x"],
+            "more": [None, None, 1.5],
+        }
+        assert (await log.to_arrow(0, 1, ["more"])).to_pydict() == {"more": [None, None]}
+        assert len(await log.schemas()) == 2
+
+    run(work)
+
+
+def test_types_that_say_the_same_are_one_type_in_the_log_and_others_are_refused() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        given = pa.table(
+            {
+                "a": pa.DictionaryArray.from_arrays([0, 1, 0], pa.array(["x", "y"], pa.string_view())),
+                "b": pa.array(["x", "y", "z"], pa.large_string()),
+                "c": pa.array([1, 2, 2**32 - 1], pa.uint32()),
+                "d": pa.array([0, 1000, 2000], pa.timestamp("ns", tz="Europe/Berlin")),
+                "e": pa.array([[1], [2], [3]], pa.large_list(pa.int32())),
+            }
+        )
+        await log.append_arrow(given)
+        found = await log.to_arrow()
+        assert [str(field.type) for field in found.schema] == [
+            "string",
+            "string",
+            "int64",
+            "timestamp[us, tz=UTC]",
+            "list<element: int32>",
+        ]
+        assert found.column("c").to_pylist() == [1, 2, 2**32 - 1]
+        assert found.column("d").cast(pa.int64()).to_pylist() == [0, 1, 2]
+        refused = {"u": pa.array([1], pa.uint64()), "n": pa.nulls(1), "l": pa.array([[None]])}
+        with pytest.raises(InvalidArgumentError, match="u uint64, n null, l list<item: null>"):
+            await log.append_arrow(pa.table(refused))
+        with pytest.raises(InvalidArgumentError, match="names of columns that a read adds"):
+            await log.append_arrow(pa.table({"offset": [1]}))
+        with pytest.raises(InvalidArgumentError, match="case does not tell them apart"):
+            await log.append_arrow(pa.table({"a": [1], "A": [1]}))
+        with pytest.raises(InvalidArgumentError, match="stream interface"):
+            await log.append_arrow([1, 2])
+        with pytest.raises(InvalidArgumentError, match="no such compression"):
+            await log.append_arrow(given, compression="gzip")
+
+    run(work)
+
+
+def test_an_append_that_fails_leaves_no_rows_and_no_ledger() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        schema = pa.schema([("at", pa.timestamp("ns"))])
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for first in range(4):
+                at = pa.array([1000 * n for n in range(600_000)], pa.timestamp("ns"))
+                yield pa.record_batch([at if first < 3 else pa.array([1], pa.timestamp("ns"))], schema=schema)
+
+        with pytest.raises(InvalidArgumentError, match="column at do not fit"):
+            await log.append_arrow(pa.RecordBatchReader.from_batches(schema, rows()))
+        assert list(cluster.store.list_ledgers()) == []
+        assert (await log.to_arrow()).num_rows == 0
+
+    run(work)
+
+
+@pytest.mark.rule("N2")
+def test_an_append_is_refused_before_it_writes_where_it_cannot_be_published() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        async with await log.lead(digest_type=DigestType.CRC32C) as leader:
+            before = list(cluster.store.list_ledgers())
+            with pytest.raises(LogHasLeaderError):
+                await log.append_arrow(numbers(0, 1))
+            await leader.append(b"x")
+        with pytest.raises(InvalidArgumentError, match="another codec"):
+            await log.append_arrow(numbers(0, 1))
+        with pytest.raises(WrongDigestTypeError):
+            await log.append_arrow(numbers(0, 1), digest_type=DigestType.MAC)
+        assert list(cluster.store.list_ledgers()) == before
+
+    run(work)
+
+
+def test_entries_of_each_codec_become_its_columns() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        raw = NamedLog(bookkeeper, "raw", password=PASSWORD)
+        await publish(bookkeeper, raw, [b"a", b"", b"\xff"], "raw")
+        assert (await raw.to_arrow()).to_pydict() == {"offset": [0, 1, 2], "value": [b"a", b"", b"\xff"]}
+        assert (await raw.to_arrow(1, columns=["entry_length", "value"])).to_pydict() == {
+            "entry_length": [0, 1],
+            "value": [b"", b"\xff"],
+        }
+        envelopes = NamedLog(bookkeeper, "envelopes", password=PASSWORD)
+        made = envelope_bytes.encode(
+            pa.array([b"k", None], pa.binary()),
+            pa.array([b"v", b"w"], pa.binary()),
+            pa.array([1, 2], envelope_bytes.TIMESTAMP),
+            pa.array([[{"key": "h", "value": b"1"}], None], envelope_bytes.HEADERS_TYPE),
+        )
+        await publish(bookkeeper, envelopes, made.to_pylist(), "envelope")
+        found = await envelopes.to_arrow()
+        assert found.column_names == ["offset", "key", "value", "timestamp", "headers"]
+        assert found.column("key").to_pylist() == [b"k", None]
+        assert found.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
+        objects = NamedLog(bookkeeper, "objects", password=PASSWORD)
+        await publish(bookkeeper, objects, [b'{"value": 1, "b": "x"}', b'{"b": "y"}'], "json")
+        assert (await objects.to_arrow(columns=["value"])).to_pydict() == {
+            "value": ['{"value": 1, "b": "x"}', '{"b": "y"}']
+        }
+        members = pa.schema([("value", pa.int64())])
+        assert (await objects.to_arrow(schema=members)).to_pydict() == {"offset": [0, 1], "value": [1, None]}
+        with pytest.raises(InvalidArgumentError, match="codec json"):
+            await raw.to_arrow(schema=members)
+
+    run(work)
+
+
+def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        await publish(bookkeeper, log, [b"{}"], "raw")
+        await publish(bookkeeper, log, [b'{"a": 1}'], "json")
+        with pytest.raises(InvalidArgumentError, match="written with json, raw"):
+            await log.to_arrow()
+        with pytest.raises(InvalidArgumentError, match="cannot be read together"):
+            await log.to_arrow(codec="envelope")
+        with pytest.raises(InvalidArgumentError, match="no such codec"):
+            await log.to_arrow(codec="avro")
+        assert (await log.to_arrow(codec="raw")).column("value").to_pylist() == [b"{}", b'{"a": 1}']
+        members = pa.schema([("a", pa.int64())])
+        assert (await log.to_arrow(codec="json", schema=members)).column("a").to_pylist() == [None, 1]
+        assert (await log.to_arrow(1)).to_pydict() == {"offset": [1], "value": ['{"a": 1}']}
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("codec", "bad", "schema"),
+    [
+        ("json", b"\xff", None),
+        ("json", b'{"a": ', pa.schema([("a", pa.int64())])),
+        ("envelope", b"short", None),
+        ("arrow", b"no directory", None),
+    ],
+)
+def test_an_entry_that_cannot_be_decoded_is_named(codec: str, bad: bytes, schema: pa.Schema | None) -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        if codec == "arrow":
+            await log.append_arrow(numbers(0, 1))
+            uuid = (await log.head()).value.uuid
+            made = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec=codec)
+            async with await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=made) as ledger:
+                await ledger.append(bad)
+            extent = NewExtent(
+                ledger_id=ledger.ledger_id,
+                entry_count=1,
+                size_bytes=len(bad),
+                created_ms=1,
+                codec=codec,
+                schema_number=1,
+                ensemble_size=3,
+                write_quorum_size=3,
+                ack_quorum_size=2,
+            )
+            await log.publish([extent], PublishId.job("bad"))
+        else:
+            await publish(bookkeeper, log, [b"{}", bad], codec)
+        with pytest.raises(CorruptEntryError, match=f"offset {1 if codec != 'envelope' else 0} of log events"):
+            await log.to_arrow(codec=codec, schema=schema)
+
+    run(work)
+
+
+def test_offsets_that_cannot_be_read_are_refused() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        with pytest.raises(NoSuchLogError):
+            await log.to_arrow()
+        for first in range(3):
+            await log.append_arrow(numbers(first, 1))
+        with pytest.raises(InvalidArgumentError, match="readable: 0 to 3"):
+            await log.to_arrow(0, 4)
+        with pytest.raises(InvalidArgumentError, match="cannot be read"):
+            await log.to_arrow(2, 1)
+        await log.trim(2)
+        with pytest.raises(NoSuchEntryError, match="read from offset 2"):
+            await log.to_arrow(0)
+        assert (await log.to_arrow(columns=["n"])).to_pydict() == {"n": [2]}
+
+    run(work)
+
+
+def test_entries_that_a_leader_has_confirmed_are_read_too() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        async with await log.lead() as leader:
+            await leader.append(b"one")
+            await leader.append(b"two")
+            while await log.end_offset() < 2:
+                await asyncio.sleep(0.005)
+            found = await log.to_arrow(columns=["value", "ledger_closed"])
+            assert found.to_pydict() == {"value": [b"one", b"two"], "ledger_closed": [False, False]}
+
+    run(work)
+
+
+def test_an_asyncio_program_pulls_a_reader_on_another_thread_only() -> None:
+    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+        await log.append_arrow(numbers(0, 3))
+        reader = await log.record_batch_reader(columns=["n"])
+        assert reader.schema == pa.schema([("n", pa.int64())])
+        assert (await asyncio.to_thread(reader.read_all)).to_pydict() == {"n": [0, 1, 2]}
+        with pytest.raises(InvalidArgumentError, match="to_thread"):
+            (await log.record_batch_reader()).read_all()
+
+    run(work)
+
+
+@pytest.fixture
+def world() -> Iterator[tuple[MemoryBookKeeper, BlockingBookKeeper]]:
+    made: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        made.append(MemoryBookKeeper(3))
+        return made[0].client()
+
+    with BlockingBookKeeper(make) as client:
+        yield made[0], client
+    made[0].store.close()
+
+
+def test_whoever_knows_arrows_stream_interface_reads_and_writes_a_log(
+    world: tuple[MemoryBookKeeper, BlockingBookKeeper],
+) -> None:
+    log = world[1].log("events", password=PASSWORD)
+    assert log.append_arrow(pandas.DataFrame({"n": [1, 2, 3], "s": ["a", None, "c"]})) == range(1)
+    assert log.append_arrow(duckdb.sql("SELECT 4::BIGINT AS n, 'd' AS s")) == range(1, 2)
+    asked = duckdb.from_arrow(log.record_batch_reader()).aggregate("sum(n), max(s)")
+    assert asked.fetchall() == [(10, "d")]
+    copied = pa.RecordBatchReader.from_stream(log.record_batch_reader()).read_all()
+    assert copied.equals(log.to_arrow())
+    assert log.to_arrow().to_pandas()["n"].tolist() == [1, 2, 3, 4]
+
+
+def test_a_reader_holds_a_part_of_a_large_log_only(world: tuple[MemoryBookKeeper, BlockingBookKeeper]) -> None:
+    cluster, client = world
+    log = client.log("events", password=PASSWORD)
+    piece = pa.table({"bytes": [bytes([n]) * (1 << 19) for n in range(16)]})
+    for _ in range(8):
+        log.append_arrow(piece, compression="none")
+    reader = log.record_batch_reader()
+    first = reader.read_next_batch()
+    assert first.column(0)[0].as_py() == b"\0" * (1 << 19)
+
+    async def kill_all() -> None:
+        for name in cluster.names:
+            cluster.network.kill(name)
+
+    client.begin(lambda _: kill_all()).result(5)
+    rest, error = first.nbytes, None
+    try:
+        for batch in reader:
+            rest += batch.nbytes
+    except EntryUnreadableError as found:
+        error = found
+    assert error is not None
+    assert rest < 5 * piece.nbytes
+
+
+def test_a_reader_of_a_closed_client_says_so(world: tuple[MemoryBookKeeper, BlockingBookKeeper]) -> None:
+    _, client = world
+    log = client.log("events", password=PASSWORD)
+    log.append_arrow(numbers(0, 3))
+    reader = log.record_batch_reader()
+    client.close()
+    with pytest.raises(ClientClosedError):
+        reader.read_all()
