@@ -112,14 +112,17 @@ class Workers:
 
     async def _repair_locked(self, ledger_id: LedgerId) -> None:
         store = self._client.store
-        if not await asyncio.to_thread(store.lock_underreplicated, ledger_id, self._owner):
-            return
+        call = asyncio.to_thread(store.lock_underreplicated, ledger_id, self._owner)
+        taken = asyncio.get_running_loop().create_task(call)
         try:
+            if not await asyncio.shield(taken):
+                return
             mark = await asyncio.to_thread(store.read_underreplicated, ledger_id)
             if mark is not None:
                 await self._repair_marked(ledger_id, mark)
         finally:
-            await asyncio.to_thread(store.unlock_underreplicated, ledger_id)
+            if await taken:  # also one that was taken while this was cancelled
+                await asyncio.to_thread(store.unlock_underreplicated, ledger_id)
 
     async def _repair_marked(self, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
         store = self._client.store

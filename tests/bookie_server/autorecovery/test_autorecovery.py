@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -147,6 +148,28 @@ def test_repairs_follow_each_other_and_a_writer_that_is_waited_for_holds_up_none
             slow = AutoRecoveryConfig(lost_bookie_delay_s=0, poll_s=1.0, repairs_max=1, open_ledger_grace_s=600)
             async with recovering(cluster, slow):
                 await eventually(lambda: all("b0" not in members(cluster, i) for i in closed), 4)
+
+    asyncio.run(work())
+
+
+def test_a_lock_that_is_taken_while_the_workers_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            client, taken, go = cluster.client(), threading.Event(), threading.Event()
+            lock = client.store.lock_underreplicated
+
+            def lock_slowly(ledger_id: LedgerId, owner: str) -> bool:
+                locked = lock(ledger_id, owner)
+                taken.set()
+                return go.wait(5) and locked
+
+            monkeypatch.setattr(client.store, "lock_underreplicated", lock_slowly)
+            cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
+            async with AutoRecovery(client, "host1", QUICK):
+                await eventually(taken.is_set, 10)
+                asyncio.get_running_loop().call_later(0.1, go.set)
+            assert cluster.store.underreplication_locks() == {}
 
     asyncio.run(work())
 
