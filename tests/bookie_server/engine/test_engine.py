@@ -165,14 +165,17 @@ def test_a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_the_loop_has_mor
         async with rig(tmp_path) as bookie:
             bookie.engine._logs[0]._committer._inline_s = math.inf  # this disk is fast, however busy the machine is
             log = bookie.engine._logs[0]._log
-            written = log.stats.groups
 
             def take() -> int:
-                sessions.extend([bookie.write(next(ids), b"b"), bookie.write(next(ids), b"c")])
+                sessions[:] = [bookie.write(next(ids), b"b"), bookie.write(next(ids), b"c")]
                 return log.stats.groups
 
             ids, sessions = itertools.count(), list[int]()
-            assert bookie.engine.burst(take) == written
+            for _ in range(50):  # a thread of the bookie may have given the loop something to do at that moment
+                written = bookie.engine.burst(take)
+                if log.stats.groups > written:
+                    break
+                await bookie.sink.next()
             assert log.stats.groups == written + 1
             assert bookie.sink.effects.pop() == ev.SendAcks(bookie.stream, sessions, [1, 1], [])
             asyncio.get_running_loop().call_soon(sessions.clear)
