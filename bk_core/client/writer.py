@@ -478,7 +478,7 @@ class LedgerWriter:
             return effects
         if effects or self._machine.retained_bytes != kept:  # else nothing was confirmed, and no room was made
             self._wake_scheduled = True
-            self._loop.call_soon(self._flush_and_wake)
+            self._driver.agenda.soon(self._flush_and_wake)
         return effects
 
     def _flush_and_wake(self) -> None:
