@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
+from weakref import ref
 
 from bk_core.client.driver import Driver
 from bk_core.errors import BookKeeperError
@@ -27,6 +29,10 @@ def test_what_a_driver_began_ends_with_it() -> None:
         assert task.cancelled()
         await asyncio.sleep(0.02)
         assert fed == []
+        gone = ref(driver)
+        del driver, task
+        gc.collect()
+        assert gone() is None, "its late timer keeps it in memory"
 
     asyncio.run(story())
 
