@@ -472,11 +472,12 @@ class LedgerWriter:
             self._driver.feed(Append(batch))
 
     def _step(self, event: Any) -> list[Any]:
-        kept = self._machine.retained_bytes
+        delivery = self._machine.delivery
+        kept = delivery.retained_bytes
         effects: list[Any] = self._machine.step(event)
-        if isinstance(event, Append) or self._wake_scheduled:
+        if self._wake_scheduled or type(event) is Append:
             return effects
-        if effects or self._machine.retained_bytes != kept:  # else nothing was confirmed, and no room was made
+        if effects or delivery.retained_bytes != kept:  # else nothing was confirmed, and no room was made
             self._wake_scheduled = True
             self._driver.agenda.soon(self._flush_and_wake)
         return effects
