@@ -251,7 +251,9 @@ class LedgerWriter:
             entry_id = await (self._line_up([payload]) if entry_id is None else self._wait_for_room(payload, entry_id))
         else:
             self._flush()  # entries appended meanwhile go with the next frame
-        await self.wait_confirmed(entry_id)
+        waiter = self._waiter(entry_id)
+        if waiter is not None:
+            await waiter
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
@@ -293,9 +295,15 @@ class LedgerWriter:
     async def wait_confirmed(self, entry_id: EntryId) -> None:
         """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
         that came first; the error's outcome says whether the entry may be in the ledger."""
+        waiter = self._waiter(entry_id)
+        if waiter is not None:
+            await waiter
+
+    def _waiter(self, entry_id: EntryId) -> asyncio.Future[None] | None:
+        """Done once ``entry_id`` is confirmed; None if it is. Raises the error that ended the writer."""
         self._guard.check("this ledger")
         if entry_id <= self._machine.acked:
-            return
+            return None
         if self._error is not None:
             raise self._error
         if entry_id > self.last_add_pushed:
@@ -305,7 +313,7 @@ class LedgerWriter:
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._ticket += 1
         heapq.heappush(self._waiters, (entry_id, self._ticket, waiter))
-        await waiter
+        return waiter
 
     async def flush(self) -> None:
         """Wait until everything appended so far is confirmed."""
@@ -463,7 +471,7 @@ class LedgerWriter:
         """Give queued payloads to the machine: all if no entry is in flight, else only whole frames."""
         self._flush_scheduled = False
         while self._queue and self._error is None and not self._held:
-            if not self._machine.idle and self._queue.bytes < self._config.frame_bytes and not self._closing:
+            if self._queue.bytes < self._config.frame_bytes and not self._machine.idle and not self._closing:
                 return
             if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
                 return

@@ -149,7 +149,7 @@ class AddStream(LaneStream):
         self._listeners: dict[int, AddListener] = {}
         self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
-        self._frames: deque[tuple[int, memoryview]] = deque()
+        self._frames: deque[tuple[int, Buffer]] = deque()
         self._detaches: list[int] = []
 
     def attach(
@@ -163,8 +163,9 @@ class AddStream(LaneStream):
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self._listeners:
-            self._frames.append((session, memoryview(frame)))
-            self.wake()
+            self._frames.append((session, frame))
+            if len(self._frames) == 1:  # else the lane was woken, and takes all there are
+                self.wake()
 
     def detach(self, session: int) -> None:
         if self._listeners.pop(session, None):
@@ -181,12 +182,13 @@ class AddStream(LaneStream):
         listeners = self._listeners
         if len(answer.sessions) != len(answer.frames):
             raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
-        said = [*zip(answer.sessions, answer.frames, strict=True), *((end.session, end.frames) for end in answer.ended)]
+        acks = [*zip(answer.sessions, answer.frames, strict=True)]
+        said = (*acks, *((end.session, end.frames) for end in answer.ended))
         for session, count in said:  # check all first: a false message is not applied in part
             if count > self._sent.get(session, count):
                 value = f"bookie {self.bookie_id}: {count} of {self._sent[session]} frames"
                 raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
-        for session, count in zip(answer.sessions, answer.frames, strict=True):
+        for session, count in acks:
             listener = listeners.get(session)
             if listener:
                 listener.on_acked(session, count)
@@ -208,18 +210,18 @@ class AddStream(LaneStream):
         rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches)
         return LaneMessage(rest.SerializeToString(), frames)
 
-    def _next_frames(self) -> list[memoryview]:
-        taken: list[memoryview] = []
+    def _next_frames(self) -> list[Buffer]:
+        taken: list[Buffer] = []
         size = 0
         while self._frames and len(taken) < MESSAGE_FRAMES_MAX:
             session, frame = self._frames[0]
-            if taken and size + frame.nbytes > MESSAGE_FRAMES_BYTES:
+            if taken and size + len(frame) > MESSAGE_FRAMES_BYTES:
                 break
             self._frames.popleft()
             if session in self._listeners:  # else the session ended meanwhile
                 self._sent[session] += 1
                 taken.append(frame)
-                size += frame.nbytes
+                size += len(frame)
         return taken
 
     def lost(self, error: TransportError) -> None:
