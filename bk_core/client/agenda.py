@@ -95,9 +95,13 @@ class Agenda:
         self._handle = self._loop.call_at(due, self._look, due)
 
     def _look(self, due: float) -> None:
+        """Timers fire at the end of the turn, behind those whom this turn has woken: a writer whose entry was confirmed
+        in it is not idle if its caller appends the next one at once."""
         self._handle = None
-        now, places = max(due, self.time()), self._places
-        come = deque[tuple[float, int, Timer]]()
+        self._loop.call_soon(self._fire, max(due, self.time()))
+
+    def _fire(self, now: float) -> None:
+        places, come = self._places, deque[tuple[float, int, Timer]]()
         while places and places[0][0] <= now:
             come.append(heapq.heappop(places))
         try:
