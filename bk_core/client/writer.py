@@ -95,7 +95,7 @@ class LedgerWriter:
                 Acked: lambda effect: self._confirm(effect.through),
                 Confirm: lambda effect: self._confirm(effect.lac),
                 SendForce: lambda effect: self._spawn(self._send_force(effect)),
-                SendLac: lambda effect: self._spawn(self._hint_lac(effect.bookie, effect.lac_body)),
+                SendLac: self._hint_lac,
                 FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
                 Fail: lambda effect: self._end(effect.error),
                 FailClose: lambda effect: self._end(effect.error),
@@ -556,9 +556,9 @@ class LedgerWriter:
         else:
             self._driver.feed(Forced(effect.index, effect.session))
 
-    async def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
+    def _hint_lac(self, effect: SendLac) -> None:
         """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
-        await self._told_lac(bookie, body)
+        self._transport.hint_lac(effect.bookie, self.ledger_id, self._key, effect.lac_body)
 
     def _failed_bookies(self) -> tuple[BookieId, ...]:
         change = self._machine.change

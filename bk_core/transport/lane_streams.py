@@ -60,6 +60,11 @@ READ_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 256
 """The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
 
+TOLD_MAX = 16_384
+"""So many requests may wait to be sent before hints, which nobody waits for, are dropped; each has about 100 bytes."""
+
+HINT_DEADLINE_MS = 5_000
+
 _WATCH_SLACK_S = 5.0
 
 
@@ -369,6 +374,14 @@ class ControlStream(LaneStream):
             raise RefusedError(reason, response.message or reason.name, value=f"bookie {self.bookie_id}")
         return response
 
+    def tell(self, request: lane_pb2.ControlRequest) -> None:
+        """Sends a request whose answer nobody waits for, unless too many wait to be sent."""
+        if len(self._requests) < TOLD_MAX:
+            self._number += 1
+            request.id = self._number
+            self._requests.append(request)
+            self.wake()
+
     def _cancel(self, number: int) -> None:
         if self.broken is None:
             self._requests.append(lane_pb2.ControlRequest(cancel=lane_pb2.CancelRequest(id=number)))
@@ -496,6 +509,10 @@ class LaneLink:
     async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
         await self.call(deadline_s, write_lac=call)
+
+    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
+        self._stream(ControlStream).tell(lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call))
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         await self.call(deadline_s, delete_hint=lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids))
