@@ -38,6 +38,10 @@ class SharedBudget:
         self._held: dict[int, int] = {}
         self._waiting: OrderedDict[int, int] = OrderedDict()  # member → bytes it wants
 
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
     def held(self, member: int) -> int:
         return self._held.get(member, 0)
 

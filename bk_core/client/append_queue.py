@@ -157,6 +157,8 @@ def cost(payload_bytes: int, entries: int) -> int:
 
 def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
     """The lengths of the payloads that fit into ``frame_bytes``; of at least one."""
+    if len(payloads) == 1:
+        return np.array([len(payloads[0])], dtype=np.uint32)
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
     if lengths.size == 1 or int(lengths.sum(dtype=np.int64)) <= frame_bytes:
         return lengths

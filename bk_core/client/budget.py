@@ -22,6 +22,11 @@ SPARE_BYTES_MAX = 256 << 10
 """A writer takes up to this many bytes beyond its next entry, so that it seldom needs the budget's lock."""
 
 
+KEPT_BYTES_MAX = 4 << 10
+"""A writer with bytes in use keeps up to this many beyond them, unless others wait: else each of its entries takes from
+the budget and gives back."""
+
+
 class ProcessBudget:
     """The budget that all writers of a process share. Any thread may call."""
 
@@ -99,11 +104,13 @@ class Share:
         return self.bytes >= size
 
     def keep(self, size: int) -> None:
-        """Give back the bytes above ``size``."""
+        """Give back the bytes above ``size``, save a few if that is not 0 and nobody waits for them."""
         surplus = self.bytes - size
         if surplus > 0:
-            self.bytes = size
-            self._budget.give_back(self._number, surplus)
+            kept = KEPT_BYTES_MAX if size and not self._budget.decision.is_waited_for else 0
+            if surplus > kept:
+                self.bytes = size + kept
+                self._budget.give_back(self._number, surplus - kept)
 
     def leave(self) -> None:
         """Give everything back for good."""

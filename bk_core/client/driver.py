@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from bk_core.client.agenda import Timer, agenda_of
 from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
@@ -50,7 +52,7 @@ class Driver:
     """
 
     def __init__(
-        self, name: str, step: Callable[[Any], Iterable[Any]], crashed: Callable[[BookKeeperError], None]
+        self, name: str, step: Callable[[Any], Sequence[Any]], crashed: Callable[[BookKeeperError], None]
     ) -> None:
         self.name, self._step, self._crashed = name, step, crashed
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -58,10 +60,10 @@ class Driver:
             CancelTimer: lambda effect: self.cancel_timer(effect.name),
         }
         self.loop = asyncio.get_running_loop()
+        self.agenda = agenda_of(self.loop)
         self._events: deque[Any] = deque()
         self._running = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._due: dict[str, float] = {}  # when each timer that is set is to fire; its handle may come before
+        self._timers: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_acts: list[Callable[[], None]] = []
         self.stopped = False
@@ -70,7 +72,7 @@ class Driver:
         """Carry out the machine's first effects."""
         self._running = True
         try:
-            self._carry(effects)
+            self._carry(effects, logger.isEnabledFor(logging.DEBUG))
         finally:
             self._running = False
         self._drain()
@@ -86,11 +88,14 @@ class Driver:
     def _drain(self) -> None:
         self._running = True
         try:
-            while self._events and not self.stopped:
-                event = self._events.popleft()
-                if logger.isEnabledFor(logging.DEBUG):
+            events, debug = self._events, logger.isEnabledFor(logging.DEBUG)
+            while events and not self.stopped:
+                event = events.popleft()
+                if debug:
                     logger.debug("%s <- %s", self.name, _short(event))
-                self._carry(self._step(event))
+                effects = self._step(event)
+                if effects:
+                    self._carry(effects, debug)
         except Exception as error:
             self._crash(error)
         finally:
@@ -104,12 +109,12 @@ class Driver:
             LocalProtocolError(f"{self.name} failed inside: {error!r}", remedy="report it", outcome=Outcome.UNKNOWN)
         )
 
-    def _carry(self, effects: Iterable[Any]) -> None:
-        debug = logger.isEnabledFor(logging.DEBUG)
+    def _carry(self, effects: Iterable[Any], debug: bool) -> None:
+        handlers = self._handlers
         for effect in effects:
             if debug:
                 logger.debug("%s -> %s", self.name, _short(effect))
-            self._handlers[type(effect)](effect)
+            handlers[type(effect)](effect)
 
     def handle(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
         """Set the handlers of these effect types."""
@@ -129,27 +134,19 @@ class Driver:
             self._crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
-        """Set a timer, or set it anew. One that is put off with each entry costs the loop nothing: its handle comes
-        when it was first to fire, and is then made anew for the rest."""
-        name, due = effect.name, self.loop.time() + effect.delay_ms / 1000
-        self._due[name] = due
-        handle = self._timers.get(name)
-        if handle is not None and handle.when() <= due:
-            return
-        if handle is not None:
-            handle.cancel()
-        self._timers[name] = self.loop.call_at(due, self._fire, name)
+        """Set a timer, or set it anew."""
+        name = effect.name
+        timer = self._timers.get(name)
+        if timer is None:
+            timer = self._timers[name] = Timer(self.agenda, partial(self._fire, name))
+        timer.set(effect.delay_ms / 1000)
 
     def cancel_timer(self, name: str) -> None:
-        if self._due.pop(name, None) is not None:
-            self._timers.pop(name).cancel()
+        timer = self._timers.get(name)
+        if timer is not None:
+            timer.cancel()
 
     def _fire(self, name: str) -> None:
-        handle, due = self._timers.pop(name), self._due[name]
-        if due > handle.when():
-            self._timers[name] = self.loop.call_at(due, self._fire, name)
-            return
-        del self._due[name]
         self.feed(TimerFired(name))
 
     def at_stop(self, act: Callable[[], None]) -> None:
@@ -161,10 +158,9 @@ class Driver:
         self.stopped = True
         while self._last_acts:
             self._last_acts.pop()()
-        for handle in self._timers.values():
-            handle.cancel()
+        for timer in self._timers.values():
+            timer.drop()
         self._timers.clear()
-        self._due.clear()
         for task in tuple(self._tasks):
             task.cancel()
 

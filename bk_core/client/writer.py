@@ -95,7 +95,7 @@ class LedgerWriter:
                 Acked: lambda effect: self._confirm(effect.through),
                 Confirm: lambda effect: self._confirm(effect.lac),
                 SendForce: lambda effect: self._spawn(self._send_force(effect)),
-                SendLac: lambda effect: self._spawn(self._hint_lac(effect.bookie, effect.lac_body)),
+                SendLac: self._hint_lac,
                 FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
                 Fail: lambda effect: self._end(effect.error),
                 FailClose: lambda effect: self._end(effect.error),
@@ -251,7 +251,9 @@ class LedgerWriter:
             entry_id = await (self._line_up([payload]) if entry_id is None else self._wait_for_room(payload, entry_id))
         else:
             self._flush()  # entries appended meanwhile go with the next frame
-        await self.wait_confirmed(entry_id)
+        waiter = self._waiter(entry_id)
+        if waiter is not None:
+            await waiter
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
@@ -293,9 +295,15 @@ class LedgerWriter:
     async def wait_confirmed(self, entry_id: EntryId) -> None:
         """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
         that came first; the error's outcome says whether the entry may be in the ledger."""
+        waiter = self._waiter(entry_id)
+        if waiter is not None:
+            await waiter
+
+    def _waiter(self, entry_id: EntryId) -> asyncio.Future[None] | None:
+        """Done once ``entry_id`` is confirmed; None if it is. Raises the error that ended the writer."""
         self._guard.check("this ledger")
         if entry_id <= self._machine.acked:
-            return
+            return None
         if self._error is not None:
             raise self._error
         if entry_id > self.last_add_pushed:
@@ -305,7 +313,7 @@ class LedgerWriter:
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._ticket += 1
         heapq.heappush(self._waiters, (entry_id, self._ticket, waiter))
-        await waiter
+        return waiter
 
     async def flush(self) -> None:
         """Wait until everything appended so far is confirmed."""
@@ -463,7 +471,7 @@ class LedgerWriter:
         """Give queued payloads to the machine: all if no entry is in flight, else only whole frames."""
         self._flush_scheduled = False
         while self._queue and self._error is None and not self._held:
-            if not self._machine.idle and self._queue.bytes < self._config.frame_bytes and not self._closing:
+            if self._queue.bytes < self._config.frame_bytes and not self._machine.idle and not self._closing:
                 return
             if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
                 return
@@ -472,13 +480,14 @@ class LedgerWriter:
             self._driver.feed(Append(batch))
 
     def _step(self, event: Any) -> list[Any]:
-        kept = self._machine.retained_bytes
+        delivery = self._machine.delivery
+        kept = delivery.retained_bytes
         effects: list[Any] = self._machine.step(event)
-        if isinstance(event, Append) or self._wake_scheduled:
+        if self._wake_scheduled or type(event) is Append:
             return effects
-        if effects or self._machine.retained_bytes != kept:  # else nothing was confirmed, and no room was made
+        if effects or delivery.retained_bytes != kept:  # else nothing was confirmed, and no room was made
             self._wake_scheduled = True
-            self._loop.call_soon(self._flush_and_wake)
+            self._driver.agenda.soon(self._flush_and_wake)
         return effects
 
     def _flush_and_wake(self) -> None:
@@ -547,9 +556,9 @@ class LedgerWriter:
         else:
             self._driver.feed(Forced(effect.index, effect.session))
 
-    async def _hint_lac(self, bookie: BookieId, body: bytes) -> None:
+    def _hint_lac(self, effect: SendLac) -> None:
         """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
-        await self._told_lac(bookie, body)
+        self._transport.hint_lac(effect.bookie, self.ledger_id, self._key, effect.lac_body)
 
     def _failed_bookies(self) -> tuple[BookieId, ...]:
         change = self._machine.change

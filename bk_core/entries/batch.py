@@ -42,11 +42,16 @@ def array_view(array: U8) -> memoryview:
 
 def check_entry_sizes(lengths: U32 | I64) -> None:
     """Raises EntryTooLargeError for an entry over the limit of all lanes (L5)."""
-    if lengths.size and int(lengths.max()) > ENTRY_BYTES_MAX:
-        k = int(lengths.argmax())
+    if lengths.size:
+        check_entry_size(int(lengths.max()), lengths)
+
+
+def check_entry_size(size: int, lengths: U32 | I64 | None = None) -> None:
+    """As :func:`check_entry_sizes`, for one entry, which is the longest of ``lengths``."""
+    if size > ENTRY_BYTES_MAX:
         raise EntryTooLargeError(
             f"an entry may have at most {ENTRY_BYTES_MAX} bytes",
-            value=f"entry {k} of the batch has {int(lengths[k])}",
+            value=f"entry {0 if lengths is None else int(lengths.argmax())} of the batch has {size}",
             remedy="split the value over several entries",
         )
 
@@ -122,6 +127,11 @@ class EntryBatch:
         if self.ids is None or not self.ids.size:
             return self.first_entry_id + self.count - 1
         return int(self.ids.max())
+
+    @property
+    def lists_nothing(self) -> bool:
+        """Whether the numbers of all entries follow from those of the first."""
+        return self.ids is None and self.lacs is None and self.ledger_lengths is None
 
     def entry_ids(self) -> I64:
         if self.ids is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import encode_frame, encode_striped
+from bk_core.entries.frame import encode_frame, encode_one, encode_striped
 from bk_core.model import EntryId
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
@@ -52,6 +52,16 @@ def encode_packet(
 ) -> Packet:
     """Numbers, digests and frames a batch of new entries, which get the ids from ``first`` on and carry ``lac``."""
     ledger_id, last = digester.ledger_id, first + len(batch) - 1
+    if ensemble_size == write_quorum and first == last and batch.lists_nothing:
+        frame = encode_one(
+            batch.payload,
+            digester=digester,
+            entry_id=first,
+            lac=lac,
+            length_before=length_before,
+            session=session,
+        )
+        return Packet(first, last, len(frame), session, (frame,))
     if ensemble_size == write_quorum:
         frame = encode_frame(
             batch,

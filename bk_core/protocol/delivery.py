@@ -86,18 +86,16 @@ class Delivery:
 
     def confirmed(self) -> EntryId:
         """The last entry that ack quorums have on disk, with all before it."""
-        return self._reached(self._marks())
+        return quorum.confirmed_id(self._marks(), self.write_quorum, self.ack_quorum, self.last_sent)
 
     def acked_through(self) -> EntryId:
         """The last entry that ack quorums have acked, with all before it."""
-        return self._reached([lane.watermark for lane in self.lanes])
+        marks = [lane.watermark for lane in self.lanes]
+        return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def _marks(self) -> list[EntryId]:
         """How far each lane's bookie has its entries on disk."""
         return [lane.durable if self.deferred else lane.watermark for lane in self.lanes]
-
-    def _reached(self, marks: list[EntryId]) -> EntryId:
-        return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def behind(self) -> tuple[BookieId, ...]:
         """The bookies, replaced ones included, that lack entries they should hold (P8)."""
@@ -165,11 +163,12 @@ class Delivery:
         return effects
 
     def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Takes an ack; False if it is of an earlier session or covers nothing new."""
+        """Takes an ack; False if it is of an earlier session, covers nothing new, or is impossible."""
         lane = self.lanes[event.index]
-        if lane.session != event.session or lane.state is not LaneState.ATTACHED or event.frames <= lane.acked:
+        new = event.frames - lane.acked
+        if not 0 < new <= len(lane.outstanding) or not self.is_current(event.index, event.session):
             return False
-        for _ in range(event.frames - lane.acked):
+        for _ in range(new):
             lane.outstanding.popleft()
         lane.acked = event.frames
         lane.progress += 1
@@ -236,22 +235,22 @@ class Delivery:
     def _send_rest(self, index: int) -> list[ev.SessionEffect]:
         lane = self.lanes[index]
         effects: list[ev.SessionEffect] = []
-        while lane.next_number < self.end:
-            packet = self.packets[lane.next_number - self.base]
+        for number in range(lane.next_number, self.end):
+            packet = self.packets[number - self.base]
             frame = packet.frame_for(index)
             if frame is not None:
                 if packet.session != lane.session:
                     frame = with_session(frame, lane.session)
-                lane.outstanding.append(lane.next_number)
+                lane.outstanding.append(number)
                 effects.append(ev.SendFrame(index, lane.bookie, lane.session, frame))
-            lane.next_number += 1
+            lane.next_number = number + 1
         self._raise_watermark(lane)
         return effects
 
     def _raise_watermark(self, lane: Lane) -> None:
         """The lane's bookie holds every entry of its own before the first frame that is not acked or not sent."""
-        first = lane.outstanding[0] if lane.outstanding else lane.next_number
-        reached = self.packets[first - self.base].first - 1 if first < self.end else self.last_sent
+        first = (lane.outstanding[0] if lane.outstanding else lane.next_number) - self.base
+        reached = self.packets[first].first - 1 if first < len(self.packets) else self.last_sent
         lane.watermark = max(lane.watermark, reached)
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
@@ -268,10 +267,11 @@ class Delivery:
     def _release(self) -> None:
         """Drops packets that every lane has on disk. Drops none while a failed lane waits for its replacement: the new
         bookie needs everything from the first entry id of the ensemble change on (MUST 6)."""
-        kept = [(lane, mark) for lane, mark in zip(self.lanes, self._marks(), strict=True) if not lane.abandoned]
-        if any(lane.state is LaneState.FAILED for lane, _ in kept):
-            return
-        done = min([mark for _, mark in kept], default=self.last_sent)
+        done = self.last_sent
+        for lane, mark in zip(self.lanes, self._marks(), strict=True):
+            if lane.state is LaneState.FAILED and not lane.abandoned:
+                return
+            done = done if lane.abandoned else min(done, mark)
         while self.packets and self.packets[0].last <= done:
             self.retained_bytes -= self.packets.popleft().size
             self.base += 1

@@ -50,18 +50,17 @@ class SessionKeeper:
 
     def _session(self, event: ev.SessionEvent | ev.ForceEvent) -> tuple[list[KeeperEffect], list[int]]:
         index, effects = event.index, list[KeeperEffect]()
-        if isinstance(event, ev.Forced):
-            self.delivery.forced(event)
-            return [], []
-        if isinstance(event, ev.ForceFailed):
-            return [], [index] if self.delivery.is_current(index, event.session) else []
-        if not isinstance(event, ev.SessionBroken):
-            if self.delivery.is_impossible(event):
-                return [], [index]  # the bookie is broken: none of its acks counts
+        if isinstance(event, (ev.FramesAcked, ev.SessionEnded)):
             if self.delivery.acked(event):
                 effects += self._stop_budget(index)
-        if isinstance(event, ev.FramesAcked) or not self.delivery.is_current(index, event.session):
+            elif self.delivery.is_impossible(event):
+                return [], [index]  # the bookie is broken: none of its acks counts
+        elif isinstance(event, ev.Forced):
+            self.delivery.forced(event)
+        if isinstance(event, (ev.FramesAcked, ev.Forced)) or not self.delivery.is_current(index, event.session):
             return effects, []
+        if isinstance(event, ev.ForceFailed):
+            return [], [index]
         if isinstance(event, ev.SessionEnded) and event.reason not in RETRIED:
             return effects, [index]
         if self.delivery.broken(index):

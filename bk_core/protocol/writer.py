@@ -136,17 +136,17 @@ class LedgerWrite:
 
     def step(self, event: WriterEvent) -> list[WriterEffect]:
         """Handles one event and returns the effects in order. CLOSED and FAILED ignore every event."""
-        if self.state in (WriterState.CLOSED, WriterState.FAILED):
+        if self.state is WriterState.CLOSED or self.state is WriterState.FAILED:
             return []
         match event:
+            case ev.FramesAcked() | ev.SessionEnded() | ev.SessionBroken() | ev.Forced() | ev.ForceFailed():
+                return self._session_event(event)
             case ev.Append():
                 return self._append(event)
             case ev.Force():
                 return self._force()
             case ev.Close():
                 return self._close()
-            case ev.FramesAcked() | ev.SessionEnded() | ev.SessionBroken() | ev.Forced() | ev.ForceFailed():
-                return self._session_event(event)
             case ev.TimerFired():
                 return self._timer(event)
             case ev.BookiesRead():
@@ -190,24 +190,25 @@ class LedgerWrite:
             effects.append(ev.Confirm(confirmed))
             if self.idle or self.delivery.deferred:
                 effects.append(ev.SetTimer("lac", self.config.explicit_lac_delay_ms))
-        return effects + self._continue_close()
+        return effects + self._continue_close() if self.state is WriterState.CLOSING else effects
 
     # --- sessions (P1, P3) -------------------------------------------------------------------------------------------
     def _session_event(self, event: ev.SessionEvent | ev.ForceEvent) -> list[WriterEffect]:
-        current, lane = self.delivery.is_current(event.index, event.session), self.delivery.lanes[event.index]
-        refused = isinstance(event, ev.SessionEnded) and current and not self.delivery.is_impossible(event)
+        lane, ends = self.delivery.lanes[event.index], isinstance(event, (ev.SessionEnded, ev.SessionBroken))
+        current = ends and self.delivery.is_current(event.index, event.session)
+        refused = current and isinstance(event, ev.SessionEnded) and not self.delivery.is_impossible(event)
         kept, failed = self._keeper.step(event)
         effects = [*kept, *self._evaluate()]
         if self.delivery.deferred:
             effects += self.delivery.force(self.forced_to)
-        if current and isinstance(event, ev.SessionEnded | ev.SessionBroken):
+        if current:
             self._hinted = NO_ENTRY
         if isinstance(event, ev.SessionEnded) and refused:
             self._urgent = self._urgent or event.reason is Reason.READ_ONLY
             error = refusal_error(event.reason, lane.bookie, self.ledger_id, self.lac, self.lap)
             if error is not None:
                 return effects + self._fail(error)
-        return effects + self._bookies_failed(failed)
+        return effects + self._bookies_failed(failed) if failed else effects
 
     def _bookies_failed(self, indices: list[int]) -> list[WriterEffect]:
         self.failed += indices

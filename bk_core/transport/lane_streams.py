@@ -60,6 +60,11 @@ READ_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 256
 """The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
 
+TOLD_MAX = 16_384
+"""So many requests may wait to be sent before hints, which nobody waits for, are dropped; each has about 100 bytes."""
+
+HINT_DEADLINE_MS = 5_000
+
 _WATCH_SLACK_S = 5.0
 
 
@@ -149,7 +154,7 @@ class AddStream(LaneStream):
         self._listeners: dict[int, AddListener] = {}
         self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
-        self._frames: deque[tuple[int, memoryview]] = deque()
+        self._frames: deque[tuple[int, Buffer]] = deque()
         self._detaches: list[int] = []
 
     def attach(
@@ -163,8 +168,9 @@ class AddStream(LaneStream):
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self._listeners:
-            self._frames.append((session, memoryview(frame)))
-            self.wake()
+            self._frames.append((session, frame))
+            if len(self._frames) == 1:  # else the lane was woken, and takes all there are
+                self.wake()
 
     def detach(self, session: int) -> None:
         if self._listeners.pop(session, None):
@@ -181,12 +187,13 @@ class AddStream(LaneStream):
         listeners = self._listeners
         if len(answer.sessions) != len(answer.frames):
             raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
-        said = [*zip(answer.sessions, answer.frames, strict=True), *((end.session, end.frames) for end in answer.ended)]
+        acks = [*zip(answer.sessions, answer.frames, strict=True)]
+        said = (*acks, *((end.session, end.frames) for end in answer.ended))
         for session, count in said:  # check all first: a false message is not applied in part
             if count > self._sent.get(session, count):
                 value = f"bookie {self.bookie_id}: {count} of {self._sent[session]} frames"
                 raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
-        for session, count in zip(answer.sessions, answer.frames, strict=True):
+        for session, count in acks:
             listener = listeners.get(session)
             if listener:
                 listener.on_acked(session, count)
@@ -208,18 +215,18 @@ class AddStream(LaneStream):
         rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches)
         return LaneMessage(rest.SerializeToString(), frames)
 
-    def _next_frames(self) -> list[memoryview]:
-        taken: list[memoryview] = []
+    def _next_frames(self) -> list[Buffer]:
+        taken: list[Buffer] = []
         size = 0
         while self._frames and len(taken) < MESSAGE_FRAMES_MAX:
             session, frame = self._frames[0]
-            if taken and size + frame.nbytes > MESSAGE_FRAMES_BYTES:
+            if taken and size + len(frame) > MESSAGE_FRAMES_BYTES:
                 break
             self._frames.popleft()
             if session in self._listeners:  # else the session ended meanwhile
                 self._sent[session] += 1
                 taken.append(frame)
-                size += frame.nbytes
+                size += len(frame)
         return taken
 
     def lost(self, error: TransportError) -> None:
@@ -367,6 +374,14 @@ class ControlStream(LaneStream):
             raise RefusedError(reason, response.message or reason.name, value=f"bookie {self.bookie_id}")
         return response
 
+    def tell(self, request: lane_pb2.ControlRequest) -> None:
+        """Sends a request whose answer nobody waits for, unless too many wait to be sent."""
+        if len(self._requests) < TOLD_MAX:
+            self._number += 1
+            request.id = self._number
+            self._requests.append(request)
+            self.wake()
+
     def _cancel(self, number: int) -> None:
         if self.broken is None:
             self._requests.append(lane_pb2.ControlRequest(cancel=lane_pb2.CancelRequest(id=number)))
@@ -494,6 +509,10 @@ class LaneLink:
     async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
         await self.call(deadline_s, write_lac=call)
+
+    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
+        self._stream(ControlStream).tell(lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call))
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         await self.call(deadline_s, delete_hint=lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids))

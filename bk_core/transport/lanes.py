@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 
-from bk_core.errors import BookieUnreachableError, Outcome, TransportError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.transport.port import AddListener, BookieInfo, Caller, LacEvidence, Link, ReadPart, ReadTrailer
 from bk_core.wire.lane import AttachMode, Cut
@@ -124,6 +125,10 @@ class LaneTransport:
         self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None:
         await self._link(bookie_id).write_lac(ledger_id, ledger_key, lac_body, deadline_s=deadline_s)
+
+    def hint_lac(self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        with suppress(BookKeeperError):
+            self._link(bookie_id).hint_lac(ledger_id, ledger_key, lac_body)
 
     async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         await self._link(bookie_id).delete_hint(ledger_ids, deadline_s=deadline_s)

@@ -28,6 +28,9 @@ STREAMS = ("Add", "Read", "Control")
 BUFFERS_MAX = 512
 """The most buffers in one system call; the system's own bound is 1,024."""
 
+SMALL_FRAME_BYTES = 1024
+"""Frames up to this size, in the mean of a message, are joined."""
+
 _PREAMBLE = struct.Struct("<4sBBxx")
 _MAGIC = b"bkdl"
 _HEAD = struct.Struct("<II")
@@ -137,12 +140,13 @@ class SendQueue:
         """How much has not left."""
 
     def put(self, message: LaneMessage) -> None:
-        """Queue a message behind all others. Its frames are not copied."""
+        """Queue a message behind all others. Its frames are not copied, unless they are so small that a buffer for each
+        costs the system more than the copy."""
         frames = [memoryview(each).cast("B") for each in message.frames]
         size = sum(map(len, frames))
         head = _HEAD.pack(size, len(message.rest))
-        if not size:
-            self._put(head + message.rest)
+        if size <= SMALL_FRAME_BYTES * len(frames):
+            self._put(b"".join((head, *frames, message.rest)))
             return
         self._put(head)
         for each in frames:

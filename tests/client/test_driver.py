@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
+from weakref import ref
 
 from bk_core.client.driver import Driver
 from bk_core.errors import BookKeeperError
@@ -17,14 +19,20 @@ def nothing(_: Any) -> tuple[()]:
 
 def test_what_a_driver_began_ends_with_it() -> None:
     async def story() -> None:
-        driver = Driver("test", nothing, lambda error: None)
+        fed: list[Any] = []
+        driver = Driver("test", lambda event: fed.append(event) or (), lambda error: None)
         task = driver.spawn(asyncio.sleep(60))
         driver.set_timer(SetTimer("late", 60_000))
-        timers = tuple(driver._timers.values())
+        driver.set_timer(SetTimer("soon", 1))
         driver.stop()
         await asyncio.wait([task], timeout=5)
         assert task.cancelled()
-        assert [timer.cancelled() for timer in timers] == [True]
+        await asyncio.sleep(0.02)
+        assert fed == []
+        gone = ref(driver)
+        del driver, task
+        gc.collect()
+        assert gone() is None, "its late timer keeps it in memory"
 
     asyncio.run(story())
 

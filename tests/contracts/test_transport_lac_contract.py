@@ -58,6 +58,19 @@ async def test_explicit_lac_wakes_a_watch_and_is_returned_verbatim(lane: Lane) -
     assert said.lac_body == lac_body(7, 0), "a LAC never goes back"
 
 
+@pytest.mark.rule("P9")
+@on_each_lane
+async def test_a_hint_of_the_lac_is_taken_and_a_wrong_one_harms_nothing(lane: Lane) -> None:
+    await lane.write(7, 0, [b"a"], lac=-1)
+    watch = asyncio.ensure_future(lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=DEADLINE_S))
+    lane.transport.hint_lac(lane.bookie_id, 7, OTHER_KEY, lac_body(7, 0))
+    lane.transport.hint_lac(lane.bookie_id, 7, KEY, b"short")
+    lane.transport.hint_lac("no such bookie", 7, KEY, lac_body(7, 0))
+    lane.transport.hint_lac(lane.bookie_id, 7, KEY, lac_body(7, 0))
+    assert (await watch).lac_body == lac_body(7, 0)
+    await lane.write(7, 1, [b"b"], lac=0)
+
+
 @pytest.mark.rule("P5")
 @on_each_lane
 async def test_lac_body_that_is_wrong_is_refused(lane: Lane) -> None:

@@ -21,6 +21,7 @@ from bk_core.entries.frame import (
     column_bytes,
     decode_frame,
     encode_frame,
+    encode_one,
     encode_record,
     encode_striped,
     frame_extent,
@@ -99,6 +100,17 @@ def test_what_is_written_is_read(case: tuple[bytes, EntryBatch, Digester]) -> No
     extent = frame_extent(frame)
     assert (extent.first, extent.last) == (read.first_entry_id, read.last_entry_id)
     assert (extent.count, extent.max_lac) == (read.count, read.lac)
+
+
+@pytest.mark.parametrize("kind", DigestType)
+@pytest.mark.parametrize("payload", [b"", b"a", bytearray(range(200)), memoryview(b"some of it")[5:]])
+def test_a_frame_of_one_entry_is_the_frame_of_a_batch_of_one(kind: DigestType, payload: bytes) -> None:
+    for first, before, session in ((0, 0, 0), (2**40, 2**41, 2**32 - 1)):
+        at = {"lac": first - 1, "length_before": before, "session": session, "digester": digester(kind)}
+        batch = EntryBatch.from_list([payload])
+        assert encode_one(payload, entry_id=first, **at) == encode_frame(batch, ledger_id=3, first_entry_id=first, **at)
+    with pytest.raises(EntryTooLargeError):
+        encode_one(bytes(ENTRY_BYTES_MAX + 1), entry_id=first, **at)
 
 
 @pytest.mark.rule("P6")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -190,6 +191,10 @@ class MemoryTransport:
         self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None:
         await self._tell(bookie_id, WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
+
+    def hint_lac(self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        with suppress(TransportError):
+            self._link(bookie_id).connection.request(WriteLacCall(ledger_id, ledger_key, lac_body), lambda _: None)
 
     async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         await self._tell(bookie_id, DeleteHintCall(tuple(ledger_ids)), deadline_s)

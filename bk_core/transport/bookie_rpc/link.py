@@ -192,6 +192,10 @@ class BookieRpcLink:
         if said is not None:
             raise said
 
+    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        self._lacs.write(ledger_id, ledger_key, lac_body, lambda _: None)
+        self._connection.wake()
+
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
         """Does nothing: this wire has no such message, and these bookies look by themselves."""
         if len(ledger_ids) > HINT_IDS_MAX:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the drivers of one loop have to do at the end of this turn, and later.
+
+asyncio makes several objects for each callback and timer, and compares timers in Python. Of ten thousand writers with
+an entry in flight each, that took more time than their protocol. Here one callback of the loop serves all that wait for
+the end of the turn, and one timer of the loop all that are due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from weakref import WeakKeyDictionary, ref
+
+
+class Timer:
+    """One timer that can be set again and again, and costs the loop nothing while it is put off: its place on the
+    agenda is that of the first time it was to fire, and is then taken anew for the rest."""
+
+    __slots__ = ("_agenda", "_due", "_fire", "_place")
+
+    def __init__(self, agenda: Agenda, fire: Callable[[], None]) -> None:
+        self._agenda = agenda
+        self._fire: Callable[[], None] | None = fire
+        self._due: float | None = None  # when it is to fire; None: not set
+        self._place: float | None = None  # when the agenda looks at it
+
+    def set(self, delay_s: float) -> None:
+        """Fire once after so many seconds; this replaces an earlier time."""
+        due = self._due = self._agenda.time() + delay_s
+        if self._place is None or self._place > due:
+            self._place = due
+            self._agenda.add(due, self)
+
+    def cancel(self) -> None:
+        self._due = None
+
+    def drop(self) -> None:
+        """Never fire again, and keep nothing alive."""
+        self._due = self._fire = None
+
+    def look(self, place: float) -> None:
+        """The time of one of its places has come."""
+        if place != self._place:
+            return  # it was set to fire earlier, and this place is left over
+        self._place = None
+        due = self._due
+        if due is None or self._fire is None:
+            return
+        if due > place:
+            self._place = due
+            self._agenda.add(due, self)
+        else:
+            self._due = None
+            self._fire()
+
+
+class Agenda:
+    """Belongs to ``loop``. What one act raises is told to the loop, and the others follow."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self.time = loop, loop.time
+        self._acts: deque[Callable[[], None]] = deque()
+        self._places: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+        self._handle: asyncio.TimerHandle | None = None  # for the first place
+
+    def soon(self, act: Callable[[], None]) -> None:
+        """Call ``act`` in the loop's next turn."""
+        if not self._acts:
+            self._loop.call_soon(self._run, self._acts)
+        self._acts.append(act)
+
+    def _run(self, acts: deque[Callable[[], None]]) -> None:
+        self._acts = deque()  # what comes now has its own turn
+        try:
+            while acts:
+                self._call(acts.popleft())
+        finally:
+            if acts:  # an interrupt
+                self._loop.call_soon(self._run, acts)
+
+    def add(self, due: float, timer: Timer) -> None:
+        """A place for ``timer`` at this time."""
+        heapq.heappush(self._places, (due, next(self._numbers), timer))
+        if self._handle is None or due < self._handle.when():
+            self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._loop.call_at(due, self._look, due)
+
+    def _look(self, due: float) -> None:
+        """Timers fire at the end of the turn, behind those whom this turn has woken: a writer whose entry was confirmed
+        in it is not idle if its caller appends the next one at once."""
+        self._handle = None
+        self._loop.call_soon(self._fire, max(due, self.time()))
+
+    def _fire(self, now: float) -> None:
+        places, come = self._places, deque[tuple[float, int, Timer]]()
+        while places and places[0][0] <= now:
+            come.append(heapq.heappop(places))
+        try:
+            while come:
+                place, _, timer = come.popleft()
+                self._call(timer.look, place)
+        finally:
+            for left in come:  # an interrupt
+                heapq.heappush(places, left)
+            if places and (self._handle is None or places[0][0] < self._handle.when()):
+                self._arm(places[0][0])
+
+    def _call(self, act: Callable[..., None], *given: float) -> None:
+        try:
+            act(*given)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a callback of a ledger failed", "exception": error})
+
+
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Agenda]] = WeakKeyDictionary()
+
+
+def agenda_of(loop: asyncio.AbstractEventLoop) -> Agenda:
+    """The loop's one agenda, which lives as long as somebody uses it. On the loop's thread."""
+    known = _of_loops.get(loop)
+    agenda = None if known is None else known()
+    if agenda is None:
+        agenda = Agenda(loop)
+        _of_loops[loop] = ref(agenda)
+    return agenda
