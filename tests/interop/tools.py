@@ -25,7 +25,7 @@ from bk_core.blocking import connect
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerMetadata, LedgerState
-from tests.interop.jars import MAIN, toolchain
+from tests.interop.jars import MAIN, KitError, toolchain
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient
 from tests.interop.peers import ApacheCluster
@@ -33,6 +33,7 @@ from tests.interop.steps import Steps, run
 
 BOOKIES = 5
 WITHIN_S = 200.0  # on a machine that does other things as well
+TRIES = 3  # of what Apache's client does not always come through
 PATTERN = Pattern(seed=12, size_min=8, size_max=2000)
 ENTRIES = 30
 _POLL_S = 0.1
@@ -457,7 +458,14 @@ def bench_bookie(world: World) -> str:
     bookie = world.ours.bookies[0]
     counts = ["-warmupCount", "100", "-latencyCount", "500", "-throughputCount", "5000"]
     where = ["-host", "127.0.0.1", "-port", str(bookie.port), "-zookeeper", world.apache.servers]
-    said = world.apache.benchmark("BenchBookie", *where, *counts, within_s=WITHIN_S).checked()
+    for left in reversed(range(TRIES)):
+        try:
+            said = world.apache.benchmark("BenchBookie", *where, *counts, within_s=WITHIN_S / TRIES).checked()
+        except KitError as error:  # its client, when it closes, may meet an add that is recycled at that moment
+            if not left or '"this.perChannelBookieClient" is null' not in str(error):
+                raise
+        else:
+            break
     (latency,) = re.findall(r"Latency: (\S+)", said)
     (throughput,) = re.findall(r"Throughput: (\S+)", said)
     return f"latency {latency} ms, throughput {throughput} a second"
