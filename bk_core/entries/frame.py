@@ -35,6 +35,7 @@ APACHE_HEADER_BYTES = 32
 
 _HEADER = struct.Struct("<HBBHBBqqqqIIIIII")
 _CHECKED = struct.Struct("<HBBHBBqqqqIII")  # bytes 0–51, which the header CRC covers
+CHECKED_BYTES = _CHECKED.size
 _CRCS_AND_TAG = struct.Struct("<III")
 U32_LE = struct.Struct("<I")
 STRIPE_PREFIX = struct.Struct("<HHHHI")

@@ -128,6 +128,21 @@ def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple
     return tuple(pieces.values()), through
 
 
+def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.FramesRead | None:
+    """The answer to a read of one piece that takes no disk; None: it must be asked. Any thread; does not block."""
+    if len(effect.pieces) != 1:
+        return None
+    piece = effect.pieces[0]
+    if piece.last_only or reader.is_given_up(piece.place.generation):
+        return None
+    try:
+        frame = reader.read_at_once(piece.place, piece.first, piece.last)
+    except Exception:  # a bug must not end the bookie: the reader thread may do better
+        logger.exception("%s cannot be read at once", piece.place)
+        return None
+    return None if frame is None else events.FramesRead(effect.request, [frame])
+
+
 def answer_read(
     reader: SegmentReader, effect: events.ReadFrames | events.ReadMemberships
 ) -> events.FramesRead | events.MembershipsRead:
