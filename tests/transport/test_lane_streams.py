@@ -184,7 +184,7 @@ async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in
         stream.receive(*part)
     with pytest.raises(RemoteProtocolError, match="more than was asked for"):
         stream.receive(*part)
-    assert call.answers.qsize() == 2
+    assert len(call.answers) == 2
 
 
 @on_a_loop
