@@ -31,6 +31,7 @@ BUFFERS_MAX = 512
 _PREAMBLE = struct.Struct("<4sBBxx")
 _MAGIC = b"bkdl"
 _HEAD = struct.Struct("<II")
+HEAD_BYTES = _HEAD.size
 _STAGING_BYTES = 16 << 10
 
 

@@ -191,8 +191,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "parts that left are not told to the machine",
         _SERVER,
-        "            self._leaving = False\n            self.stream.message_left()\n",
-        "            self._leaving = False\n",
+        "            self._leaving = 0\n            self.stream.message_left()\n",
+        "            self._leaving = 0\n",
         (
             f"{_CONTRACT}::test_answer_ends_at_the_limit_and_says_how_far_it_went",
             f"{_SERVER_TEST}::test_a_client_that_takes_nothing_is_cut_off_and_others_read_on",
