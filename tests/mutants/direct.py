@@ -263,6 +263,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "single reads cost a thousand times their bytes",
     ),
     Mutant(
+        "the thread is asked for what memory has",
+        "bookie_server/engine/log_driver.py",
+        "        if isinstance(effect, events.ReadFrames) and (answer := read_at_once(self._reader, effect)):\n",
+        "        if isinstance(effect, events.ReadFrames) and (answer := None):\n",
+        (
+            "tests/bookie_server/engine/test_engine.py::test_what_memory_has_is_read_without_the_thread_and_all_else_by_it",
+        ),
+        "a way to a thread and back for each single read",
+    ),
+    Mutant(
         "a unix socket's name is tried on any machine",
         "bk_core/transport/same_host.py",
         "            if there and there == place():",
