@@ -13,6 +13,7 @@ _SERVER = "bookie_server/services/direct.py"
 _WIRE_TEST = "tests/wire/test_direct.py"
 _SOCKET_TEST = "tests/transport/test_message_socket.py"
 _SERVER_TEST = "tests/bookie_server/services/test_direct.py"
+_STREAMS_TEST = "tests/transport/test_lane_streams.py"
 _CUTS = "bookie_server/storage/bytes/entry_cuts.py"
 _CUTS_TEST = "tests/bookie_server/storage/log/test_entry_cuts.py"
 _GUARD = "tests/repo/test_hot_path.py"
@@ -271,6 +272,22 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/bookie_server/engine/test_engine.py::test_what_memory_has_is_read_without_the_thread_and_all_else_by_it",
         ),
         "a way to a thread and back for each single read",
+    ),
+    Mutant(
+        "a read that goes on is too late all the same",
+        "bk_core/transport/lane_streams.py",
+        "            self.due = asyncio.get_running_loop().time() + self.deadline_s\n",
+        "",
+        (f"{_STREAMS_TEST}::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
+        "a long answer over a slow network is given up in the middle",
+    ),
+    Mutant(
+        "a read waits for the deadline of another",
+        "bk_core/transport/lane_streams.py",
+        "            if self._look_again is None or self._look_again.when() > call.due:\n",
+        "            if self._look_again is None:\n",
+        (f"{_STREAMS_TEST}::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
+        "a read with little time waits for half a minute",
     ),
     Mutant(
         "a unix socket's name is tried on any machine",
