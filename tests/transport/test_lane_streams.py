@@ -191,14 +191,16 @@ async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in
 @on_a_loop
 async def test_each_read_has_its_own_deadline_which_each_part_puts_off() -> None:
     stream, told = opened(ReadStream), list[tuple[str, object]]()
-    for name, deadline_s in (("long", 30.0), ("short", 0.3), ("other", 0.3)):
-        stream.read(7, 0, 9, 1000, None, deadline_s=deadline_s).tell(partial(lambda *said: told.append(said), name))
+    calls = [stream.read(7, 0, 9, 1000, None, deadline_s=deadline_s) for deadline_s in (30.0, 0.3, 0.3)]
+    for name, call in zip(("long", "short", "other"), calls, strict=True):
+        call.tell(partial(lambda *said: told.append(said), name))
     waited = stream.read(7, 0, 9, 1000, None, deadline_s=0.3)
     idle = stream.read(7, 0, 9, 1000, None, deadline_s=0.05)
     while stream.next_message() is not None:
         pass
     await asyncio.sleep(0.2)
     stream.receive(lane_pb2.ReadResponse(id=3).SerializeToString(), memoryview(b"part"))
+    assert calls[2].due > calls[1].due + 0.1
     with pytest.raises(RefusedError) as late:
         await waited.next()
     assert late.value.reason is Reason.TIMEOUT
