@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives :class:`~bk_core.protocol.reader.RangeRead` over a transport, as one async generator.
 
-The consumer sets the pace: parts that arrive wait in a short queue, and while it is full no stream is read.
+The consumer sets the pace: parts that arrive wait in a queue, and a request asks for no more bytes than may wait there.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import partial
+from typing import Protocol, TypeAlias, cast
 
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
@@ -33,12 +35,14 @@ from bk_core.protocol.events import (
     TimerFired,
 )
 from bk_core.protocol.reader import RangeRead, ReadEvent
-from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, Transport
+from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, ToldRead, Transport
 from bk_core.wire.lane import Reason
 
 logger = logging.getLogger(__name__)
 
 PARTS_QUEUED_MAX = 8
+
+_Event: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 
 async def answer_events(
@@ -46,38 +50,51 @@ async def answer_events(
 ) -> AsyncGenerator[FramesRead | ReadAnswered | ReadFailed, None]:
     """Send one request; yields its events. The last is ReadAnswered, or ReadFailed after any error or a deadline."""
     try:
-        parts = transport.read(
-            effect.bookie,
-            ledger_id,
-            effect.first,
-            effect.last,
-            bytes_max=effect.bytes_max,
-            fence_key=fence_key,
-            cut=effect.cut,
-            deadline_s=deadline_s,
-        )
+        parts = _asked(transport, ledger_id, effect, fence_key, deadline_s)
+    except BookKeeperError as error:
+        yield _event_of(effect, error)
+        return
+    async with aclosing(_events_of(parts, effect)) as events:
+        async for event in events:
+            yield event
+
+
+def _asked(
+    transport: Transport, ledger_id: LedgerId, effect: SendRead, fence_key: bytes | None, deadline_s: float
+) -> AsyncIterator[ReadPart | ReadTrailer]:
+    return transport.read(
+        effect.bookie,
+        ledger_id,
+        effect.first,
+        effect.last,
+        bytes_max=effect.bytes_max,
+        fence_key=fence_key,
+        cut=effect.cut,
+        deadline_s=deadline_s,
+    )
+
+
+async def _events_of(parts: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead) -> AsyncGenerator[_Event, None]:
+    try:
         async with aclosing(cast("AsyncGenerator[ReadPart | ReadTrailer, None]", parts)):
             async for part in parts:
-                if isinstance(part, ReadPart):
-                    yield FramesRead(effect.request, part.frames)
-                else:
-                    yield _answered(effect.request, part)
+                yield _event_of(effect, part)
+                if isinstance(part, ReadTrailer):
                     return
     except BookKeeperError as error:
-        reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
-        yield ReadFailed(effect.request, str(error), reason)
+        yield _event_of(effect, error)
         return
     yield ReadFailed(effect.request, f"bookie {effect.bookie} ended its answer without a trailer")
 
 
-def _answered(request: int, trailer: ReadTrailer) -> ReadAnswered:
-    return ReadAnswered(
-        request,
-        trailer.answered_through,
-        trailer.absent,
-        trailer.unknown,
-        "; ".join(sorted({f"{r.reason.name} {r.message}".strip() for r in trailer.unknown})),
-    )
+def _event_of(effect: SendRead, answer: ReadPart | ReadTrailer | BookKeeperError) -> _Event:
+    if isinstance(answer, ReadPart):
+        return FramesRead(effect.request, answer.frames)
+    if isinstance(answer, ReadTrailer):
+        said = sorted({f"{r.reason.name} {r.message}".strip() for r in answer.unknown}) if answer.unknown else ()
+        return ReadAnswered(effect.request, answer.answered_through, answer.absent, answer.unknown, "; ".join(said))
+    reason = answer.reason if isinstance(answer, RefusedError) else Reason.REASON_NONE
+    return ReadFailed(effect.request, str(answer), reason)
 
 
 async def read_range(
@@ -141,32 +158,56 @@ class SlowBookies:
         self._until.update(dict.fromkeys(bookies, time.monotonic() + quarantine_s))
 
 
+class _Cancels(Protocol):
+    """What a request or a timer under way is."""
+
+    def cancel(self) -> object: ...
+
+
 @dataclass(slots=True)
 class _Ahead:
     """A request that was sent before the machine asked for it: who has answered gets the next question at once, while
     what came is still being verified. ``wanted``: the machine has asked for it since; None: not yet."""
 
     effect: SendRead
-    task: asyncio.Task[None] | None = None
+    asked: _Cancels | None = None
     wanted: bool | None = None
 
 
+class _Timer:
+    """A timer that was set. Another one of its name takes its place, even if its end waits in the queue already."""
+
+    __slots__ = ("handle", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self.handle: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        self.wanted = False
+        if self.handle is not None:
+            self.handle.cancel()
+
+
 class _Requests:
-    """The requests of one range read, each a task that puts its events into one bounded queue."""
+    """The requests of one range read. Those that tell their answers put events into a queue, which their bytes bound;
+    each of the others is a task, which waits while the queue is full."""
 
     def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
         self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
-        self._events: asyncio.Queue[tuple[_Ahead | None, ReadEvent | asyncio.Task[None]]]
-        self._events = asyncio.Queue(PARTS_QUEUED_MAX)
-        self._tasks: dict[int | str, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[tuple[_Ahead | _Timer | None, ReadEvent]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._room: deque[asyncio.Future[None]] = deque()  # who waits for room in the queue
+        self._asked: dict[int | str, _Cancels] = {}
         self._ahead: _Ahead | None = None
 
     def carry_out(self, effect: SendRead | CancelRead | SetTimer) -> None:
         if isinstance(effect, SendRead):
-            self._tasks[effect.request] = self._asked_ahead(effect) or asyncio.create_task(self._ask(effect))
+            self._asked[effect.request] = self._asked_ahead(effect) or self._ask(effect)
         elif isinstance(effect, SetTimer):
             self._cancel(effect.name)
-            self._tasks[effect.name] = asyncio.create_task(self._later(effect))
+            self._set(effect)
         else:
             self._cancel(effect.request)
 
@@ -175,65 +216,93 @@ class _Requests:
         through = answer.answered_through
         if self._ahead is None and effect.first <= through < effect.last and not (answer.absent or answer.unknown):
             self._ahead = ahead = _Ahead(replace(effect, request=effect.request + 1, first=through + 1))
-            ahead.task = asyncio.create_task(self._ask(ahead.effect, ahead))
+            ahead.asked = self._ask(ahead.effect, ahead)
 
-    def _asked_ahead(self, effect: SendRead) -> asyncio.Task[None] | None:
-        """The task of the request that was sent ahead, if it is this one. Any other one was in vain."""
+    def _asked_ahead(self, effect: SendRead) -> _Cancels | None:
+        """The request that was sent ahead, if it is this one. Any other one was in vain."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.task is None:
+        if ahead is None or ahead.asked is None:
             return None
         ahead.wanted = ahead.effect == effect
         if not ahead.wanted:
-            ahead.task.cancel()
-        return ahead.task if ahead.wanted else None
+            ahead.asked.cancel()
+        return ahead.asked if ahead.wanted else None
 
     def _cancel(self, name: int | str) -> None:
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
+        asked = self._asked.pop(name, None)
+        if asked is not None:
+            asked.cancel()
+
+    # --- events ---
 
     async def next_event(self) -> ReadEvent:
         while True:
-            ahead, event = await self._events.get()
-            if ahead is not None and not ahead.wanted:
+            while not self._events:
+                self._waiter = self._loop.create_future()
+                await self._waiter
+            source, event = self._events.popleft()
+            if self._room and not (room := self._room.popleft()).done():
+                room.set_result(None)
+            if source is not None and not source.wanted:
                 continue
-            if isinstance(event, asyncio.Task):
-                fired = self._timer_of(event)
-                if fired is not None:
-                    return fired
-                continue
-            if isinstance(event, (ReadAnswered, ReadFailed)):
-                self._tasks.pop(event.request, None)
+            if isinstance(event, TimerFired):
+                self._asked.pop(event.name, None)
+            elif not isinstance(event, FramesRead):
+                self._asked.pop(event.request, None)
             return event
 
-    def _timer_of(self, task: asyncio.Task[None]) -> TimerFired | None:
-        """The timer's event; None if the timer was set again while its end waited in the queue."""
-        for name, running in self._tasks.items():
-            if running is task and isinstance(name, str):
-                del self._tasks[name]
-                return TimerFired(name)
-        return None
+    def _put(self, source: _Ahead | _Timer | None, event: ReadEvent) -> None:
+        self._events.append((source, event))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    async def _ask(self, effect: SendRead, ahead: _Ahead | None = None) -> None:
-        events = answer_events(self._transport, self._ledger_id, effect, fence_key=None, deadline_s=self._deadline_s)
+    # --- requests ---
+
+    def _ask(self, effect: SendRead, ahead: _Ahead | None = None) -> _Cancels:
         try:
-            async with aclosing(events):
-                async for event in events:
-                    await self._events.put((ahead, event))
-                    if isinstance(event, ReadAnswered):  # behind the answer's end, which nothing may overtake
-                        self._ask_ahead(effect, event)
-        except Exception as error:  # a bug: fail the read, or it would wait for ever
-            logger.exception("a read of ledger %d failed", self._ledger_id)
-            await self._events.put((ahead, ReadFailed(effect.request, repr(error))))
+            read = _asked(self._transport, self._ledger_id, effect, None, self._deadline_s)
+        except BookKeeperError as error:
+            self._put(ahead, _event_of(effect, error))
+            return self._loop.create_future()
+        if not isinstance(read, ToldRead):
+            return self._loop.create_task(self._take(read, effect, ahead))
+        read.tell(partial(self._told, effect, ahead))
+        return read
 
-    async def _later(self, effect: SetTimer) -> None:
-        await asyncio.sleep(effect.delay_ms / 1000)
-        task = asyncio.current_task()
-        assert task is not None
-        await self._events.put((None, task))
+    def _told(self, effect: SendRead, ahead: _Ahead | None, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
+        try:
+            self._heard(effect, ahead, _event_of(effect, answer))
+        except Exception as error:  # a bug, as in `_take`; the connection is not to blame
+            self._failed(effect, ahead, error)
+
+    def _heard(self, effect: SendRead, ahead: _Ahead | None, event: _Event) -> None:
+        self._put(ahead, event)
+        if isinstance(event, ReadAnswered):  # behind the answer's end, which nothing may overtake
+            self._ask_ahead(effect, event)
+
+    async def _take(self, read: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead, ahead: _Ahead | None) -> None:
+        try:
+            async with aclosing(_events_of(read, effect)) as events:
+                async for event in events:
+                    while len(self._events) >= PARTS_QUEUED_MAX:
+                        self._room.append(self._loop.create_future())
+                        await self._room[-1]
+                    self._heard(effect, ahead, event)
+        except Exception as error:  # a bug: fail the read, or it would wait for ever
+            self._failed(effect, ahead, error)
+
+    def _failed(self, effect: SendRead, ahead: _Ahead | None, error: Exception) -> None:
+        logger.error("a read of ledger %d failed", self._ledger_id, exc_info=error)
+        self._put(ahead, ReadFailed(effect.request, repr(error)))
+
+    # --- timers ---
+
+    def _set(self, effect: SetTimer) -> None:
+        timer = self._asked[effect.name] = _Timer()
+        timer.handle = self._loop.call_later(effect.delay_ms / 1000, self._put, timer, TimerFired(effect.name))
 
     def stop(self) -> None:
-        if self._ahead is not None and self._ahead.task is not None:
-            self._ahead.task.cancel()
-        for task in self._tasks.values():
-            task.cancel()
+        if self._ahead is not None and self._ahead.asked is not None:
+            self._ahead.asked.cancel()
+        for asked in self._asked.values():
+            asked.cancel()

@@ -170,6 +170,8 @@ class EntryBatch:
     def slice(self, start: int, stop: int) -> EntryBatch:
         """The entries at positions ``start`` to ``stop`` − 1, as views. Bounds are those of a Python slice."""
         start, stop, _ = slice(start, stop).indices(self.count)
+        if stop - start == self.count:
+            return self
         stop = max(start, stop)
         if self._offsets is not None:
             begin, end = int(self._offsets[start]), int(self._offsets[stop])

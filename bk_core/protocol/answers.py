@@ -98,8 +98,7 @@ class Window:
             self._found[ids - self.first] = True
 
     def finish(self, event: ev.ReadAnswered) -> None:
-        answer = self.answers[event.request]
-        if event.answered_through > answer.last:
+        if event.answered_through > (answer := self.answers[event.request]).last:
             return self.fail(event.request, f"answered through {event.answered_through}, not {answer.last}")
         answer.through = event.answered_through
         answer.absent, answer.unknown, answer.problem = event.absent, event.unknown, event.detail
@@ -127,9 +126,10 @@ class Window:
 
     def run_end(self) -> EntryId:
         """The first id at or above the cursor that nobody gave yet."""
-        rest = self._found[self.cursor - self.first :]
-        gaps = np.flatnonzero(~rest)
-        return self.cursor + int(gaps[0] if gaps.size else rest.size)
+        if not self.held:
+            return self.cursor
+        gaps = np.flatnonzero(~self._found[self.cursor - self.first :])
+        return self.cursor + int(gaps[0]) if gaps.size else self.last + 1
 
     def missing(self, through: EntryId) -> npt.NDArray[np.int64]:
         """The ids up to ``through`` that nobody gave."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -45,6 +46,7 @@ from bk_core.transport.port import (
     ReadPart,
     ReadTrailer,
     RefusedError,
+    ToldRead,
 )
 from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
@@ -237,23 +239,63 @@ class AddStream(LaneStream):
             listener.on_broken(session, str(error))
 
 
-class ReadCall:
-    """One read under way; its answers, at most ``bytes_max`` and one frame, wait here."""
+Answered: TypeAlias = ReadPart | ReadTrailer | BookKeeperError
 
-    def __init__(self, stream: ReadStream, number: int, bytes_max: int) -> None:
-        self._stream, self._number = stream, number
+
+class ReadCall(ToldRead):
+    """One read under way. Its answers, at most ``bytes_max`` and one frame, wait here for who iterates over them, or go
+    to whom :meth:`tell` names. ``due``: when the answer that somebody waits for is too late."""
+
+    def __init__(self, stream: ReadStream, number: int, bytes_max: int, deadline_s: float) -> None:
+        self._stream, self._number, self.deadline_s = stream, number, deadline_s
         self.room = bytes_max + FRAME_BYTES_MAX  # the last frame may exceed the limit
-        self.answers: asyncio.Queue[ReadPart | ReadTrailer | TransportError] = asyncio.Queue()
+        self.due = math.inf
+        self.answers: deque[Answered] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._tell: Callable[[Answered], None] | None = None
+        self._ended = False
+
+    def tell(self, listener: Callable[[Answered], None]) -> None:
+        self._tell = listener
+        self._stream.wait(self, self.deadline_s)
+
+    def put(self, answer: Answered) -> None:
+        """An answer came."""
+        if self._tell is not None:
+            self.due = asyncio.get_running_loop().time() + self.deadline_s
+            self._tell(answer)
+            return
+        self.answers.append(answer)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> ReadPart | ReadTrailer:
-        """The next part or the trailer. Raises TransportError, RefusedError."""
-        answer = await self.answers.get()
-        if isinstance(answer, TransportError):
+        """The next part or the trailer. Raises TransportError, RefusedError (TIMEOUT after the deadline)."""
+        while not self.answers:
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._stream.wait(self, self.deadline_s)
+            try:
+                await self._waiter
+            finally:
+                self._waiter, self.due = None, math.inf
+        answer = self.answers.popleft()
+        self._ended = not isinstance(answer, ReadPart)
+        if isinstance(answer, BookKeeperError):
             raise answer
         return answer
 
+    def __aiter__(self) -> ReadCall:
+        return self
+
+    async def __anext__(self) -> ReadPart | ReadTrailer:
+        if self._ended:
+            raise StopAsyncIteration
+        return await self.next()
+
+    async def aclose(self) -> None:
+        self.cancel()
+
     def cancel(self) -> None:
-        """Cancels the read; does nothing once the answer has ended."""
         self._stream.cancel(self._number)
 
 
@@ -269,6 +311,7 @@ class ReadStream(LaneStream):
         self._number = 0
         self._requests: deque[lane_pb2.ReadRequest] = deque()
         self._cancelled: list[int] = []
+        self._look_again: asyncio.TimerHandle | None = None
 
     def read(
         self,
@@ -278,9 +321,11 @@ class ReadStream(LaneStream):
         bytes_max: int,
         fence_key: bytes | None,
         cut: Cut | None = None,
+        deadline_s: float = math.inf,
     ) -> ReadCall:
+        """``deadline_s`` bounds the wait for each part of the answer."""
         self._number += 1
-        call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX)
+        call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX, deadline_s)
         self._requests.append(
             lane_pb2.ReadRequest(
                 id=self._number,
@@ -301,6 +346,26 @@ class ReadStream(LaneStream):
             self._cancelled.append(number)
             self.wake()
 
+    def wait(self, call: ReadCall, deadline_s: float) -> None:
+        """Somebody waits for this call's next answer. All calls share a timer, because most are answered in time."""
+        if deadline_s < math.inf:
+            loop = asyncio.get_running_loop()
+            call.due = loop.time() + deadline_s
+            if self._look_again is None or self._look_again.when() > call.due:
+                self._look_at(call.due)
+
+    def _look_at(self, due: float) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = asyncio.get_running_loop().call_at(due, self._look_for_late) if due < math.inf else None
+
+    def _look_for_late(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for number, call in [(number, call) for number, call in self._calls.items() if call.due <= now]:
+            self.cancel(number)
+            call.put(too_late(self.bookie_id, call.deadline_s))
+        self._look_at(min((call.due for call in self._calls.values()), default=math.inf))
+
     def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
         answer = _parse(lane_pb2.ReadResponse, rest)
         return answer.hello if answer.HasField("hello") else None
@@ -315,10 +380,10 @@ class ReadStream(LaneStream):
             call.room -= len(frames)
             if call.room < 0:
                 raise RemoteProtocolError("a bookie answers more than was asked for", value=f"bookie {self.bookie_id}")
-            call.answers.put_nowait(ReadPart(frames))
+            call.put(ReadPart(frames))
         if answer.HasField("trailer"):
             del self._calls[answer.id]
-            call.answers.put_nowait(_ending(answer.trailer))
+            call.put(_ending(answer.trailer))
 
     def next_message(self) -> LaneMessage | None:
         said = self._take_hello()
@@ -338,8 +403,9 @@ class ReadStream(LaneStream):
 
     def lost(self, error: TransportError) -> None:
         calls, self._calls = self._calls, {}
+        self._look_at(math.inf)
         for call in calls.values():
-            call.answers.put_nowait(error)
+            call.put(error)
 
 
 class ControlStream(LaneStream):
@@ -468,7 +534,7 @@ class LaneLink:
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
         """Nothing to do: what was acked is durable."""
 
-    async def read(
+    def read(
         self,
         ledger_id: LedgerId,
         first: EntryId,
@@ -478,21 +544,9 @@ class LaneLink:
         fence_key: bytes | None = None,
         cut: Cut | None = None,
         deadline_s: float,
-    ) -> AsyncIterator[ReadPart | ReadTrailer]:
+    ) -> ReadCall:
         """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
-        call = self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut)
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(deadline_s):
-                        answer = await call.next()
-                except TimeoutError as error:
-                    raise too_late(self.bookie_id, deadline_s) from error
-                yield answer
-                if isinstance(answer, ReadTrailer):
-                    return
-        finally:
-            call.cancel()
+        return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, deadline_s)
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)
@@ -611,7 +665,7 @@ def _is_cut(request: lane_pb2.ReadRequest) -> bool:
     return bool(request.head_bytes or request.range_counts)
 
 
-def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | TransportError:
+def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | RefusedError:
     reason = reason_of(int(trailer.reason))
     if reason:
         return RefusedError(reason, trailer.message or reason.name)

@@ -8,11 +8,11 @@ failure. All methods and all callbacks are called on the driver's loop. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bk_core.errors import Outcome, TransportError
+from bk_core.errors import BookKeeperError, Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
@@ -89,6 +89,18 @@ class BookieInfo:
     version: str = ""
 
 
+class ToldRead:
+    """What a read is beside an iterator where its answers can be told as they come, which costs less."""
+
+    def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
+        """Give all answers to ``listener``, which must not raise. The last is a trailer or an error."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Cancel the request. Does nothing once the answer has ended."""
+        raise NotImplementedError
+
+
 class Transport(Protocol):
     """Connections to bookies, made on first use and shared.
 
@@ -139,7 +151,8 @@ class Transport(Protocol):
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
         ``fence_key`` it is a recovery read, which fences first. With ``cut`` parts of the entries are enough; a bookie
-        that cannot cut answers with whole ones. Closing the iterator cancels the request."""
+        that cannot cut answers with whole ones. Closing the iterator cancels the request. It may have a method ``tell``
+        """
         ...
 
     async def fence(

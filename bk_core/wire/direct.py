@@ -34,6 +34,7 @@ SMALL_FRAME_BYTES = 1024
 _PREAMBLE = struct.Struct("<4sBBxx")
 _MAGIC = b"bkdl"
 _HEAD = struct.Struct("<II")
+HEAD_BYTES = _HEAD.size
 _STAGING_BYTES = 16 << 10
 
 

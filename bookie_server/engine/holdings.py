@@ -32,6 +32,9 @@ _UNTIL_MADE_ANEW = (
     "long as reading the segment; more of its blocks are not logged"
 )
 
+_FACTS_MAX = 1024
+"""Of so many ledgers the facts are kept until something changes."""
+
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = (4, 64, 1024)
 """How many frames a plan looks at, tried in this order. A few large frames fill a part; more than the last number go
@@ -43,8 +46,19 @@ class IndexHoldings:
 
     def __init__(self, index: LedgerIndex) -> None:
         self._index = index
+        self._facts: dict[LedgerId, LedgerFacts] = {}  # of the index's states of this version
+        self._version = -1
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts:
+        if self._version != self._index.states_version or len(self._facts) >= _FACTS_MAX:
+            self._facts.clear()
+            self._version = self._index.states_version
+        facts = self._facts.get(ledger_id)
+        if facts is None:
+            facts = self._facts[ledger_id] = self._facts_of(ledger_id)
+        return facts
+
+    def _facts_of(self, ledger_id: LedgerId) -> LedgerFacts:
         if self._index.is_deleted(ledger_id):
             return LedgerFacts(known=True, fenced=True, deleted=True, trouble=Reason.DELETED)
         state, trouble = self._index.folded(ledger_id)
@@ -126,6 +140,21 @@ def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple
             size += run.place.size
         pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
     return tuple(pieces.values()), through
+
+
+def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.FramesRead | None:
+    """The answer to a read of one piece that takes no disk; None: it must be asked. Any thread; does not block."""
+    if len(effect.pieces) != 1:
+        return None
+    piece = effect.pieces[0]
+    if piece.last_only or reader.is_given_up(piece.place.generation):
+        return None
+    try:
+        frame = reader.read_at_once(piece.place, piece.first, piece.last)
+    except Exception:  # a bug must not end the bookie: the reader thread may do better
+        logger.exception("%s cannot be read at once", piece.place)
+        return None
+    return None if frame is None else events.FramesRead(effect.request, [frame])
 
 
 def answer_read(

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.engine.committer import Committer
-from bookie_server.engine.holdings import answer_read
+from bookie_server.engine.holdings import answer_read, read_at_once
 from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine import events
@@ -138,7 +138,11 @@ class _Reader:
         self._thread.start()
 
     def put(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
-        self._work.put(effect)
+        """On the loop. A few entries that memory has are read here: the thread would cost more than the read."""
+        if isinstance(effect, events.ReadFrames) and (answer := read_at_once(self._reader, effect)):
+            self._feed(answer)
+        else:
+            self._work.put(effect)
 
     def release(self, generation: int, *, for_good: bool) -> Future[None]:
         """Close the open files of a segment after all queued reads. Any thread."""

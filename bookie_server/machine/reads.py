@@ -45,6 +45,7 @@ class Read(Request):
         "budget",
         "cut",
         "ids_only",
+        "lac",
         "last",
         "next",
         "planned_from",
@@ -65,6 +66,7 @@ class Read(Request):
         self.unsent = 0  # parts given to the driver and not yet sent
         self.turn = False  # holds a turn for the part being planned or read
         self.waiting = False  # stands in the queue for one
+        self.lac: EntryId | None = None  # as this step has found it already
 
 
 class Reads:
@@ -137,8 +139,10 @@ class Reads:
         request.unsent += 1
         request.turn = False  # the turn belongs to the part from here on
         self._turns.fill(request.request_id, size)
-        self._core.effects.append(SendPart(request.request_id, part, self._core.lac(request.ledger_id)))
+        lac = request.lac = self._core.lac(request.ledger_id)
+        self._core.effects.append(SendPart(request.request_id, part, lac))
         self._requests.run(request)
+        request.lac = None
 
     def damaged(self, request: Request) -> None:
         """Plan the part again: another copy may serve, or the ids become UNKNOWN."""
@@ -167,7 +171,8 @@ class Reads:
         ledger = self._core.ledgers.get(request.ledger_id)
         if ledger:
             self._core.forget_if_idle(ledger)
-        known, lac = self._core.is_known(request.ledger_id), self._core.lac(request.ledger_id)
+        known = self._core.is_known(request.ledger_id)
+        lac = self._core.lac(request.ledger_id) if request.lac is None else request.lac
         self._core.effects.append(SendTrailer(request.request_id, trailer, known=known, lac=lac))
 
     def refuse(self, request: Request, problem: Refusal) -> None:

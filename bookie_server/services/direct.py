@@ -16,7 +16,7 @@ from bk_core.model import DIRECT, Endpoint
 from bk_core.transport import same_host
 from bk_core.transport.message_socket import MessageSocket
 from bk_core.transport.slots import Slots
-from bk_core.wire.direct import PREAMBLE_BYTES, Received, stream_of
+from bk_core.wire.direct import HEAD_BYTES, PREAMBLE_BYTES, Received, stream_of
 from bk_core.wire.lane import LaneMessage
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import SILENT_S, Clients
@@ -26,6 +26,9 @@ from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_
 from bookie_server.services.sockets import Timers, listening_socket
 
 logger = logging.getLogger(__name__)
+
+_LEAVING_BYTES = 32 << 10
+"""Short answers leave together until they have so many bytes."""
 
 _ACCEPTED_A_TURN = 64
 _ACCEPT_AGAIN_S = 1.0
@@ -152,7 +155,7 @@ class _Connection:
         self._waits = False  # for room, in front of a long message
         self._loop = asyncio.get_running_loop()
         self._timers = Timers()
-        self._leaving = False  # a message of the stream has not left
+        self._leaving = 0  # bytes of the stream's messages that have not left
         self._socket = MessageSocket(
             sock,
             server.slots,
@@ -220,12 +223,12 @@ class _Connection:
     # --- what goes out ---
 
     def _next_message(self) -> LaneMessage | None:
-        """One after the other: what waits behind a message that does not leave stays with the stream, which bounds
-        it."""
-        if self._leaving:
+        """Few at a time: what waits behind messages that do not leave stays with the stream, which bounds it."""
+        if self._leaving >= _LEAVING_BYTES:
             return None
         message = self.stream.next_message()
-        self._leaving = message is not None
+        if message is not None:
+            self._leaving += HEAD_BYTES + len(message.rest) + sum(map(len, message.frames))
         return message
 
     def _stuck(self) -> None:
@@ -236,7 +239,7 @@ class _Connection:
         self._timers.stop("stall")
         self._timers.stop("write")
         if self._leaving:
-            self._leaving = False
+            self._leaving = 0
             self.stream.message_left()
         elif self.stream.closing:
             self._end()

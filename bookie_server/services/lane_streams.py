@@ -162,7 +162,7 @@ class LaneStream:
             self.engine.feed(events.StreamStalled(self.stream))
 
     def message_left(self) -> None:
-        """The last message was written."""
+        """All messages that were taken are written."""
         self._stalled = False
         self._flow()
 
@@ -287,7 +287,7 @@ class ReadStream(LaneStream):
         super().__init__(engine, facts)
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
         self._ranges = 0  # ranges of the queued trailers, plus one for each trailer
-        self._leaving: events.RequestId | None = None
+        self._leaving: list[events.RequestId] = []  # whose parts are being written
 
     def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
         request = parse(lane_pb2.ReadRequest, rest)
@@ -350,7 +350,7 @@ class ReadStream(LaneStream):
         if isinstance(first, events.SendTrailer):
             rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
             return LaneMessage(rest.SerializeToString())
-        self._leaving = first.request
+        self._leaving.append(first.request)
         last = self._answers[0] if self._answers else None
         if isinstance(last, events.SendTrailer) and last.request == first.request:
             self._next()
@@ -359,8 +359,8 @@ class ReadStream(LaneStream):
 
     def message_left(self) -> None:
         super().message_left()
-        request, self._leaving = self._leaving, None
-        if request:
+        left, self._leaving = self._leaving, []
+        for request in left:
             self.engine.feed(events.PartSent(request))
 
 

@@ -13,6 +13,9 @@ _SERVER = "bookie_server/services/direct.py"
 _WIRE_TEST = "tests/wire/test_direct.py"
 _SOCKET_TEST = "tests/transport/test_message_socket.py"
 _SERVER_TEST = "tests/bookie_server/services/test_direct.py"
+_STREAMS_TEST = "tests/transport/test_lane_streams.py"
+_CUTS = "bookie_server/storage/bytes/entry_cuts.py"
+_CUTS_TEST = "tests/bookie_server/storage/log/test_entry_cuts.py"
 _GUARD = "tests/repo/test_hot_path.py"
 _UNIX_TEST = "tests/bookie_server/services/test_unix_socket.py"
 _LINK_TEST = "tests/transport/test_direct.py"
@@ -189,8 +192,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "parts that left are not told to the machine",
         _SERVER,
-        "            self._leaving = False\n            self.stream.message_left()\n",
-        "            self._leaving = False\n",
+        "            self._leaving = 0\n            self.stream.message_left()\n",
+        "            self._leaving = 0\n",
         (
             f"{_CONTRACT}::test_answer_ends_at_the_limit_and_says_how_far_it_went",
             f"{_SERVER_TEST}::test_a_client_that_takes_nothing_is_cut_off_and_others_read_on",
@@ -200,7 +203,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "frames that were asked for in vain are taken for an answer",
         "bk_core/client/ranges.py",
-        "            if ahead is not None and not ahead.wanted:",
+        "            if source is not None and not source.wanted:",
         "            if False:",
         ("tests/client/test_reads_ahead.py::test_what_was_asked_ahead_in_vain_is_dropped",),
         "an answer of one bookie is taken for that of another, which is cancelled",
@@ -208,8 +211,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nothing is asked for ahead",
         "bk_core/client/ranges.py",
-        "                        self._ask_ahead(effect, event)",
-        "                        pass",
+        "            self._ask_ahead(effect, event)\n",
+        "            pass\n",
         (
             "tests/client/test_reads_ahead.py::test_the_next_answer_is_asked_for_while_this_one_is_consumed_and_no_range_twice",
         ),
@@ -218,12 +221,73 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "long frames are read into new memory each time",
         "bookie_server/storage/log/segment_reader.py",
-        "        if place.size < SLOT_BYTES_MIN:",
-        "        if True:",
+        "        handle = self._handle(place.generation)\n        if place.size < SLOT_BYTES_MIN:\n",
+        "        handle = self._handle(place.generation)\n        if True:\n",
         (
             "tests/bookie_server/storage/log/test_segment_reader.py::test_a_long_frame_is_read_into_memory_that_is_used_again",
         ),
         "a bookie spends its time on page faults",
+    ),
+    Mutant(
+        "an entry that was cut out of a long frame is not checked",
+        _CUTS,
+        "        if len(payload) != self._ends[high - 1] - start or self._digests(low, high, payload) != digests:\n",
+        "        if len(payload) != self._ends[high - 1] - start:\n",
+        (f"{_CUTS_TEST}::test_every_byte_that_is_used_is_checked",),
+        "a bookie sends what its disk has made of an entry, and does not note the damage",
+        "S5",
+    ),
+    Mutant(
+        "the columns of a long frame are not checked",
+        _CUTS,
+        "    if crc32c(data[FRAME_HEADER_BYTES:], crc32c(data[:CHECKED_BYTES])) != header.header_crc:\n",
+        "    if False:\n",
+        (f"{_CUTS_TEST}::test_every_byte_that_is_used_is_checked",),
+        "a damaged length gives an entry's bytes to its neighbour",
+        "S5",
+    ),
+    Mutant(
+        "a long frame of another place is cut",
+        _CUTS,
+        "    if frame_tag(data) != placement_stamp(incarnation, place.generation, place.offset, data[52:60]):\n",
+        "    if False:\n",
+        (f"{_CUTS_TEST}::test_a_frame_of_another_place_is_not_cut",),
+        "a write that went astray is served",
+        "S5",
+    ),
+    Mutant(
+        "a long frame is read whole for each of its entries",
+        "bookie_server/storage/log/segment_reader.py",
+        "    return place.size >= SLOT_BYTES_MIN and last - first < ENTRIES_MAX\n",
+        "    return False\n",
+        (f"{_CUTS_TEST}::test_one_entry_costs_the_columns_once_and_then_its_own_bytes",),
+        "single reads cost a thousand times their bytes",
+    ),
+    Mutant(
+        "the thread is asked for what memory has",
+        "bookie_server/engine/log_driver.py",
+        "        if isinstance(effect, events.ReadFrames) and (answer := read_at_once(self._reader, effect)):\n",
+        "        if isinstance(effect, events.ReadFrames) and (answer := None):\n",
+        (
+            "tests/bookie_server/engine/test_engine.py::test_what_memory_has_is_read_without_the_thread_and_all_else_by_it",
+        ),
+        "a way to a thread and back for each single read",
+    ),
+    Mutant(
+        "a read that goes on is too late all the same",
+        "bk_core/transport/lane_streams.py",
+        "            self.due = asyncio.get_running_loop().time() + self.deadline_s\n",
+        "",
+        (f"{_STREAMS_TEST}::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
+        "a long answer over a slow network is given up in the middle",
+    ),
+    Mutant(
+        "a read waits for the deadline of another",
+        "bk_core/transport/lane_streams.py",
+        "            if self._look_again is None or self._look_again.when() > call.due:\n",
+        "            if self._look_again is None:\n",
+        (f"{_STREAMS_TEST}::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
+        "a read with little time waits for half a minute",
     ),
     Mutant(
         "a unix socket's name is tried on any machine",
@@ -276,8 +340,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the client copies frames that it read",
         "bk_core/transport/lane_streams.py",
-        "            call.answers.put_nowait(ReadPart(frames))\n",
-        "            call.answers.put_nowait(ReadPart(memoryview(bytes(frames))))\n",
+        "            call.put(ReadPart(frames))\n",
+        "            call.put(ReadPart(memoryview(bytes(frames))))\n",
         (f"{_GUARD}::test_a_frame_is_copied_no_more_often",),
         "a twentieth of the reader's time",
     ),

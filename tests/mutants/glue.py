@@ -43,7 +43,7 @@ STREAMS = (
     Mutant(
         "who waits for a read is not told that the stream broke",
         CLIENT_STREAMS,
-        "            call.answers.put_nowait(error)\n",
+        "            call.put(error)\n",
         "            pass\n",
         (LANE + "refused_and_cut_reads_raise",),
         "a read waits for its whole deadline instead of asking the next replica",

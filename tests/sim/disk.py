@@ -343,6 +343,10 @@ class SimDisk(Files):
         data = bytes(inode.cache[offset : offset + size])
         return self._hide_stale(inode, data, offset) if inode.stale else data
 
+    def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
+        data = self._pread(handle, size, offset)
+        return data if len(data) == size else None
+
     def _read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
         data = self._pread(handle, len(view), offset)
         view[: len(data)] = data

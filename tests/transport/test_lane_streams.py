@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,7 +185,39 @@ async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in
         stream.receive(*part)
     with pytest.raises(RemoteProtocolError, match="more than was asked for"):
         stream.receive(*part)
-    assert call.answers.qsize() == 2
+    assert len(call.answers) == 2
+
+
+@on_a_loop
+async def test_each_read_has_its_own_deadline_which_each_part_puts_off() -> None:
+    stream, told = opened(ReadStream), list[tuple[str, object]]()
+    calls = [stream.read(7, 0, 9, 1000, None, deadline_s=deadline_s) for deadline_s in (30.0, 0.3, 0.3)]
+    for name, call in zip(("long", "short", "other"), calls, strict=True):
+        call.tell(partial(lambda *said: told.append(said), name))
+    waited = stream.read(7, 0, 9, 1000, None, deadline_s=0.3)
+    idle = stream.read(7, 0, 9, 1000, None, deadline_s=0.05)
+    while stream.next_message() is not None:
+        pass
+    await asyncio.sleep(0.2)
+    stream.receive(lane_pb2.ReadResponse(id=3).SerializeToString(), memoryview(b"part"))
+    assert calls[2].due > calls[1].due + 0.1
+    with pytest.raises(RefusedError) as late:
+        await waited.next()
+    assert late.value.reason is Reason.TIMEOUT
+    names = [name for name, answer in told if isinstance(answer, RefusedError)]
+    assert "short" in names
+    await asyncio.sleep(0.3)
+    assert [(name, type(answer)) for name, answer in told if name != "long"] == [
+        ("other", ReadPart), ("short", RefusedError), ("other", RefusedError)
+    ]  # fmt: skip
+    message = stream.next_message()
+    assert message is not None
+    assert sorted(lane_pb2.ReadRequest.FromString(message.rest).cancel) == [2, 3, 4], "the bookie need not go on"
+    stream.fail(TransportError("it broke"))
+    assert isinstance(told[-1][1], TransportError)
+    assert told[-1][0] == "long"
+    with pytest.raises(TransportError, match="it broke"):
+        await idle.next()
 
 
 @on_a_loop

@@ -60,6 +60,9 @@ def _punch_hole() -> Callable[[int, int, int, int], int] | None:
     return cast("Callable[[int, int, int, int], int]", fallocate)
 
 
+_AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None) if hasattr(os, "preadv") else None
+
+
 class Files:
     """The real file system. All methods block; all raise ``OSError``."""
 
@@ -183,6 +186,17 @@ class Files:
 
     def _pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)
+
+    def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
+        """The ``size`` bytes at ``offset`` if memory has all of them; None if the disk would have to be asked, or the
+        system cannot tell. Never blocks."""
+        if _AT_ONCE is None:
+            return None
+        data = bytearray(size)
+        try:
+            return bytes(data) if os.preadv(handle, [data], offset, _AT_ONCE) == size else None
+        except OSError:
+            return None
 
     def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
         """Fill ``view`` with the bytes at ``offset``, as far as there are any; how many there were."""

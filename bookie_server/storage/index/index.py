@@ -334,6 +334,11 @@ class LedgerIndex:
         state = self._states.table.get(ledger_id)
         return state, self._states.trouble(state)
 
+    @property
+    def states_version(self) -> int:
+        """Another number after each change of what :meth:`folded` and :meth:`is_deleted` say."""
+        return self._states.table.version
+
     def is_deleted(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._states.deleted
 

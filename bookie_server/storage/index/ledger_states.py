@@ -65,6 +65,7 @@ class LedgerStates:
 
     def load_deleted(self, intervals: I64) -> list[LedgerId]:
         """Take in deleted ledgers, an array of (first, last); returns those that were known until now."""
+        self.table.version += 1
         for first, last in intervals.tolist():
             self.deleted.add(first, last)
         ledger_ids = self.table.ids()

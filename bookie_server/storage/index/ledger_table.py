@@ -124,6 +124,8 @@ class LedgerTable:
         self._chunks: list[_Chunk] = []
         self._starts = array("q")  # first id of each chunk
         self._count = 0
+        self.version = 0
+        """Another number after each change."""
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
@@ -138,6 +140,7 @@ class LedgerTable:
 
     def load(self, rows: Rows) -> None:
         """Fold ledger records of a checkpoint, sorted by ledger."""
+        self.version += 1
         if self._count:
             for state in states_of(rows):
                 self.merge(state)
@@ -162,6 +165,7 @@ class LedgerTable:
 
     def forget(self, ledger_id: int) -> None:
         """The ledger is deleted: drop its row."""
+        self.version += 1
         c, k = self._find(ledger_id)
         if k < 0:
             return
@@ -175,6 +179,7 @@ class LedgerTable:
             del self._chunks[c], self._starts[c]
 
     def _put(self, state: LedgerState) -> LedgerState:
+        self.version += 1
         c, k = self._find(state.ledger_id)
         if k >= 0:
             self._chunks[c].rows[k * _SIZE : (k + 1) * _SIZE] = _packed(state)

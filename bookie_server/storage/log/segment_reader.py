@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading side of the segment log: frames by place, every one checked (RULES S5). Synchronous; one thread.
+"""The reading side of the segment log: frames by place, every one checked (RULES S5). Synchronous; one thread, but for
+:meth:`SegmentReader.read_at_once`, which any other may call.
+
+Of a long frame only what is needed for a few entries is read, and its columns are remembered.
 
 The index takes in only durable frames, so a read never goes beyond the durable position. Read-ahead is off in segments
 without an ``.idx``, which are still being written.
@@ -17,6 +20,7 @@ from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.slots import SLOT_BYTES_MIN, Slots
 from bookie_server.machine.places import IndexBlock, Place, Unresolved
+from bookie_server.storage.bytes.entry_cuts import ENTRIES_MAX, FrameColumns, columns_of_place
 from bookie_server.storage.bytes.membership import runs_of_ids, striping_of
 from bookie_server.storage.bytes.run_frames import check_stored_frame, entries_of_run, members_of_run
 from bookie_server.storage.bytes.segment import index_name, segment_name
@@ -33,6 +37,20 @@ OPEN_SEGMENTS_MAX = 64
 """How many segments are kept open for reads."""
 GIVEN_UP_MAX = 4096
 """How many segments given up are remembered; no read of an older one is under way."""
+COLUMNS_BYTES_MAX = 16 << 20
+"""Columns of long frames that are remembered."""
+
+
+class _Open:
+    """An open segment. It is closed once nobody refers to it, because another thread may just read from it."""
+
+    __slots__ = ("_files", "handle")
+
+    def __init__(self, files: Files, handle: Handle) -> None:
+        self._files, self.handle = files, handle
+
+    def __del__(self) -> None:
+        self._files.close(self.handle)
 
 
 class SegmentReader:
@@ -44,7 +62,9 @@ class SegmentReader:
         self._path, self._files = path, files or Files()
         self._incarnation = identity.incarnation_bytes
         self._open_max = open_segments_max
-        self._handles: OrderedDict[int, Handle] = OrderedDict()
+        self._handles: OrderedDict[int, _Open] = OrderedDict()
+        self._columns: dict[tuple[int, int], FrameColumns] = {}  # by generation and offset, the oldest first
+        self._columns_bytes = 0
         self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
         self._given_up: dict[int, None] = {}
         self._told: set[str] = set()  # files already reported as a whole, until they are replaced
@@ -74,7 +94,57 @@ class SegmentReader:
         60–63. Raises as :meth:`read`."""
         if place.is_run:
             return self._read_twice(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
-        return slice_frame(self.read(place, ledger_id=ledger_id), first, last)
+        cut = self._cut(place, first, last) if _is_cut(place, first, last) else None
+        return slice_frame(self.read(place, ledger_id=ledger_id), first, last) if cut is None else cut
+
+    def read_at_once(self, place: Place, first: EntryId, last: EntryId) -> bytes | bytearray | memoryview | None:
+        """As :meth:`read_entries`, if no disk must be asked for it: few entries of a frame whose segment is open, and
+        whose columns are remembered if it is long. None: ask :meth:`read_entries`, which also judges what is wrong.
+        Any thread."""
+        opened = self._handles.get(place.generation)
+        if opened is None or place.is_run:
+            return None
+        try:
+            if place.size < SLOT_BYTES_MIN:
+                data = self._files.read_at_once(opened.handle, place.size, place.offset)
+                return None if data is None else slice_frame(self._checked(data, place, None), first, last)
+            columns = self._columns.get((place.generation, place.offset))
+            bounds = columns.bounds(first, last) if columns and _is_cut(place, first, last) else None
+            if columns is None or bounds is None:
+                return None
+            begin, end = bounds
+            data = self._files.read_at_once(opened.handle, end - begin, place.offset + begin)
+            return None if data is None else columns.cut(first, last, data)
+        except IntegrityError:
+            return None
+
+    def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytearray | None:
+        """A few entries of a long frame. None: the whole frame must be read, and judged."""
+        try:
+            handle = self._handle(place.generation)
+            columns = self._columns.get((place.generation, place.offset))
+            if columns is None:
+                columns = columns_of_place(
+                    lambda at, size: self._files.read(handle, size, place.offset + at), place, self._incarnation
+                )
+                if columns is None:
+                    return None
+                self._remember(place, columns)
+            bounds = columns.bounds(first, last)
+            if bounds is None:
+                return None
+            data = self._files.read(handle, bounds[1] - bounds[0], place.offset + bounds[0])
+            cut = columns.cut(first, last, data)
+        except (IntegrityError, OSError):
+            return None
+        self.reads += 1
+        return cut
+
+    def _remember(self, place: Place, columns: FrameColumns) -> None:
+        self._columns[place.generation, place.offset] = columns
+        self._columns_bytes += columns.memory_bytes
+        while self._columns_bytes > COLUMNS_BYTES_MAX:
+            self._columns_bytes -= self._columns.pop(next(iter(self._columns))).memory_bytes
 
     def read_lac_entry(self, place: Place) -> bytes | bytearray | memoryview | None:
         """The last entry of the frame at ``place``; of a run, the last entry of the frame that carries the greatest
@@ -160,7 +230,7 @@ class SegmentReader:
 
     def close(self) -> None:
         while self._handles:
-            self._files.close(self._handles.popitem()[1])
+            self._forget(next(iter(self._handles)))
         self._indexes.close()
 
     def _pread(self, place: Place) -> bytes | memoryview:
@@ -176,25 +246,32 @@ class SegmentReader:
         return memoryview(data)
 
     def _handle(self, generation: int) -> Handle:
-        handle = self._handles.get(generation)
-        if handle is not None:
+        opened = self._handles.get(generation)
+        if opened is not None:
             self._handles.move_to_end(generation)
-            return handle
+            return opened.handle
         handle = self._files.open_read(self._segment_path(generation))
+        opened = _Open(self._files, handle)
         if not self._files.exists(os.path.join(self._path, index_name(generation))):
             self._files.advise_random(handle)
-        self._handles[generation] = handle
+        self._handles[generation] = opened
         if len(self._handles) > self._open_max:
-            self._files.close(self._handles.popitem(last=False)[1])
+            self._forget(next(iter(self._handles)))
         return handle
 
     def _forget(self, generation: int) -> None:
-        handle = self._handles.pop(generation, None)
-        if handle is not None:
-            self._files.close(handle)
+        """Close a segment, unless another thread just reads from it: then that closes it."""
+        self._handles.pop(generation, None)
+        for at in [at for at in self._columns if at[0] == generation]:
+            self._columns_bytes -= self._columns.pop(at).memory_bytes
 
     def _segment_path(self, generation: int) -> str:
         return os.path.join(self._path, segment_name(generation))
+
+
+def _is_cut(place: Place, first: EntryId, last: EntryId) -> bool:
+    """Whether these may be few entries of a long frame."""
+    return place.size >= SLOT_BYTES_MIN and last - first < ENTRIES_MAX
 
 
 def _lac_frame(data: bytes | memoryview, run: Place, incarnation: bytes) -> bytes | memoryview:

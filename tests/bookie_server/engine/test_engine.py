@@ -42,6 +42,8 @@ class Disk(Files):
 
     full = False
     failing = False
+    in_memory = False
+    """Whether the page cache has all that is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +55,9 @@ class Disk(Files):
         if self.full:
             raise OSError(errno.ENOSPC, "made to be full")
         return super().create_preallocated(path, size)
+
+    def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
+        return self.read(handle, size, offset) if self.in_memory else None
 
     def sync_data(self, handle: Handle) -> None:
         if self.failing:
@@ -387,6 +392,38 @@ def test_bug_in_the_machine_ends_the_bookie(tmp_path: Path) -> None:
             assert bookie.sink.effects == []
 
     asyncio.run(story())
+
+
+def test_what_memory_has_is_read_without_the_thread_and_all_else_by_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with rig(tmp_path) as bookie:
+            session = bookie.write(0, b"entry")
+            await bookie.answers(1)
+            assert session
+
+            def ask(number: int) -> None:
+                bookie.engine.feed(ev.ReadRequested((bookie.stream, number), 8, 0, 0, 1 << 20))
+
+            async def answer() -> bytes:
+                part, trailer = await bookie.sink.next(), await bookie.sink.next()
+                assert isinstance(part, ev.SendPart)
+                assert isinstance(trailer, ev.SendTrailer)
+                bookie.engine.feed(ev.PartSent(part.request))
+                return b"".join(map(bytes, part.frames))
+
+            ask(1)
+            assert not bookie.sink.effects, "its segment is not open yet"
+            first = await answer()
+            bookie.disk.in_memory = False
+            ask(2)
+            assert not bookie.sink.effects
+            assert await answer() == first
+            bookie.disk.in_memory = True
+            ask(3)
+            assert len(bookie.sink.effects) == 2, "in the same turn"
+            assert await answer() == first
+
+    asyncio.run(work())
 
 
 def test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody(tmp_path: Path) -> None:

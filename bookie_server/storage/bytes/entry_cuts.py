@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few entries out of a long frame, without its other bytes (RULES S5).
+
+The stamp and the header's CRC prove header and columns; the digest of each entry, which is in the columns, proves its
+payload. So only frames whose digest needs no password are cut this way, and only plain ones: of all others the whole
+frame is read. Pure functions over bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
+from bk_core.entries.frame import (
+    CHECKED_BYTES,
+    FRAME_HEADER_BYTES,
+    FrameHeader,
+    FrameKind,
+    assemble,
+    frame_tag,
+    parse_header,
+)
+from bk_core.errors import IntegrityError
+from bk_core.model import DigestType
+from bookie_server.machine.places import Place
+from bookie_server.storage.bytes.segment import placement_stamp
+
+ENTRIES_MAX = 16
+"""More entries than these are not worth two reads."""
+
+_HEAD_BYTES = 16 << 10  # the columns of two thousand entries
+_KEYLESS = (DigestType.CRC32, DigestType.CRC32C)
+
+
+class FrameColumns:
+    """The checked header and columns of a frame."""
+
+    __slots__ = ("_columns", "_digester", "_ends", "_header")
+
+    def __init__(self, header: FrameHeader, columns: bytes) -> None:
+        self._header, self._columns = header, memoryview(columns)
+        lengths = np.frombuffer(columns, dtype="<u4", count=header.count)
+        self._ends = array("q", np.cumsum(lengths, dtype=np.int64).tobytes())
+        self._digester = Digester(DigestType(header.digest_type), b"", header.ledger_id)
+
+    @property
+    def memory_bytes(self) -> int:
+        return len(self._columns) + 8 * len(self._ends) + 1024
+
+    @property
+    def payload_bytes(self) -> int:
+        return self._ends[-1]
+
+    def bounds(self, first: int, last: int) -> tuple[int, int] | None:
+        """Where in the frame the payload of the entries first to last begins and ends; None if it has not all of
+        them, or they are so much of it that the whole may as well be read."""
+        header = self._header
+        low, high = first - header.first_entry_id, last - header.first_entry_id
+        if low < 0 or high >= header.count:
+            return None
+        begin, end = self._begin(low), self._ends[high]
+        if 4 * (end - begin) > header.payload_bytes:
+            return None
+        at = FRAME_HEADER_BYTES + header.columns_bytes
+        return at + begin, at + end
+
+    def _begin(self, k: int) -> int:
+        return self._ends[k - 1] if k else 0
+
+    def cut(self, first: int, last: int, payload: bytes) -> bytearray:
+        """The frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
+        header, width = self._header, self._header.digest_bytes
+        low, high = first - header.first_entry_id, last + 1 - header.first_entry_id
+        start, digests_at = self._begin(low), 4 * header.count
+        digests = self._columns[digests_at + width * low : digests_at + width * high]
+        if len(payload) != self._ends[high - 1] - start or self._digests(low, high, payload) != digests:
+            raise IntegrityError(
+                "an entry's digest differs", value=f"ledger {header.ledger_id}, entry {first} to {last}"
+            )
+        head = (
+            int(FrameKind.ENTRIES), 0, header.digest_type, header.ledger_id, first, header.lac,
+            header.length_before + start, high - low,
+        )  # fmt: skip
+        return assemble(head, [self._columns[4 * low : 4 * high], digests], payload, 0)
+
+    def _digests(self, low: int, high: int, payload: bytes) -> bytes:
+        header, view = self._header, memoryview(payload)
+        start = begin = self._begin(low)
+        found = []
+        for k in range(low, high):
+            end = self._ends[k]
+            fields = (header.ledger_id, header.first_entry_id + k, header.lac, header.length_before + end)
+            found.append(self._digester.digest(ENTRY_HEADER.pack(*fields), view[begin - start : end - start]))
+            begin = end
+        return b"".join(found)
+
+
+def columns_of_place(read: Callable[[int, int], bytes], place: Place, incarnation: bytes) -> FrameColumns | None:
+    """The columns of the frame at ``place``, read by offset in it and size. None if it is no frame to be cut this way,
+    or fails a check: then the whole frame must be read."""
+    data = read(0, min(_HEAD_BYTES, place.size))
+    header = parse_header(data)
+    end = FRAME_HEADER_BYTES + header.columns_bytes
+    plain = header.kind == FrameKind.ENTRIES and not header.flags and header.digest_type in _KEYLESS
+    if not plain or header.size != place.size or 4 * end > place.size:
+        return None
+    data = data[:end] if len(data) >= end else data + read(len(data), end - len(data))
+    if crc32c(data[FRAME_HEADER_BYTES:], crc32c(data[:CHECKED_BYTES])) != header.header_crc:
+        return None
+    if frame_tag(data) != placement_stamp(incarnation, place.generation, place.offset, data[52:60]):
+        return None
+    columns = FrameColumns(header, data[FRAME_HEADER_BYTES:])
+    return columns if columns.payload_bytes == header.payload_bytes else None
