@@ -10,9 +10,10 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from bk_core.client.connect import BookKeeper
 from bk_core.client.repair import ByteRate, End, RepairDriver
@@ -122,7 +123,7 @@ class Workers:
                 await self._repair_marked(ledger_id, mark)
         finally:
             if await taken:  # also one that was taken while this was cancelled
-                await asyncio.to_thread(store.unlock_underreplicated, ledger_id)
+                await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
 
     async def _repair_marked(self, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
         store = self._client.store
@@ -210,3 +211,13 @@ class Workers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancellation does not end: a call that waits for a thread would else never be made."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

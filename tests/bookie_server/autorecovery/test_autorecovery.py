@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,31 @@ def test_a_lock_that_is_taken_while_the_workers_stop_is_given_back(monkeypatch: 
             cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
             async with AutoRecovery(client, "host1", QUICK):
                 await eventually(taken.is_set, 10)
+                asyncio.get_running_loop().call_later(0.1, go.set)
+            assert cluster.store.underreplication_locks() == {}
+
+    asyncio.run(work())
+
+
+def test_a_lock_is_given_back_though_a_stop_comes_before_a_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        threads = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        async with memory_cluster(4) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            client, removed, go = cluster.client(), threading.Event(), threading.Event()
+            remove = client.store.remove_underreplicated
+
+            def remove_and_block(ledger_id: LedgerId, version: int) -> bool:
+                threads.submit(go.wait, 5)
+                removed.set()
+                return remove(ledger_id, version)
+
+            monkeypatch.setattr(client.store, "remove_underreplicated", remove_and_block)
+            cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
+            async with AutoRecovery(client, "host1", QUICK):
+                await eventually(removed.is_set, 10)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
                 asyncio.get_running_loop().call_later(0.1, go.set)
             assert cluster.store.underreplication_locks() == {}
 
