@@ -41,6 +41,12 @@ def bookie() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port for Apache's clients.")
 @click.option("--direct-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 2000]")
 @click.option("--grpc-port", type=click.IntRange(1, 65535), help="TCP port for ours, gRPC.  [default: --port + 1000]")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="TCP port for metrics and health over HTTP; 0: none.  [default: --port + 3000]",
+)
+@click.option("--admin-host", metavar="HOST", default="127.0.0.1", help="Local address of the admin port.")
 @click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
 @click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
 @click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
