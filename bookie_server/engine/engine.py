@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence, Sized
 from typing import Protocol, TypeVar
 
@@ -79,7 +79,7 @@ class BookieEngine:
         self._streams: dict[events.StreamId, StreamSink] = {}
         self._streams_opened = 0
         self._events: deque[events.Event] = deque()
-        self.taken: Counter[type[events.Event]] = Counter()
+        self.taken: defaultdict[type[events.Event], int] = defaultdict(int)
         self._stepping = False
         self._answered: dict[StreamSink, None] | None = None  # by the commit that is told
         self._broken = self._failed = False

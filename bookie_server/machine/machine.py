@@ -141,7 +141,7 @@ class BookieMachine:
 
     def _on_committed(self, event: GroupCommitted) -> None:
         core, watched, seen = self._core, dict[int, Pending](), dict[int, Ledger]()
-        log, counts = core.logs[event.log], core.counts
+        log, entries, size = core.logs[event.log], 0, 0
         for place in event.places:
             pending = log.settle()
             ledger = pending.ledger
@@ -152,11 +152,13 @@ class BookieMachine:
                 self._deletions.committed(pending)
                 continue  # a record: requests that wait for it are parked
             ledger.pending.popleft()
-            counts.added_entries += pending.header.count
-            counts.added_bytes += len(pending.frame)
+            entries += pending.header.count
+            size += len(pending.frame)
             self._adds.committed(pending)
             if ledger.watches:
                 watched[ledger.ledger_id] = pending
+        core.counts.added_entries += entries
+        core.counts.added_bytes += size
         for pending in watched.values():
             self._lacs.committed(pending)
         for request in log.unpark():
