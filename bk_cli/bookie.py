@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from bk_cli import options
+from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -94,6 +95,16 @@ def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> Boo
             "no data directory is named", remedy="give --data DIR, or --config FILE with data_dir or data_dirs"
         )
     return BookieConfig(metadata_service_uri=uri, **given)
+
+
+@bookie.command("list")
+@options.as_json
+@access()
+def list_bookies(access: Access, as_json: bool) -> None:
+    """List all bookies: state, whether they answer, room, lanes, and how many ledgers lack their copy."""
+    from bk_cli import bookie_list
+
+    bookie_list.list_bookies(access, as_json=as_json)
 
 
 _DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
