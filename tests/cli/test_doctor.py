@@ -98,6 +98,7 @@ def test_the_list_and_the_admin_port_tell_the_same_of_a_bookie_that_is_well(bk: 
         found = parse(answer.read().decode())
     assert found["bookie_info"].value(bookie=victim.bookie_id, version=row["version"]) == 1
     assert found["bookkeeper_server_SERVER_STATUS"].value() == 1
-    assert found["bookie_storage_index_memory_bytes"].value() > 0
+    assert found["bookie_directory_usable_bytes"].value() > 0
+    assert "bookie_storage_live_bytes" in found, "the loop was asked"
     with urlopen(f"{row['admin']}/ready", timeout=10) as answer:
         assert answer.read() == b"ready\n"
