@@ -27,6 +27,7 @@ ANSWER_BYTES_MAX = 4 << 20
 
 _LINGER_S = 0.5  # what a client still sends is taken for so long: a reset would destroy its answer
 _LINGER_BYTES = 64 << 10
+_TURNS = 4  # of the loop, until a connection that it has accepted is among those that are open
 
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
@@ -90,7 +91,7 @@ class HttpServer:
         self, listener: socket.socket, quick: Callable[[str], Answer | None], slow: Callable[[str], Answer]
     ) -> None:
         self._listener, self._quick, self._slow = listener, quick, slow
-        self._connections = 0
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._running = threading.Event()
@@ -121,14 +122,24 @@ class HttpServer:
         server = await asyncio.start_server(self._connected, sock=self._listener, limit=HEAD_BYTES_MAX)
         self._running.set()
         await self._ended.wait()
-        server.close()  # tasks of connections are cancelled at the end of the loop
+        self._loop.remove_reader(self._listener.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()  # only now: asyncio loses a connection that it has accepted and has no transport for yet
+        open_now = dict(self._open)
+        for writer in open_now.values():
+            writer.transport.abort()
+        if open_now:  # their sockets are closed by then; what a thread still works at ends with the loop
+            await asyncio.wait(open_now, timeout=_LINGER_S)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= CONNECTIONS_MAX:
+        if len(self._open) >= CONNECTIONS_MAX:
             writer.write(_bytes_of(Answer(503, "too many connections\n")))
             writer.close()
             return
-        self._connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = writer
         try:
             answer = await self._answer(reader)
             if answer is not None:
@@ -136,7 +147,7 @@ class HttpServer:
         except OSError:  # the client is gone
             pass
         finally:
-            self._connections -= 1
+            del self._open[task]
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer | None:

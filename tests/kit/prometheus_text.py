@@ -75,6 +75,7 @@ def _check_histogram(name: str, family: Family) -> None:
             others = tuple(pair for pair in labels if pair[0] != "le")
             rows.setdefault(others, []).append((float(dict(labels)["le"]), value))
     for labels, buckets in rows.items():
-        assert buckets == sorted(buckets), f"{name}: buckets must ascend"
+        assert buckets == sorted(buckets), f"{name}: bounds must ascend"
+        assert [count for _, count in buckets] == sorted(count for _, count in buckets), f"{name} is not cumulative"
         assert buckets[-1] == (math.inf, family.samples[f"{name}_count", labels])
         assert (f"{name}_sum", labels) in family.samples

@@ -19,13 +19,16 @@ from bk_cli.children import free_port
 from bk_core.errors import PortInUseError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
+from bookie_server.web.admin import _shown
 from bookie_server.web.bookie_metrics import METRICS, REQUESTS
 from bookie_server.web.health import READ_ONLY_S, STALLED_S, Health, Pulse
 from tests.kit.lanes import Lane, Listener, bookie_config
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.prometheus_text import Family, parse
 
 ROOT = Path(__file__).parents[3]
@@ -140,9 +143,33 @@ def test_what_the_paths_say_while_a_bookie_serves_and_after_a_failure(
     asyncio.run(story())
 
 
-def test_a_user_and_a_password_in_the_uri_are_not_shown(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    from bookie_server.web.admin import _shown
+class Curious(MemoryStore):
+    """Asks a bookie that registers whether it is ready."""
 
+    port = 0
+    answer = (0, "")
+
+    def register_bookie(self, info: BookieServiceInfo, *, read_only: bool = False) -> None:
+        self.answer = asyncio.run(get(self.port, "/ready"))
+        super().register_bookie(info, read_only=read_only)
+
+
+def test_a_bookie_is_not_ready_before_it_is_registered(tmp_path: Path, uri: str) -> None:
+    store = Curious(MemoryCluster())
+    store.initialize_cluster()
+    store.port = free_port()
+
+    async def story() -> None:
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=store.port), store)
+        assert (await get(store.port, "/ready"))[0] == 200
+        await bookie.stop()
+
+    asyncio.run(story())
+    assert store.answer[0] == 503
+    assert "it starts" in store.answer[1]
+
+
+def test_a_user_and_a_password_in_the_uri_are_not_shown() -> None:
     assert _shown("zk://admin:secret@zk1:2181/ledgers") == "zk://zk1:2181/ledgers"
     assert _shown("zk://zk1:2181/ledgers") == "zk://zk1:2181/ledgers"
 
