@@ -206,7 +206,7 @@ def _logs(found: Scrape, view: BookieView, engine: BookieEngine) -> None:
         found.put("bookie_commit_frames_total", stats.frames, path)
         found.put("bookie_commit_frame_bytes_total", stats.frame_bytes, path)
         found.put("bookie_commit_written_bytes_total", stats.written_bytes, path)
-    if view.pulse.silent_s < STALLED_S:  # else nobody would answer
+    if not view.pulse.stands:  # else nobody would answer
         _storage(found, [(path, log.storage) for path, log in zip(view.paths, engine.logs, strict=True)])
 
 

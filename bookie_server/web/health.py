@@ -67,6 +67,11 @@ class Pulse:
         return max(0.0, self._clock() - self._beat_at - BEAT_S)
 
     @property
+    def stands(self) -> bool:
+        """Whether the loop is taken to stand still. Any thread."""
+        return self.silent_s >= STALLED_S
+
+    @property
     def read_only_s(self) -> float:
         return self._clock() - self._since if self.why else 0.0
 
