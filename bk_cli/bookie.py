@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from bk_cli import options
+from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def bookie() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port for Apache's clients.")
 @click.option("--direct-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 2000]")
 @click.option("--grpc-port", type=click.IntRange(1, 65535), help="TCP port for ours, gRPC.  [default: --port + 1000]")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="TCP port for metrics and health over HTTP; 0: none.  [default: --port + 3000]",
+)
+@click.option("--admin-host", metavar="HOST", default="127.0.0.1", help="Local address of the admin port.")
 @click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
 @click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
 @click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
@@ -88,6 +95,16 @@ def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> Boo
             "no data directory is named", remedy="give --data DIR, or --config FILE with data_dir or data_dirs"
         )
     return BookieConfig(metadata_service_uri=uri, **given)
+
+
+@bookie.command("list")
+@options.as_json
+@access()
+def list_bookies(access: Access, as_json: bool) -> None:
+    """List all bookies: state, whether they answer, room, lanes, and how many ledgers lack their copy."""
+    from bk_cli import bookie_list
+
+    bookie_list.list_bookies(access, as_json=as_json)
 
 
 _DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))

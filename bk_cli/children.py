@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bk_core.errors import PortInUseError
 
-PORTS = range(20_000, 32_768)
+PORTS = range(12_000, 32_768)
 """Where free ports are looked for: below those that a kernel gives to outgoing connections. A client could take one of
 those between the choice and the start, or while its server restarts."""
 

@@ -19,7 +19,8 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError
 HOST = "127.0.0.1"
 BOOKIES = 4  # three make a ledger, and one is spare (RULES E2)
 BOOKIE_PORT = 3181
-PORTS_ABOVE = (1000, 2000)  # of gRPC and of the direct lane, as in a bookie's settings, which are not imported for it
+LANE_PORTS_ABOVE = (1000, 2000)  # of gRPC and of the direct lane
+PORTS_ABOVE = (*LANE_PORTS_ABOVE, 3000)  # and of the admin port, as in a bookie's settings, which are not imported here
 ZOOKEEPER_PORT = 2181
 
 

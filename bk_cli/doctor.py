@@ -4,13 +4,12 @@ to be done?"""
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import click
@@ -18,17 +17,14 @@ import click
 import bk_core
 from bk_cli import exit_codes, options, output
 from bk_cli.access import Access, access
+from bk_cli.asking import Said, ask_bookies
 from bk_cli.java import find_java
 from bk_cli.output import in_words
 from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
-from bk_core.model import BookieId, BookieServiceInfo
-from bk_core.transport.lanes import LaneTransport, endpoint_of
-from bk_core.transport.port import Caller, Transport
+from bk_core.model import BookieId
 
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 REACH_TIMEOUT_S = 3.0
-AT_ONCE = 64
-"""How many bookies are asked at a time."""
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
 
 
@@ -107,14 +103,17 @@ def _cluster(access: Access) -> Iterator[Finding]:
         known = store.known_bookies()
     registered = {**read_only, **writable}
     reached = 0
-    for bookie_id, answer in sorted(ask_bookies(list(registered.values()), instance).items()):
+    answers = ask_bookies(list(registered.values()), instance, client="bk doctor", timeout_s=REACH_TIMEOUT_S)
+    for bookie_id, answer in sorted(answers.items()):
         if isinstance(answer, BookKeeperError):
             yield _failed("bookie", answer)
         elif bookie_id in writable:
             reached += 1
-            yield Finding("bookie", "ok", f"{bookie_id}: {answer}")
+            yield Finding("bookie", "ok", f"{bookie_id}: {_in_words(answer)}")
         else:
-            yield Finding("bookie", "note", f"{bookie_id}: {answer}; read-only: it serves reads and refuses adds")
+            yield Finding(
+                "bookie", "note", f"{bookie_id}: {_in_words(answer)}; read-only: it serves reads and refuses adds"
+            )
     for bookie_id in known:
         if bookie_id not in registered:
             yield _failed("bookie", _unregistered(bookie_id))
@@ -150,42 +149,8 @@ def _spark(access: Access, master: str | None) -> Iterator[Finding]:
         yield Finding("spark", status, text)
 
 
-def ask_bookies(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict[BookieId, str | BookKeeperError]:
-    """What each bookie says about itself, in words, or why it could not be asked. Takes as long as the slowest of them.
-
-    Each is asked over its lane, as a client would. An open port says little: the system accepts connections for a
-    process that is stopped or hangs, and another program may listen there. An answer to hello proves that it is the
-    right bookie, and that its loop runs.
-    """
-    return asyncio.run(_ask_all(infos, instance_id))
-
-
-async def _ask_all(infos: Sequence[BookieServiceInfo], instance_id: str) -> dict[BookieId, str | BookKeeperError]:
-    transport = LaneTransport(Caller(instance_id, client="bk doctor", connect_timeout_s=REACH_TIMEOUT_S))
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def ask(info: BookieServiceInfo) -> str | BookKeeperError:
-        try:
-            async with turns:
-                return await _ask(transport, info)
-        except BookKeeperError as error:
-            return error
-
-    transport.update_bookies(infos)
-    try:
-        answers = await asyncio.gather(*map(ask, infos))
-    finally:
-        await transport.close()
-    return {info.bookie_id: answer for info, answer in zip(infos, answers, strict=True)}
-
-
-async def _ask(transport: Transport, info: BookieServiceInfo) -> str:
-    started = time.monotonic()
-    # the link gives up first, and names the address that it tried
-    said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)
-    took_ms = (time.monotonic() - started) * 1000
-    endpoint = endpoint_of(info)
-    assert endpoint is not None, "a bookie without an endpoint of ours raises"
-    version = f"{said.version}, " if said.version else ""
-    room = f"{in_words(said.free_bytes)} of {in_words(said.total_bytes)} free"
-    return f"{endpoint.protocol} at {endpoint.host}:{endpoint.port} answers in {took_ms:.0f} ms, {version}{room}"
+def _in_words(said: Said) -> str:
+    version = f"{said.info.version}, " if said.info.version else ""
+    room = f"{in_words(said.info.free_bytes)} of {in_words(said.info.total_bytes)} free"
+    where = f"{said.endpoint.protocol} at {said.endpoint.host}:{said.endpoint.port}"
+    return f"{where} answers in {said.took_ms:.0f} ms, {version}{room}"

@@ -23,7 +23,7 @@ from bk_core.errors import BookKeeperError
 COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
     "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper."),
-    "bookie": ("bk_cli.bookie:bookie", "Run a bookie."),
+    "bookie": ("bk_cli.bookie:bookie", "Run a bookie; list all; look into one that is stopped."),
     "autorecovery": ("bk_cli.replication:autorecovery", "Put lost copies of ledgers back."),
     "replication": ("bk_cli.replication:replication", "Show which ledgers lack copies; pause and resume repair."),
     "ledger": ("bk_cli.ledger:ledger", "List, show, read, tail, append, recover and delete ledgers."),
@@ -58,7 +58,14 @@ class LazyGroup(click.Group):
 @click.option(
     "-v", "--verbose", count=True, show_default=False, help="Log to stderr: -v for INFO, -vv for DEBUG and tracebacks."
 )
-def bk(verbose: int) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    envvar="BK_LOG_FORMAT",
+    help="What a log line is: text, or a JSON object (also BK_LOG_FORMAT).",
+)
+def bk(verbose: int, log_format: str) -> None:
     """Ledgers and named logs of a BookKeeper cluster: run one, look into it, read and write it.
 
     Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
@@ -66,6 +73,11 @@ def bk(verbose: int) -> None:
     """
     level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]  # our errors are one line and need no log
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if log_format == "json":
+        from bk_cli.logs_as_json import JsonFormatter
+
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

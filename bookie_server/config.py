@@ -17,14 +17,14 @@ from bookie_server.machine.state import MachineLimits
 from bookie_server.storage.disk.space import SpaceLimits
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
-GRPC_PORT_ABOVE, DIRECT_PORT_ABOVE = 1000, 2000
+GRPC_PORT_ABOVE, DIRECT_PORT_ABOVE, ADMIN_PORT_ABOVE = 1000, 2000, 3000
 
 _BLOCK = 4096
 _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
 _MAY_BE_ZERO = (
-    *("port", "grpc_port", "direct_port", "memory_bytes_max", "connections_per_address_max", "start_wait_s"),
-    *("replication_bytes_per_s", "lost_bookie_delay_s"),
+    *("port", "grpc_port", "direct_port", "admin_port", "memory_bytes_max", "connections_per_address_max"),
+    *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s"),
 )
 
 T = TypeVar("T")
@@ -55,6 +55,9 @@ class BookieConfig:
     connect to ``direct_port``, by default 2000 above it, where each has a connection for adds, one for reads and one
     for control, or to ``grpc_port``, by default 1000 above it; they find both in the bookie's registration. 0 takes a
     free one. With ``unix_socket`` clients of ours on the same machine find a unix socket there, too, and take it.
+    Metrics, health and settings are read over HTTP at ``admin_port`` of the local address ``admin_host``, by default
+    3000 above ``port`` and on loopback. 0: nowhere, which is the default too where ``port`` is 0 or another service has
+    that port.
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
     a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
@@ -96,6 +99,8 @@ class BookieConfig:
     grpc_port: int | None = None
     direct_port: int | None = None
     unix_socket: bool = True
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
     bookie_id: str | None = None
     advertised_address: str | None = None
     listen_address: str = "0.0.0.0"
@@ -174,6 +179,11 @@ class BookieConfig:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.port and self.port + above)
         ports = {name: getattr(self, name) for name in ("port", "grpc_port", "direct_port")}
+        if self.admin_port is None:
+            default = self.port + ADMIN_PORT_ABOVE
+            fits = self.port and default <= 65535 and default not in ports.values()
+            object.__setattr__(self, "admin_port", default if fits else 0)
+        ports["admin_port"] = self.admin_port
         for name, port in ports.items():
             if not 0 <= port <= 65535:
                 raise InvalidArgumentError("a port is a number from 0 to 65535", value=f"{name}={port}")

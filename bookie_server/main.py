@@ -22,7 +22,7 @@ from importlib import metadata
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import BookieId, Endpoint, LedgerId
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
@@ -44,6 +44,8 @@ from bookie_server.services.room import raise_files_max
 from bookie_server.services.service import Service, listen
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatches, Usage
+from bookie_server.web.admin import AdminPort
+from bookie_server.web.view import BookieView, HealingCounts
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +164,8 @@ class Bookie:
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
         self._healing = contextlib.AsyncExitStack()
+        self._view = BookieView(config, _version(), self._clients, lambda: self.error)
+        self._admin: AdminPort | None = None
 
     @classmethod
     async def start(
@@ -188,11 +192,23 @@ class Bookie:
             for service in listen(config, bookie._clients):
                 bookie._services.append(service)
             bookie.port = bookie._services[0].port
+            bookie._open_admin()
             await bookie._open(accept_loss)
         except BaseException:
             await bookie.stop()
             raise
         return bookie
+
+    def _open_admin(self) -> None:
+        """It answers from here on: that the bookie starts, too."""
+        if self._config.admin_port:
+            self._admin = AdminPort(self._config, self._view)
+            self._admin.start()
+            self._view.pulse.start()
+
+    def _endpoints(self) -> list[Endpoint]:
+        admin = [] if self._admin is None else [self._admin.endpoint(self._address)]
+        return [*(each.endpoint(self._address) for each in self._services), *admin]
 
     async def _open(self, accept_loss: bool) -> None:
         config, store = self._config, self._store
@@ -231,14 +247,20 @@ class Bookie:
             look,
             watches,
             store,
-            await asyncio.to_thread(
-                service_info, directories, [each.endpoint(self._address) for each in self._services]
-            ),
+            await asyncio.to_thread(service_info, directories, self._endpoints()),
             paths=[directory.path for directory in directories],
             interval_s=config.disk_check_interval_s,
             positions=lambda: {each.directory.identity.incarnation: each.log.position for each in opened},
             set_read_only=lambda number, read_only: engine.feed(ReadOnlyChanged(read_only, number)),
             on_failed=self._fail,
+        )
+        self._view.show(
+            identity.bookie_id,
+            [directory.path for directory in directories],
+            lambda: [len(each.index) for each in opened],
+            engine,
+            availability,
+            garbage,
         )
         facts = BookieFacts(
             bookie_id=identity.bookie_id,
@@ -246,7 +268,7 @@ class Bookie:
             incarnation=identity.incarnation,
             in_flight_bytes_max=config.stream_bytes_max,
             read_only=lambda: availability.read_only,
-            version=_version(),
+            version=self._view.version,
             space=lambda: _space(directories),
         )
         for service in self._services:
@@ -270,7 +292,17 @@ class Bookie:
         )
         client = await connect(config.metadata_service_uri)
         self._healing.push_async_callback(client.close)
-        await self._healing.enter_async_context(AutoRecovery(client, self.bookie_id, settings))
+        healing = await self._healing.enter_async_context(AutoRecovery(client, self.bookie_id, settings))
+        workers, auditor = healing.workers, healing.auditor
+        self._view.healing = lambda: HealingCounts(
+            workers.repaired,
+            workers.copied_entries,
+            workers.copied_bytes,
+            workers.running,
+            len(workers.put_off),
+            auditor.marked,
+            auditor.elected,
+        )
 
     def _fail(self, error: BookKeeperError) -> None:
         logger.critical("this bookie answers nothing more: %s", error)
@@ -279,7 +311,16 @@ class Bookie:
 
     async def stop(self) -> None:
         """Leave the writable list, end the streams, make accepted frames durable, record the position, close
-        everything."""
+        everything. The admin port closes last."""
+        self._view.stops = True
+        try:
+            await self._stop_parts()
+        finally:
+            self._view.pulse.stop()
+            if self._admin is not None:
+                await asyncio.to_thread(self._admin.stop)
+
+    async def _stop_parts(self) -> None:
         await self._healing.aclose()
         if self._availability:
             await self._availability.end()

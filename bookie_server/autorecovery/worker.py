@@ -63,6 +63,11 @@ class Workers:
     def at_work(self) -> dict[LedgerId, str]:
         return {ledger_id: machine.doing for ledger_id, machine in self._machines.items()}
 
+    @property
+    def running(self) -> int:
+        """How many repairs are under way. Any thread."""
+        return len(self._machines)
+
     async def look(self) -> None:
         """Finds out what is to be done and begins with it; the next repair begins when one ends. Raises what the store
         raises."""

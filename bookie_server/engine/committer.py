@@ -26,6 +26,7 @@ from typing import NamedTuple
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.engine.index_hop import poster
 from bookie_server.machine.places import Place
+from bookie_server.metrics import Histogram
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ INLINE_BYTES = 64 << 10
 INLINE_FRAMES = 8
 _FORGET = 0.8  # of the time of a slow group, what each one behind it leaves
 _UNTRIED_S = 0.1  # how slow the disk is taken to be at first
+
+TIMES_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Bounds of the histogram of commits."""
 
 _LOOK_S = 0.02
 
@@ -80,6 +84,7 @@ class Committer:
         self._log, self._loop, self._post, self._clock = log, loop, poster(loop), loop.time
         self._at_turn_end = at_turn_end or loop.call_soon
         self._inline_s, self._took_s = inline_s, _UNTRIED_S
+        self.times = Histogram(TIMES_S)  # whoever holds the log observes
         self._held = False  # somebody uses the log
         self._scheduled = False  # the loop will look at the end of this turn
         self._untold = 0  # groups of the thread of which the loop has not heard
@@ -271,7 +276,9 @@ class Committer:
                 raise
             return self._log.append_group(group.frames, reserve=True)
         finally:
-            self._took_s = max(self._clock() - began, _FORGET * self._took_s)
+            took_s = self._clock() - began
+            self.times.observe(took_s)
+            self._took_s = max(took_s, _FORGET * self._took_s)
 
     def _write_copies(self, copies: _Copies) -> None:
         if not copies.done.set_running_or_notify_cancel():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence, Sized
 from typing import Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.engine.log_driver import LogDriver, OpenLog
 from bookie_server.machine import events
-from bookie_server.machine.machine import BookieMachine
+from bookie_server.machine.machine import BookieMachine, MachineNumbers
 from bookie_server.machine.places import Place
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class BookieEngine:
         self._streams: dict[events.StreamId, StreamSink] = {}
         self._streams_opened = 0
         self._events: deque[events.Event] = deque()
+        self.taken: defaultdict[type[events.Event], int] = defaultdict(int)
         self._stepping = False
         self._answered: dict[StreamSink, None] | None = None  # by the commit that is told
         self._broken = self._failed = False
@@ -116,6 +117,7 @@ class BookieEngine:
         try:
             while self._events and not self._broken:
                 event = self._events.popleft()
+                self.taken[type(event)] += 1
                 for effect in self._machine.step(event):
                     self._carry_out(effect)
         except Exception as error:
@@ -125,6 +127,19 @@ class BookieEngine:
             self._on_failed(LocalProtocolError("the bookie's machine failed", value=repr(error)))
         finally:
             self._stepping = False
+
+    @property
+    def logs(self) -> tuple[LogDriver, ...]:
+        """For who watches, as ``numbers``; ``taken`` counts the machine's events by kind."""
+        return self._logs
+
+    @property
+    def streams(self) -> int:
+        return len(self._streams)
+
+    def numbers(self) -> MachineNumbers:
+        """What the machine holds and counts. Any thread."""
+        return self._machine.numbers()
 
     def burst(self, take: Callable[[], T]) -> T:
         """Run ``take``, which feeds all that a connection received at once. Where the loop has nothing else to do, its

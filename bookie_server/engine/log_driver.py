@@ -23,12 +23,17 @@ from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine import events
 from bookie_server.machine.places import Place
-from bookie_server.storage.log.segment_log import SegmentLog
+from bookie_server.metrics import Histogram
+from bookie_server.storage.log.segment_log import CommitStats, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import Copy
-from bookie_server.storage.maintenance.maintenance import Maintenance
+from bookie_server.storage.maintenance.maintenance import Maintenance, StorageStats
 
 logger = logging.getLogger(__name__)
+
+MEMORY_AGE_S = 60.0
+"""So old may the memory of the index be in what is told to who watches: with 100,000 ledgers a look takes the loop
+12 ms."""
 
 Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], Maintenance]
 """Makes the maintenance of a log. Arguments: a function that writes copies to the log, and two that have the log's
@@ -78,6 +83,19 @@ class LogDriver:
 
     def read(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
         self._reader.put(effect)
+
+    @property
+    def commit_times(self) -> Histogram:
+        """Seconds that group commits took."""
+        return self._committer.times
+
+    @property
+    def commit_stats(self) -> CommitStats:
+        return self._log.stats
+
+    def storage(self) -> StorageStats:
+        """Not on the loop's thread. Raises as :meth:`Maintenance.stats`."""
+        return self._maintenance.maintenance.stats(memory_age_s=MEMORY_AGE_S)
 
     def drop(self, *, resume: bool) -> None:
         """As :meth:`Committer.drop`."""

@@ -146,6 +146,7 @@ class GarbageThread:
         self._hinted: dict[LedgerId, None] = {}  # bounded: the next comparison finds those that do not fit
         self._lost = False
         self._stopping = False
+        self.forgotten = 0  # ledgers, since the start
         self._events: deque[gc.Event] = deque()  # used on this thread only
         self._timers: list[tuple[float, int]] = []
         self._cancel = store.on_session(self._session_changed)
@@ -222,6 +223,7 @@ class GarbageThread:
                 if not self._stopping:
                     logger.info("%d deleted ledgers are forgotten, the first is %d", len(ledger_ids), ledger_ids[0])
                     self._forget(ledger_ids)
+                    self.forgotten += len(ledger_ids)
 
     def _look(self, look: int, ledger_ids: Sequence[LedgerId]) -> gc.Event:
         try:

@@ -71,6 +71,21 @@ class Availability:
     def read_only(self) -> bool:
         return self._watches.read_only
 
+    @property
+    def registered(self) -> bool:
+        """Whether a registration was made; it may have been lost since the last look."""
+        return self._registered is not None and not self._ending
+
+    @property
+    def why_read_only(self) -> str:
+        """Empty while the bookie takes new entries."""
+        return "; ".join(self._watches.reasons) if self.read_only else ""
+
+    @property
+    def usages(self) -> Sequence[tuple[str, Usage, bool]]:
+        """Each data directory as it was at the last look, and whether it is read-only."""
+        return tuple(zip(self._paths, self._watches.usages, self._watches.each_read_only, strict=True))
+
     async def begin(self) -> None:
         """Tell the machine, register, and then look at every interval. Raises what ``register_bookie`` raises; then no
         look follows."""

@@ -77,6 +77,11 @@ class Adds:
 
     # --- sessions ---
 
+    @property
+    def sessions(self) -> int:
+        """How many are open on all streams."""
+        return self._sessions
+
     def attach(self, event: SessionAttached) -> None:
         stream = self._streams.setdefault(event.stream, Stream(event.stream))
         if event.session == 0 or event.session in stream.sessions:
@@ -303,6 +308,8 @@ class Adds:
     def _refuse(self, session: Session, problem: Refusal) -> None:
         """Frame ``accepted`` + 1 was refused. The client hears it once all frames before it are durable (RULES P1)."""
         session.end = problem
+        refused = self._core.counts.refused
+        refused[problem[0]] = refused.get(problem[0], 0) + 1
         if session.durable == session.accepted:
             self._to_end[session] = None
 

@@ -20,13 +20,24 @@ Refusal = tuple[Reason, str]
 _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 
+class Counts:
+    """What has happened since the start, for who watches; the machine itself never looks here. Bytes are those of
+    frames, entries those that became durable. ``refused`` counts sessions that a refusal ended, by its reason."""
+
+    __slots__ = ("added_bytes", "added_entries", "read_bytes", "read_parts", "refused")
+
+    def __init__(self) -> None:
+        self.added_bytes = self.added_entries = self.read_bytes = self.read_parts = 0
+        self.refused: dict[Reason, int] = {}
+
+
 class Core:
     """State shared by both paths. ``effects`` collects the effects of this step."""
 
-    __slots__ = ("effects", "failed", "holdings", "ledgers", "limits", "logs")
+    __slots__ = ("counts", "effects", "failed", "holdings", "ledgers", "limits", "logs")
 
     def __init__(self, holdings: Holdings, limits: MachineLimits, logs: int) -> None:
-        self.holdings, self.limits = holdings, limits
+        self.holdings, self.limits, self.counts = holdings, limits, Counts()
         self.effects: list[Effect] = []
         self.ledgers: dict[LedgerId, Ledger] = {}
         self.logs = tuple(LogQueue(number) for number in range(logs))

@@ -15,11 +15,12 @@ a bug.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from bookie_server.machine.adds import Adds
 from bookie_server.machine.compare import Comparisons
-from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.core import Core, Counts, Refusal
 from bookie_server.machine.deletions import Deletions
 from bookie_server.machine.events import (
     CommitFailed,
@@ -49,6 +50,22 @@ from bookie_server.machine.lac import Lacs
 from bookie_server.machine.reads import Reads
 from bookie_server.machine.requests import Requests
 from bookie_server.machine.state import Holdings, Ledger, MachineLimits, Pending
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNumbers:
+    """What a machine holds now, beside what it counts."""
+
+    counts: Counts
+    ledgers: int
+    """With sessions, requests or frames on their way."""
+    sessions: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    bytes_waiting: int
+    """Of messages that wait because too much is in flight."""
+    parts: int
+    parts_bytes: int
 
 
 class BookieMachine:
@@ -98,6 +115,22 @@ class BookieMachine:
                 core.effects.append(log.take_commit())
         return core.effects
 
+    def numbers(self) -> MachineNumbers:
+        """For who watches. Any thread: each number is right at some moment of the call."""
+        core, adds = self._core, self._adds
+        flights = adds.normal, adds.recovery
+        parts, parts_bytes = self._reads.held
+        return MachineNumbers(
+            core.counts,
+            len(core.ledgers),
+            adds.sessions,
+            sum(flight.frames for flight in flights),
+            sum(flight.bytes for flight in flights),
+            adds.normal.waiting,
+            parts,
+            parts_bytes,
+        )
+
     def _on_closed(self, event: StreamClosed) -> None:
         self._requests.close(event.stream)
         self._reads.close(event.stream)
@@ -108,7 +141,7 @@ class BookieMachine:
 
     def _on_committed(self, event: GroupCommitted) -> None:
         core, watched, seen = self._core, dict[int, Pending](), dict[int, Ledger]()
-        log = core.logs[event.log]
+        log, entries, size = core.logs[event.log], 0, 0
         for place in event.places:
             pending = log.settle()
             ledger = pending.ledger
@@ -119,9 +152,13 @@ class BookieMachine:
                 self._deletions.committed(pending)
                 continue  # a record: requests that wait for it are parked
             ledger.pending.popleft()
+            entries += pending.header.count
+            size += len(pending.frame)
             self._adds.committed(pending)
             if ledger.watches:
                 watched[ledger.ledger_id] = pending
+        core.counts.added_entries += entries
+        core.counts.added_bytes += size
         for pending in watched.values():
             self._lacs.committed(pending)
         for request in log.unpark():

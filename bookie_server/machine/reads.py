@@ -135,6 +135,8 @@ class Reads:
             part = [piece for frame in part for piece in cut_frames(frame, request.cut)]
             cost //= _CUT_COST
         size = sum(map(len, part))
+        self._core.counts.read_parts += 1
+        self._core.counts.read_bytes += size
         request.budget -= max(size, cost)
         request.unsent += 1
         request.turn = False  # the turn belongs to the part from here on
@@ -186,6 +188,11 @@ class Reads:
         if request.waiting:
             request.waiting = False
             self._waiting.remove(request.stream, request)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """As :attr:`Turns.held`."""
+        return self._turns.held
 
     def stalled(self, stream: StreamId) -> None:
         """The client of this stream takes nothing of its answers."""

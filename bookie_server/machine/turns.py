@@ -91,6 +91,11 @@ class Turns:
         self.stalled: dict[StreamId, None] = {}  # streams that take nothing, the longest stalled first
         self._ending: StreamId | None = None  # the stalled stream that was told to end
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Parts being planned, read or sent, and the bytes of those that were read."""
+        return self._active, self._bytes
+
     def may(self, stream: StreamId | None, urgent: bool) -> bool:
         """Whether there is room for one more turn of this stream, or of any."""
         if self._active - self._parts >= self._unread_max or self._is_full(urgent):

@@ -86,6 +86,15 @@ def test_file_gives_values_and_arguments_win(tmp_path: Path) -> None:
     assert load_config(path, grpc_port=7000).grpc_port == 7000
 
 
+def test_the_admin_port_follows_the_port_and_gives_way_to_others() -> None:
+    """A configuration from before there was one must not be refused because of it."""
+    ports = [{}, {"port": 0}, {"port": 4000, "grpc_port": 7000}, {"port": 63_000, "grpc_port": 0, "direct_port": 0}]
+    assert [BookieConfig(**GOOD | each).admin_port for each in ports] == [6181, 0, 0, 0]
+    assert BookieConfig(**GOOD, admin_port=9000).admin_port == 9000
+    with pytest.raises(InvalidArgumentError, match="share a port"):
+        BookieConfig(**GOOD, admin_port=3181)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -17,6 +18,7 @@ from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import endpoint_of
 from tests.kit.clusters import temporary_cluster
+from tests.kit.prometheus_text import parse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper]
 
@@ -45,7 +47,7 @@ def test_a_stopped_bookie_is_not_well_although_its_port_takes_connections(bk: An
     assert victim.pid
     os.kill(victim.pid, signal.SIGSTOP)
     try:
-        socket.create_connection(("127.0.0.1", victim.ports[-1]), timeout=3).close()
+        socket.create_connection(("127.0.0.1", victim.ports[0]), timeout=3).close()
         findings = found(bk, 5)
     finally:
         os.kill(victim.pid, signal.SIGCONT)
@@ -64,7 +66,7 @@ def test_a_stopped_bookie_is_not_well_although_its_port_takes_connections(bk: An
 def test_a_port_where_another_bookie_answers_is_not_taken_for_the_one_that_is_meant(
     bk: Any, cluster: LocalCluster
 ) -> None:
-    _, port, _ = cluster.bookies[1].ports
+    _, port, *_ = cluster.bookies[1].ports
     with closing(open_store(cluster.uri)) as store:
         store.register_bookie(BookieServiceInfo("b9", (Endpoint("grpc", "127.0.0.1", port, "grpc"),), {}))
         findings = found(bk, 5)
@@ -82,3 +84,21 @@ def test_a_bookie_that_is_gone_is_named_and_what_that_means(bk: Any, cluster: Lo
     finally:
         victim.start()
         cluster.wait_ready([victim])
+
+
+def test_the_list_and_the_admin_port_tell_the_same_of_a_bookie_that_is_well(bk: Any, cluster: LocalCluster) -> None:
+    victim = cluster.bookies[2]
+    (row,) = [each for each in bk.json("bookie", "list") if each["bookieId"] == victim.bookie_id]
+    assert (row["state"], row["error"], row["underReplicated"]) == ("writable", None, 0)
+    assert row["lanes"] == ["bookie-rpc", "direct", "grpc"]
+    assert row["admin"] == f"http://127.0.0.1:{victim.port + 3000}"
+    assert 0 < row["freeBytes"] <= row["totalBytes"]
+    with urlopen(f"{row['admin']}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        found = parse(answer.read().decode())
+    assert found["bookie_info"].value(bookie=victim.bookie_id, version=row["version"]) == 1
+    assert found["bookkeeper_server_SERVER_STATUS"].value() == 1
+    assert found["bookie_directory_usable_bytes"].value() > 0
+    assert "bookie_storage_live_bytes" in found, "the loop was asked"
+    with urlopen(f"{row['admin']}/ready", timeout=10) as answer:
+        assert answer.read() == b"ready\n"

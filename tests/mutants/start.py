@@ -138,9 +138,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "doctor asks no bookie",
-        "bk_cli/doctor.py",
-        "    said = await transport.bookie_info(info.bookie_id, deadline_s=REACH_TIMEOUT_S + 1)\n",
-        "    from bk_core.transport.port import BookieInfo\n\n    said = BookieInfo(1, 1)\n",
+        "bk_cli/asking.py",
+        "    said = await transport.bookie_info(info.bookie_id, deadline_s=timeout_s + 1)\n",
+        "    said = BookieInfo(1, 1)\n",
         ("tests/cli/test_doctor.py::test_a_stopped_bookie_is_not_well_although_its_port_takes_connections",),
         "a hanging bookie is called well",
     ),

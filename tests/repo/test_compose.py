@@ -56,13 +56,14 @@ def test_all_services_share_one_network_namespace_with_the_ports_that_are_publis
     joined = [name for name, service in SERVICES.items() if service.get("network_mode") == "service:zookeeper"]
     assert sorted([*joined, "zookeeper"]) == sorted(SERVICES)
     assert "127.0.0.1:3181-3185:3181-3185" in SERVICES["zookeeper"]["ports"]
-    for first in (4181, 5181):
+    for first in (4181, 5181, 6181):
         assert f"127.0.0.1:{first}-{first + 3}:{first}-{first + 3}" in SERVICES["zookeeper"]["ports"]
     for name in (name for name in SERVICES if name.startswith("bookie-")):
         parsed = parse(COMMANDS[name])
         assert parsed["allow_loopback"]
         assert 3181 <= parsed["port"] <= 3184
-        assert parsed["grpc_port"] is parsed["direct_port"] is None, "1000 and 2000 above"
+        assert parsed["grpc_port"] is parsed["direct_port"] is parsed["admin_port"] is None, "1000, 2000, 3000 above"
+        assert parsed["admin_host"] == "0.0.0.0", "what is published does not reach loopback in there"
 
 
 def test_ports_are_published_to_this_machine_only() -> None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bk_cli.children import last_lines
-from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
+from bk_cli.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
@@ -33,7 +33,7 @@ class Bookie:
     def __init__(self, number: int, cluster: TrialCluster, port: int, network: bool) -> None:
         self.number, self._cluster, self._port, self._network = number, cluster, port, network
         self.log_path = cluster.path / f"bookie-{number}.log"
-        lanes = [((f"127.0.1.{number}", port + above), (self.host, port + above)) for above in PORTS_ABOVE]
+        lanes = [((f"127.0.1.{number}", port + above), (self.host, port + above)) for above in LANE_PORTS_ABOVE]
         self.proxy = cluster.proxies.add(*lanes[0], *lanes[1:])
         self.child: Child | None = None
         self._log_start = 0

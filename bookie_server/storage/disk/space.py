@@ -155,6 +155,11 @@ class SpaceWatches:
         """For each directory why it is read-only, empty if it is not."""
         return tuple(watch.why for watch in self._watches)
 
+    @property
+    def usages(self) -> tuple[Usage, ...]:
+        """Each directory at the last look."""
+        return tuple(watch.usage for watch in self._watches)
+
     def look(self, usages: Sequence[Usage]) -> bool:
         """Judge all directories anew; True if a verdict changed."""
         changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]

@@ -167,6 +167,7 @@ class Maintenance:
         self._sealed: Sequence[int] = ()  # those of them that have an .idx
         self._drained: set[int] = set()  # dropped from the index, not recycled yet
         self._checkpoint_begun_s: float | None = None
+        self._memory = (-math.inf, 0)  # of the index: when it was looked at, and the bytes
         self._urgent = [
             _Task("log", self._look_after_log),
             _Task("checkpoint", self._go_on_with_checkpoint),
@@ -401,12 +402,16 @@ class Maintenance:
             return False
         return usage.used_share >= self._limits.space_low_share
 
-    def stats(self) -> StorageStats:
-        """The numbers as they are now. Any thread that may ask the index. Raises as :meth:`IndexPort.ask`."""
-        sealed, unsealed, live, memory, cache = self._port.ask(
+    def stats(self, *, memory_age_s: float = 0.0) -> StorageStats:
+        """The numbers as they are now; that of the index's memory, which takes a look at every ledger with unsealed
+        frames, may be so old. Any thread that may ask the index. Raises as :meth:`IndexPort.ask`."""
+        now_s = self._now_s()
+        if now_s >= self._memory[0] + memory_age_s:
+            self._memory = now_s, self._port.ask(lambda index: index.memory_bytes())
+        sealed, unsealed, live, cache = self._port.ask(
             lambda index: (
                 len(index.sealed_generations()), len(index.unsealed_generations()), sum(index.live_bytes().values()),
-                index.memory_bytes(), (index.cache.hits, index.cache.misses),
+                (index.cache.hits, index.cache.misses),
             )
         )  # fmt: skip
         pool, newest, compaction, reader = self._log.pool, self.checkpointer.newest, self.compactor.stats, self._reader
@@ -432,7 +437,7 @@ class Maintenance:
             detected_scrub_errors=self.scrubber.stats.damaged_frames + self.scrubber.stats.damaged_index_blocks,
             frames_damaged=reader.damaged,
             read_io_errors=reader.io_errors,
-            index_memory_bytes=memory,
+            index_memory_bytes=self._memory[1],
             index_cache_hits=cache[0],
             index_cache_misses=cache[1],
             maintenance_errors=self.errors,

@@ -32,8 +32,8 @@ ATOMS = (int, str, bytes, bool, float, type(None), complex)
 SHARED = (Digester, WriterConfig, RecoveryConfig, MachineLimits, StoredFrame, FrameExtent, FrameHeader, EntryBatch)
 """Never written to once made."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type, partial)
-SKIPPED = frozenset({"_handlers", "_offsets", "effects"})
-"""Attributes that say nothing of what a machine will do: tables of its methods, caches, and what the last step did."""
+SKIPPED = frozenset({"_handlers", "_offsets", "counts", "effects"})
+"""Attributes that say nothing of what a machine will do: tables of methods, caches, counts, the last step's effects."""
 
 
 @cache

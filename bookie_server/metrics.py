@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers for Prometheus: what a metric is, a histogram, and the text of a scrape. No sockets, no threads.
+
+Who counts knows nothing of this, but for the histogram: counters are plain integers where something happens, and a
+scrape reads them. The text is version 0.0.4 of Prometheus' format, which every version of it reads. Its own client
+library would add ``_total`` to the names of counters, so that those of Apache's would not be Apache's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Metric(NamedTuple):
+    """A metric by its name. ``labels`` are those of each of its samples, in this order. ``apache``: a bookie of
+    Apache's has a metric of this name, with this meaning."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    apache: bool = False
+
+
+class Histogram:
+    """How many observations were at most each of ``bounds``, which ascend. One thread at a time observes; any may
+    read."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)  # each without those below it
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Scrape:
+    """The values of one moment, of declared metrics only. Metrics without a value are left out."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = {metric.name: metric for metric in metrics}
+        self._lines: dict[str, list[str]] = {}
+
+    def put(self, name: str, value: float | Histogram, *labels: str) -> None:
+        """A sample; ``labels`` are the values of the metric's labels. Raises KeyError for a metric that is not
+        declared, ValueError for another number of labels or another kind of value."""
+        metric = self._metrics[name]
+        pairs = dict(zip(metric.labels, labels, strict=True))
+        if isinstance(value, Histogram) is not (metric.kind == "histogram"):
+            raise ValueError(f"{name} is a {metric.kind}")
+        lines = self._lines.setdefault(name, [])
+        if isinstance(value, Histogram):
+            lines += _histogram_lines(name, value, pairs)
+        else:
+            lines.append(_line(name, value, pairs))
+
+    def text(self) -> str:
+        lines: list[str] = []
+        for name, metric in self._metrics.items():
+            if name in self._lines:
+                lines += [f"# HELP {name} {_escaped(metric.help)}", f"# TYPE {name} {metric.kind}", *self._lines[name]]
+        return "\n".join(lines) + "\n"
+
+
+def _histogram_lines(name: str, histogram: Histogram, labels: Mapping[str, str]) -> list[str]:
+    """The count is the sum of what is read here: so the buckets of a scrape fit each other while somebody observes."""
+    lines, below = [], 0
+    counts, total = list(histogram.counts), histogram.total
+    for bound, count in zip((*map(float, histogram.bounds), "+Inf"), counts, strict=True):
+        below += count
+        lines.append(_line(f"{name}_bucket", below, {**labels, "le": str(bound)}))
+    return [*lines, _line(f"{name}_sum", total, labels), _line(f"{name}_count", below, labels)]
+
+
+def _line(name: str, value: float, labels: Mapping[str, str]) -> str:
+    shown = ",".join(f'{label}="{_quoted(text)}"' for label, text in labels.items())
+    return f"{name}{{{shown}}} {value!r}" if shown else f"{name} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', '\\"')

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paths of the admin port. Those of Apache's have its shapes (its HTTP service, ``/api/v1``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from bk_core.model import Endpoint
+from bookie_server.config import BookieConfig
+from bookie_server.metrics import CONTENT_TYPE
+from bookie_server.services.sockets import listening_socket
+from bookie_server.web.bookie_metrics import scrape
+from bookie_server.web.http import Answer, HttpServer
+from bookie_server.web.view import BookieView
+
+ENDPOINT = "httpserver"
+"""Apache's name of it in a registration."""
+
+_WILDCARDS = ("0.0.0.0", "::")
+_USER = re.compile(r"(?<=://)[^/@]*@")
+
+
+class AdminPort:
+    """Bound when it is made, so that a port in use is noticed first of all. It answers while the bookie starts."""
+
+    def __init__(self, config: BookieConfig, view: BookieView) -> None:
+        assert config.admin_port
+        self._host, self._view = config.admin_host, view
+        self._quick: dict[str, Callable[[], Answer]] = {
+            "/": self._paths,
+            "/heartbeat": lambda: Answer(200, "OK\n"),
+            "/live": lambda: _verdict(view.health().not_live(), "alive"),
+            "/ready": lambda: _verdict(view.health().not_ready(), "ready"),
+            "/config": self._config,
+            "/api/v1/bookie/is_ready": lambda: _verdict(view.health().not_ready(), "ready"),
+            "/api/v1/bookie/state": self._state,
+            "/api/v1/bookie/state/readonly": lambda: _json({"readOnly": bool(view.why_read_only())}),
+            "/api/v1/bookie/info": self._info,
+            "/api/v1/bookie/gc": lambda: _json({"is_in_force_gc": "false"}),
+            "/api/v1/config/server_config": self._config,
+        }
+        self._slow: dict[str, Callable[[], Answer]] = {"/metrics": lambda: Answer(200, scrape(view), CONTENT_TYPE)}
+        listener = listening_socket(config.admin_host, config.admin_port, "--admin-port")
+        self.port: int = listener.getsockname()[1]
+        self._server = HttpServer(listener, self._answer, lambda path: self._slow[path]())
+
+    @property
+    def paths(self) -> list[str]:
+        return sorted([*self._quick, *self._slow])
+
+    def endpoint(self, address: str) -> Endpoint:
+        """What the bookie publishes of it; ``address`` is where others reach this host."""
+        return Endpoint(ENDPOINT, address if self._host in _WILDCARDS else self._host, self.port, "http")
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        """Blocks briefly."""
+        self._server.stop()
+
+    def _answer(self, path: str) -> Answer | None:
+        """None for a path that takes time."""
+        if path in self._slow:
+            return None
+        found = self._quick.get(path)
+        return found() if found is not None else Answer(404, f"there is no {path[:100]} here\n")
+
+    def _paths(self) -> Answer:
+        return Answer(200, "".join(f"{path}\n" for path in self.paths))
+
+    def _config(self) -> Answer:
+        config = self._view.config
+        shown = {field.name: _shown(getattr(config, field.name)) for field in fields(config)}
+        return _json({**shown, "bookie_id": self._view.bookie_id or shown["bookie_id"], "version": self._view.version})
+
+    def _state(self) -> Answer:
+        view = self._view
+        running = view.serves() and view.error() is None
+        read_only = bool(view.why_read_only())
+        return _json(
+            {
+                "running": running,
+                "readOnly": read_only,
+                "shuttingDown": view.stops,
+                "availableForHighPriorityWrites": running and not read_only,
+            }
+        )
+
+    def _info(self) -> Answer:
+        availability = self._view.availability
+        usages = [usage for _, usage, _ in availability.usages] if availability is not None else []
+        free, total = sum(usage.free_bytes for usage in usages), sum(usage.total_bytes for usage in usages)
+        return _json({"freeSpace": free, "totalSpace": total})
+
+
+def _verdict(trouble: str, word: str) -> Answer:
+    return Answer(503, f"not {word}: {trouble}\n") if trouble else Answer(200, f"{word}\n")
+
+
+def _json(value: dict[str, object]) -> Answer:
+    return Answer(200, json.dumps(value, indent=1) + "\n", "application/json; charset=utf-8")
+
+
+def _shown(value: object) -> object:
+    """A setting as JSON. A user and a password in a URI are left out."""
+    if isinstance(value, tuple):
+        return [_shown(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return _USER.sub("", value) if isinstance(value, str) else value

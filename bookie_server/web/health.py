@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a bookie is alive, and whether it is ready: the pulse of its loop, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+BEAT_S = 0.5
+STALLED_S = 2.0
+"""A loop that has not run for so long makes a bookie not ready."""
+DEAD_S = 30.0
+"""After so long its process is better ended."""
+READ_ONLY_S = 600.0
+"""A bookie that is read-only for so long does not get space back by itself."""
+
+
+@dataclass(slots=True)
+class Health:
+    """What is known of a bookie now. ``read_only``: why it is so, empty if it is writable; ``read_only_s``: for how
+    long. ``silent_s``: how long its loop has not run."""
+
+    serves: bool
+    stops: bool
+    failed: str = ""
+    read_only: str = ""
+    read_only_s: float = 0.0
+    silent_s: float = 0.0
+
+    def not_live(self) -> str:
+        """Why the process is of no use any more; empty if it is alive."""
+        return f"the loop has not run for {self.silent_s:.0f} s" if self.silent_s >= DEAD_S else ""
+
+    def not_ready(self) -> str:
+        """Why clients should not count on it; empty if it is ready."""
+        if self.failed:
+            return f"it answers nothing more: {self.failed}"
+        if self.stops:
+            return "it stops"
+        if self.silent_s >= STALLED_S:
+            return f"the loop has not run for {self.silent_s:.0f} s"
+        if not self.serves:
+            return "it starts: it replays its log, or is not registered yet"
+        if self.read_only and self.read_only_s >= READ_ONLY_S:
+            return f"it is read-only for {self.read_only_s:.0f} s: {self.read_only}"
+        return ""
+
+
+class Pulse:
+    """Beats on the bookie's loop, and notes when it beat last. ``read_only`` says why the bookie is read-only now,
+    empty if it is not."""
+
+    def __init__(self, read_only: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read_only, self._clock = read_only, clock
+        self._beat_at = clock()
+        self._since = 0.0
+        self.why = ""  # read-only
+        self.stalls = 0
+        self.late_max_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def silent_s(self) -> float:
+        """How long the loop has not run, as far as is known. Any thread."""
+        return max(0.0, self._clock() - self._beat_at - BEAT_S)
+
+    @property
+    def stands(self) -> bool:
+        """Whether the loop is taken to stand still. Any thread."""
+        return self.silent_s >= STALLED_S
+
+    @property
+    def read_only_s(self) -> float:
+        return self._clock() - self._since if self.why else 0.0
+
+    def beat(self) -> None:
+        late_s = self.silent_s
+        self.stalls += late_s >= STALLED_S
+        self.late_max_s = max(self.late_max_s, late_s)
+        self._beat_at = self._clock()
+        why = self._read_only()
+        if why and not self.why:
+            self._since = self._beat_at
+        self.why = why
+
+    def start(self) -> None:
+        """On the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="pulse")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            self.beat()
+            await asyncio.sleep(BEAT_S)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small HTTP server: GET only, one request a connection, everything bounded. It has a thread and a loop of its own.
+
+So it answers while the bookie's loop stands still, and nobody who asks holds the bookie up. What does not look like a
+plain GET is refused. A connection is closed after its answer: what a client sent ahead is never looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES_MAX = 8 << 10
+"""The request line and the headers."""
+CONNECTIONS_MAX = 16
+DEADLINE_S = 5.0
+"""For each of: the whole request, the answer's making, its sending."""
+ANSWER_BYTES_MAX = 4 << 20
+
+_LINGER_S = 0.5  # what a client still sends is taken for so long: a reset would destroy its answer
+_LINGER_BYTES = 64 << 10
+_TURNS = 4  # of the loop, until a connection that it has accepted is among those that are open
+
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+
+PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    body: str
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class Refused(Exception):
+    """This is no request that is answered."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.answer = Answer(status, f"{why}\n")
+
+
+def path_of(head: bytes) -> str:
+    """The path of a request, without what follows a question mark. ``head`` is all up to the empty line, with it.
+    Raises Refused."""
+    first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    request = _REQUEST.fullmatch(first)
+    if request is None:
+        raise Refused(400, "the request line is not one of HTTP/1.1")
+    headers: dict[bytes, bytes] = {}
+    for line in rest:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise Refused(400, "a header is malformed")
+        name = header[1].lower()
+        if name in headers and name in (b"host", b"content-length", b"transfer-encoding"):
+            raise Refused(400, "a header is there twice")
+        headers[name] = header[2].strip()
+    if request[3] == b"1" and b"host" not in headers:
+        raise Refused(400, "the header Host is missing")
+    if request[1] != b"GET":
+        raise Refused(405, "this port is for reading: only GET")
+    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+        raise Refused(400, "a GET has no body here")
+    return request[2].partition(b"?")[0].decode("ascii")
+
+
+class HttpServer:
+    """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(path)`` is asked first, on
+    this server's loop, so it must not block; ``slow(path)`` on a thread, and its answer is waited for DEADLINE_S."""
+
+    def __init__(
+        self, listener: socket.socket, quick: Callable[[str], Answer | None], slow: Callable[[str], Answer]
+    ) -> None:
+        self._listener, self._quick, self._slow = listener, quick, slow
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Event | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bookie-admin", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._running.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        """Close the port and all connections. Blocks briefly; may be called without a start."""
+        if self._loop is not None and self._ended is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join(2 * DEADLINE_S)
+        self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception:  # the bookie goes on without its admin port
+            logger.exception("the admin port ended")
+        finally:
+            self._running.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connected, sock=self._listener, limit=HEAD_BYTES_MAX)
+        self._running.set()
+        await self._ended.wait()
+        self._loop.remove_reader(self._listener.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()  # only now: asyncio loses a connection that it has accepted and has no transport for yet
+        open_now = dict(self._open)
+        for writer in open_now.values():
+            writer.transport.abort()
+        if open_now:  # their sockets are closed by then; what a thread still works at ends with the loop
+            await asyncio.wait(open_now, timeout=_LINGER_S)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= CONNECTIONS_MAX:
+            writer.write(_bytes_of(Answer(503, "too many connections\n")))
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = writer
+        try:
+            answer = await self._answer(reader)
+            if answer is not None:
+                await _send(answer, reader, writer)
+        except OSError:  # the client is gone
+            pass
+        finally:
+            del self._open[task]
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Answer | None:
+        """None if the client went away before its request had ended."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            path = path_of(head)
+        except TimeoutError:
+            return Answer(408, "the request did not end in time\n")
+        except asyncio.IncompleteReadError:
+            return None
+        except asyncio.LimitOverrunError:
+            return Answer(431, f"a request has at most {HEAD_BYTES_MAX} bytes\n")
+        except Refused as refused:
+            return refused.answer
+        try:
+            found = self._quick(path)
+            if found is None:
+                async with asyncio.timeout(DEADLINE_S):
+                    found = await asyncio.to_thread(self._slow, path)
+        except TimeoutError:
+            return Answer(503, "the bookie does not answer in time\n")
+        except Exception:
+            logger.exception("the admin port could not answer %s", path)
+            return Answer(500, "this failed; the bookie's log says why\n")
+        return found if len(found.body) <= ANSWER_BYTES_MAX else Answer(500, "the answer is too long\n")
+
+
+async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DEADLINE_S):
+            writer.write(_bytes_of(answer))
+            await writer.drain()
+            writer.write_eof()
+        async with asyncio.timeout(_LINGER_S):
+            left = _LINGER_BYTES
+            while left > 0 and (taken := await reader.read(left)):
+                left -= len(taken)
+
+
+def _bytes_of(answer: Answer) -> bytes:
+    body = answer.body.encode("utf-8")
+    head = [
+        f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(body)}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        *(["Allow: GET"] if answer.status == 405 else []),
+        "Connection: close",
+    ]
+    return "\r\n".join([*head, "", ""]).encode("ascii") + body

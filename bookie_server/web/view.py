@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the admin port sees of a bookie: its parts, which appear while it starts. Nothing here changes any of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bk_core.errors import BookKeeperError
+from bk_core.model import BookieId
+from bookie_server.config import BookieConfig
+from bookie_server.engine.engine import BookieEngine
+from bookie_server.garbage.garbage_thread import GarbageThread
+from bookie_server.identity.availability import Availability
+from bookie_server.services.clients import Clients
+from bookie_server.web.health import Health, Pulse
+
+
+class HealingCounts(NamedTuple):
+    """What auto-recovery in this process has done and does; ``running`` and ``blocked`` repairs are those of now."""
+
+    repaired: int
+    copied_entries: int
+    copied_bytes: int
+    running: int
+    blocked: int
+    marked: int
+    elected: bool
+
+
+@dataclass(slots=True)
+class BookieView:
+    """``main.py`` fills it in. ``ledgers`` counts the ledgers of each directory, in the order of ``paths``; ``healing``
+    is there with auto-recovery."""
+
+    config: BookieConfig
+    version: str
+    clients: Clients
+    error: Callable[[], BookKeeperError | None]
+    bookie_id: BookieId = ""
+    paths: Sequence[str] = ()
+    ledgers: Callable[[], Sequence[int]] = tuple
+    engine: BookieEngine | None = None
+    availability: Availability | None = None
+    garbage: GarbageThread | None = None
+    healing: Callable[[], HealingCounts] | None = None
+    stops: bool = False
+    started_s: float = field(default_factory=time.time)
+    pulse: Pulse = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.why_read_only)
+
+    def show(
+        self,
+        bookie_id: BookieId,
+        paths: Sequence[str],
+        ledgers: Callable[[], Sequence[int]],
+        engine: BookieEngine,
+        availability: Availability,
+        garbage: GarbageThread,
+    ) -> None:
+        """The bookie has these parts from now on."""
+        self.bookie_id, self.paths, self.ledgers = bookie_id, paths, ledgers
+        self.engine, self.availability, self.garbage = engine, availability, garbage
+
+    def why_read_only(self) -> str:
+        return self.availability.why_read_only if self.availability is not None else ""
+
+    def serves(self) -> bool:
+        """Whether it has replayed its log and is registered."""
+        return self.availability is not None and self.availability.registered
+
+    def health(self) -> Health:
+        error, pulse = self.error(), self.pulse
+        failed = str(error) if error is not None else ""
+        return Health(self.serves(), self.stops, failed, pulse.why, pulse.read_only_s, pulse.silent_s)

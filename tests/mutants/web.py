@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the admin port: what it says of a bookie, and what clients of it may hold."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_HTTP = "bookie_server/web/http.py"
+_HEALTH = "bookie_server/web/health.py"
+_HTTP_TEST = "tests/bookie_server/web/test_http.py"
+_ADMIN_TEST = "tests/bookie_server/web/test_admin.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "the admin port takes any number of connections",
+        _HTTP,
+        "        if len(self._open) >= CONNECTIONS_MAX:",
+        "        if False:",
+        (f"{_HTTP_TEST}::test_connections_are_bounded_and_their_places_come_back",),
+        "whoever reaches the port takes all of the bookie's open files",
+    ),
+    Mutant(
+        "the admin port waits for the rest of a request for ever",
+        _HTTP,
+        "            async with asyncio.timeout(DEADLINE_S):\n                head",
+        "            async with asyncio.timeout(None):\n                head",
+        (f"{_HTTP_TEST}::test_a_request_that_never_ends_is_given_up",),
+        "sixteen silent clients keep everybody else out",
+    ),
+    Mutant(
+        "the admin port waits for ever for a client that takes nothing",
+        _HTTP,
+        "        async with asyncio.timeout(DEADLINE_S):\n            writer.write",
+        "        async with asyncio.timeout(None):\n            writer.write",
+        (f"{_HTTP_TEST}::test_a_client_that_takes_nothing_of_its_answer_is_cut_off",),
+        "sixteen clients that take nothing keep everybody else out",
+    ),
+    Mutant(
+        "the admin port answers other methods than GET",
+        _HTTP,
+        '        raise Refused(405, "this port is for reading: only GET")',
+        "        pass",
+        (_HTTP_TEST + "::test_only_a_plain_get_is_answered",),
+        "a PUT of an operator of Apache's is answered as if it had been done",
+    ),
+    Mutant(
+        "a bookie is ready before it is registered",
+        "bookie_server/web/view.py",
+        "        return self.availability is not None and self.availability.registered",
+        "        return self.availability is not None",
+        (f"{_ADMIN_TEST}::test_a_bookie_is_not_ready_before_it_is_registered",),
+        "a rolling restart stops the next bookie while clients do not find this one",
+    ),
+    Mutant(
+        "a full disk makes a bookie not ready at once",
+        _HEALTH,
+        "        if self.read_only and self.read_only_s >= READ_ONLY_S:",
+        "        if self.read_only:",
+        (f"{_ADMIN_TEST}::test_ready_says_what_is_in_the_way",),
+        "a rolling restart never ends on a cluster that is nearly full",
+    ),
+    Mutant(
+        "a loop that stands still is ready",
+        _HEALTH,
+        "        if self.silent_s >= STALLED_S:",
+        "        if False:",
+        (f"{_ADMIN_TEST}::test_a_loop_that_stands_is_told_while_it_stands",),
+        "a bookie that hangs is taken for one that is well",
+    ),
+    Mutant(
+        "a frame of many entries counts as one",
+        "bookie_server/machine/machine.py",
+        "            entries += pending.header.count",
+        "            entries += 1",
+        (f"{_ADMIN_TEST}::test_metrics_count_what_a_client_did",),
+        "an operator sees a thousandth of the rate",
+    ),
+    Mutant(
+        "the buckets of a histogram are not cumulative",
+        "bookie_server/metrics.py",
+        "        below += count",
+        "        below = count",
+        (f"{_ADMIN_TEST}::test_metrics_count_what_a_client_did",),
+        "every quantile of Prometheus is wrong",
+    ),
+    Mutant(
+        "the settings show the password of the metadata store",
+        "bookie_server/web/admin.py",
+        '    return _USER.sub("", value) if isinstance(value, str) else value',
+        "    return value",
+        (f"{_ADMIN_TEST}::test_a_user_and_a_password_in_the_uri_are_not_shown",),
+        "who may look at a bookie may change its cluster",
+    ),
+)
