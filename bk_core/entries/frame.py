@@ -499,8 +499,8 @@ def encode_one(
 
 
 def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
-    """A frame of whole entries in Apache's layout, verbatim: for who does not know their digest type. ``entries`` has them
-    one after the other, ``headers`` are theirs. Raises InvalidArgumentError for a frame over FRAME_BYTES_MAX."""
+    """A frame of whole entries in Apache's layout, verbatim: for who does not know their digest type. ``entries`` has
+    them one after the other, ``headers`` are theirs. Raises InvalidArgumentError for a frame over FRAME_BYTES_MAX."""
     ids, count = headers[:, 1], int(lengths.size)
     first = int(ids.min())
     flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
