@@ -82,7 +82,7 @@ def test_all_sides_take_turns_and_each_name_has_a_figure_beside_each_peer() -> N
         Peer("apache", world.side("apache", 1, 2), (1, 1)),
     )
     one = Measurement(("x_p50", "x_p99"), "ms", world.side("ours", 2, 10), peers, per=2, less_is_better=True)
-    found = measure(one, world, {"kafka", "raw"}, 2)  # type: ignore[arg-type]
+    found = measure(one, world, {"kafka", "raw"}, 2)  # type: ignore[arg-type]  # a world of the test's own
     assert world.order == ["ours", "kafka", "raw"] * 3, (
         "one round to warm up, and the peer that was not asked for rests"
     )
@@ -100,7 +100,7 @@ def test_all_sides_take_turns_and_each_name_has_a_figure_beside_each_peer() -> N
 def test_a_measurement_without_peers_is_one_figure_and_may_run_but_once() -> None:
     world = Turns()
     one = Measurement(("x",), "MB", world.side("ours", 3), (), (4,), less_is_better=True, once=True)
-    (figure,) = measure(one, world, {"raw"}, 3)  # type: ignore[arg-type]
+    (figure,) = measure(one, world, {"raw"}, 3)  # type: ignore[arg-type]  # a world of the test's own
     assert (world.order, figure.values, figure.meets, figure.peer) == (["ours"], [3.0], True, "")
 
 

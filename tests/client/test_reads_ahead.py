@@ -46,7 +46,7 @@ def heard(client: BookKeeper, *, damaged: int = -1) -> list[tuple[str, int]]:
                         frame = memoryview(bytes(frame[:-1]) + b"?")
                     yield ReadPart(frame)
 
-    client.transport.read = reads  # type: ignore[method-assign]
+    client.transport.read = reads  # type: ignore[method-assign]  # counted
     return asked
 
 

@@ -63,7 +63,7 @@ def test_client_that_makes_many_reserves_ids_for_a_quarter_of_a_second(tree: Mem
         asked += path.endswith("/ID-")
         write(path, *arguments)
 
-    tree._write = counted  # type: ignore[method-assign]
+    tree._write = counted  # type: ignore[method-assign]  # counted
     for _ in range(200):
         take(generator, 1)
         clock.now += 0.01

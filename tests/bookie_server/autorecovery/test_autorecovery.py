@@ -273,4 +273,4 @@ def test_budget_bounds_the_bytes_of_all_repairs() -> None:
 def test_settings_are_checked() -> None:
     for wrong in ({"repairs_max": 0}, {"poll_s": 0}, {"retry_s": 700.0}, {"replication_bytes_per_s": -1.0}):
         with pytest.raises(InvalidArgumentError):
-            AutoRecoveryConfig(**wrong)  # type: ignore[arg-type]
+            AutoRecoveryConfig(**wrong)  # type: ignore[arg-type]  # wrong on purpose

@@ -238,7 +238,7 @@ def test_change_is_made_on_the_newer_record_if_its_fragment_still_stands() -> No
             repair.record = changed
         return answer(effect)
 
-    repair.answer = another_writes_first  # type: ignore[method-assign]
+    repair.answer = another_writes_first  # type: ignore[method-assign]  # another world
     repair.run()
     assert repair.record.version == 5
     assert repair.record.value.fragments[1] == others[1]
@@ -256,7 +256,7 @@ def test_copy_of_a_fragment_that_another_repaired_is_given_up() -> None:
             repair.record = theirs
         return answer(effect)
 
-    repair.answer = another_writes_first  # type: ignore[method-assign]
+    repair.answer = another_writes_first  # type: ignore[method-assign]  # another world
     repair.run()
     assert (repair.record, repair.end) == (theirs, REPLICATED)
 
@@ -274,7 +274,7 @@ def test_change_whose_answer_is_lost_is_looked_at(applied: bool) -> None:
             return ev.MetadataCallFailed(MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN))
         return answer(effect)
 
-    repair.answer = lose  # type: ignore[method-assign]
+    repair.answer = lose  # type: ignore[method-assign]  # another world
     repair.run()
     assert [e.name for e in repair.of(ev.SetTimer)][-1] == "metadata"
     repair.feed(ev.TimerFired("metadata"))
@@ -364,7 +364,7 @@ def test_target_that_lost_its_disk_before_the_record_named_it_is_marked() -> Non
             repair.cluster = replace(repair.cluster, incarnations={"b4": "two", "b5": "two"})
         return answer(effect)
 
-    repair.answer = wiped  # type: ignore[method-assign]
+    repair.answer = wiped  # type: ignore[method-assign]  # another world
     repair.run()
     assert repair.of(ev.MarkUnderreplicated) == [ev.MarkUnderreplicated(tuple(repair.targets))]
 
@@ -380,7 +380,7 @@ def test_target_that_fails_is_not_chosen_again() -> None:
             return ev.SessionEnded(effect.index, effect.session, 0, Reason.NO_SPACE)
         return answer(effect)
 
-    repair.answer = refuse  # type: ignore[method-assign]
+    repair.answer = refuse  # type: ignore[method-assign]  # another world
     repair.run()
     (kept,) = set(repair.record.value.last_fragment.ensemble) - {"b2", "b3"}
     assert {kept, *refused} == {"b4", "b5"}
