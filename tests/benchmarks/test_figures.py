@@ -129,8 +129,14 @@ def test_a_process_is_counted_with_its_children() -> None:
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    given = {"values": [3.0], "peer": "kafka", "peer_values": [1.5], "wanted_ratio": 2.5, "note": "ours syncs"}
-    return Figure("append", "MB/s", **(given | changes)).as_record()  # type: ignore[arg-type]
+    given: dict[str, Any] = {
+        "values": [3.0],
+        "peer": "kafka",
+        "peer_values": [1.5],
+        "wanted_ratio": 2.5,
+        "note": "ours syncs",
+    }
+    return Figure("append", "MB/s", **(given | changes)).as_record()
 
 
 def test_a_table_says_ours_once_and_each_peer_with_what_is_wanted() -> None:

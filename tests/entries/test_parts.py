@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,16 +124,16 @@ def test_an_entry_that_nothing_is_wanted_of_costs_nothing(number: int) -> None:
     assert found == {**expected(1), FIRST: b""}
 
 
-def resealed(frame: memoryview, **changes: object) -> memoryview:
+def resealed(frame: memoryview, **changes: Any) -> memoryview:
     """A frame with PARTIAL whose own checksums are right, with other contents: what a hostile bookie can send."""
     header = parse_header(frame, flags_known=0xFF)
-    head = [header.kind, *header[1:8]]
+    head: list[Any] = [header.kind, *header[1:8]]
     for name, value in changes.items():
         if name in header._fields:
             head[header._fields.index(name)] = value
-    columns = bytes(changes.get("columns", frame[64 : 64 + header.columns_bytes]))  # type: ignore[arg-type]
-    payload = bytes(changes.get("payload", frame[64 + header.columns_bytes :]))  # type: ignore[arg-type]
-    made = memoryview(bytes(assemble(tuple(head), [columns], payload, 0)))  # type: ignore[arg-type]
+    columns = bytes(changes.get("columns", frame[64 : 64 + header.columns_bytes]))
+    payload = bytes(changes.get("payload", frame[64 + header.columns_bytes :]))
+    made = memoryview(bytes(assemble(tuple(head), [columns], payload, 0)))
     check_frame(made, parse_header(made, flags_known=0xFF))
     return made
 

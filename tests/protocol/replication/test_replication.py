@@ -291,7 +291,11 @@ def test_deleted_ledger_needs_no_repair() -> None:
     repair = Repair(a_record(), ("b1",), **GONE)
     answer = repair.answer
     gone = ev.MetadataCallFailed(NoSuchLedgerError("ledger 7 was deleted"))
-    repair.answer = lambda effect: gone if isinstance(effect, ev.WriteMetadata) else answer(effect)  # type: ignore[method-assign]
+
+    def deleted_meanwhile(effect: Any) -> Any:
+        return gone if isinstance(effect, ev.WriteMetadata) else answer(effect)
+
+    repair.answer = deleted_meanwhile  # type: ignore[method-assign]  # another world
     repair.run()
     assert repair.end == re.FinishReplication(re.Outcome.DELETED)
 
