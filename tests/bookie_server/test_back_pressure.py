@@ -185,7 +185,8 @@ async def took(doing: Coroutine[Any, Any, Any]) -> float:
 @pytest.mark.rule("L5")
 @LANES
 def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, lane: str) -> None:
-    """Streams that hold all but the last byte of a message of 8 MiB, and others after those that were cut."""
+    """Streams that hold all but the last byte of a message of 8 MiB, and others after those that were cut. What is kept
+    at once is what came since the watch looked last: more of it on a faster machine, but never near all of it."""
 
     async def story(server: Server) -> None:
         await server.lane().write(1, 0, [b"a"])
@@ -194,15 +195,15 @@ def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, la
         async def attack() -> None:
             nonlocal offered
             raw = await server.connection()
-            while offered < 2500 * MIB and not raw.lost:
+            while offered < 5000 * MIB and not raw.lost:
                 streams = [await raw.stream("Add") for _ in range(2)]
                 taken = await asyncio.gather(*(raw.begin(stream, 8 * MIB, 5) for stream in streams))
                 offered += sum(taken)
 
-        await asyncio.gather(*(attack() for _ in range(40)))
+        await asyncio.gather(*(attack() for _ in range(80)))
         await asyncio.sleep(1.5)
-        assert offered >= 2500 * MIB
-        assert server.bytes("VmHWM") < 1500 * MIB, "else it is kept until somebody ends it"
+        assert offered >= 5000 * MIB
+        assert server.bytes("VmHWM") < 2500 * MIB, "else it is kept until somebody ends it"
         assert await took(server.lane().write(1, 1, [b"b"])) < 5
 
     play(story, tmp_path, lane, memory_bytes_max=300 * MIB)
