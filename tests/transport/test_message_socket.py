@@ -137,16 +137,16 @@ def test_nothing_is_received_while_it_is_not_wanted() -> None:
 
 
 def test_a_message_that_stands_still_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.6)
 
     async def story() -> None:
         with pair() as (here, there):
             there.socket.read(True)
             here.socket.send_first(HEAD + b"half")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
             assert there.socket.waiting_since < asyncio.get_running_loop().time()
             here.socket.send_first(b"more")
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.35)
             assert not there.told, "it goes on"
             await until(lambda: LATE in there.told)
             assert there.told == [LATE]
@@ -155,7 +155,7 @@ def test_a_message_that_stands_still_ends_the_connection(monkeypatch: pytest.Mon
 
 
 def test_who_does_not_read_waits_for_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.5)
 
     async def story() -> None:
         with pair() as (here, there):
@@ -164,9 +164,9 @@ def test_who_does_not_read_waits_for_no_message(monkeypatch: pytest.MonkeyPatch)
             await asyncio.sleep(0.05)
             there.socket.read(False)
             assert there.socket.waiting_since == math.inf
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.6)
             there.socket.read(True)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
             assert not there.told, "it could not go on meanwhile"
             await until(lambda: LATE in there.told)
 
