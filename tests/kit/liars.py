@@ -61,6 +61,7 @@ class DirectLiar:
     def __init__(self, bookie_id: str, true_port: int, lies: dict[str, Lie]) -> None:
         self.bookie_id, self.lies, self._true_port = bookie_id, lies, true_port
         self.told = 0
+        self._clients: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -68,8 +69,15 @@ class DirectLiar:
 
     async def stop(self) -> None:
         self._server.close()
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served = asyncio.current_task()
+        assert served is not None
+        self._clients.add(served)
+        served.add_done_callback(self._clients.discard)
         first = await reader.read(PREAMBLE_BYTES)
         if len(first) < PREAMBLE_BYTES:  # the client has given it up
             writer.close()
