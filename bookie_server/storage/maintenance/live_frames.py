@@ -9,7 +9,7 @@ Frames that fail are read once more past the page cache, one index record at a t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from operator import eq
 
@@ -21,13 +21,12 @@ from bk_core.entries.digest import crc32c
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_VERSION, FrameKind
 from bk_core.errors import IntegrityError
 from bookie_server.machine.places import IndexBlock, Place, Unresolved
-from bookie_server.storage.bytes.index_file import IndexSections, decode_index_block, decode_index_header
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, RUN, Rows
 from bookie_server.storage.bytes.joined_frames import FRAME_HEAD, FrameTable, dense_rows, frame_sizes
 from bookie_server.storage.bytes.run_frames import check_stored_frame, members_of_run
-from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, index_name, segment_name, stamp_seed
+from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, segment_name, stamp_seed
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
-from bookie_server.storage.index.search import SPARSE_SECTION
+from bookie_server.storage.maintenance.stored import StoredIndex
 
 WINDOW_BYTES = 1 << 20
 """Bytes of a segment read at a time; more only for a single larger frame."""
@@ -35,7 +34,6 @@ GAP_BYTES = 128 << 10
 """Dead bytes between two live frames that are read too, because that takes less time than another read."""
 DAMAGE_MAX = 64
 """After so much damage in one window the rest of it is not checked: the segment is kept anyway."""
-_INDEX_BLOCKS = 256  # of an .idx, read at a time
 _CHECKED_BYTES = 52  # of a header, under its CRC together with the columns
 
 
@@ -44,10 +42,10 @@ class LiveFrames:
 
     def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
         self._files, self._generation, self._incarnation = files, generation, incarnation
-        self._index_path = os.path.join(path, index_name(generation))
         self._path = os.path.join(path, segment_name(generation))
         self._seed = stamp_seed(incarnation, generation)
-        self._parts: Iterator[Rows] = self._index_parts()
+        self._index = StoredIndex(files, path, generation, incarnation)
+        self._parts = self._index.blocks()
         self._of_index: list[Rows] = [np.empty(0, dtype=INDEX_ROW)]  # live records read so far
         self._rows: Rows = self._of_index[0]
         self._windows: list[slice] = []
@@ -60,10 +58,13 @@ class LiveFrames:
     def read_index(self, live: I64) -> bool:
         """Read a part of the index and keep the records of these ledgers, which are sorted. True: the index is read, or
         damaged."""
-        part = next(self._parts, None)
-        if part is not None:
-            self._of_index.append(part[_are_of(live, part)])
+        blocks = next(self._parts, None)
+        if blocks is not None:
+            for _, rows in blocks:
+                self.read_bytes += BLOCK
+                self._of_index.append(rows[_are_of(live, rows)])
             return False
+        self.damage += [(-1, IndexBlock(self._generation, number)) for number in self._index.problems]
         rows = np.concatenate(self._of_index)
         self._of_index.clear()
         self._rows = rows[np.argsort(rows["offset"], kind="stable")]
@@ -103,76 +104,6 @@ class LiveFrames:
             self._files.drop_cache(self._handle)
             self._files.close(self._handle)
             self._handle = None
-
-    # --- the index --------------------------------------------------------------------------------------------------
-
-    def _index_parts(self) -> Iterator[Rows]:
-        """Index records, a few blocks at a time; unreadable blocks go to ``damage``."""
-        try:
-            handle = self._files.open_read(self._index_path)
-        except OSError:
-            self._note_block(SPARSE_SECTION)
-            return
-        try:
-            sections = self._sections(handle)
-            for low in range(0, sections.index_blocks if sections else 0, _INDEX_BLOCKS):
-                assert sections is not None
-                yield from self._blocks(handle, sections, range(low, min(low + _INDEX_BLOCKS, sections.index_blocks)))
-        finally:
-            self._files.close(handle)
-
-    def _sections(self, handle: Handle) -> IndexSections | None:
-        for data in self._twice(handle, 0, BLOCK):
-            try:
-                sections = decode_index_header(data)
-            except IntegrityError:
-                continue
-            header = sections.header
-            if (header.generation, header.incarnation) == (self._generation, self._incarnation):
-                return sections
-        self._note_block(SPARSE_SECTION)
-        return None
-
-    def _blocks(self, handle: Handle, sections: IndexSections, numbers: range) -> Iterator[Rows]:
-        start = sections.index_block_range(numbers[0])[0]
-        try:
-            data = self._files.read(handle, len(numbers) * BLOCK, start)
-        except OSError:
-            data = b""
-        self.read_bytes += len(data)
-        parts: list[Rows] = []
-        for k, number in enumerate(numbers):
-            try:
-                parts.append(decode_index_block(sections, number, data[k * BLOCK : (k + 1) * BLOCK]))
-            except IntegrityError:
-                parts.append(self._block_past_cache(handle, sections, number))
-        yield np.concatenate(parts)
-
-    def _block_past_cache(self, handle: Handle, sections: IndexSections, number: int) -> Rows:
-        for data in self._twice(handle, *sections.index_block_range(number)):
-            try:
-                return decode_index_block(sections, number, data)
-            except IntegrityError:
-                continue
-        self._note_block(number)
-        return np.empty(0, dtype=INDEX_ROW)
-
-    def _twice(self, handle: Handle, offset: int, size: int) -> Iterator[bytes]:
-        """The bytes of the index, through the cache and then past it, unless the system refuses."""
-        reads: tuple[Callable[[], bytes], ...] = (
-            lambda: self._files.read(handle, size, offset),
-            lambda: self._files.read_past_cache(self._index_path, size, offset),
-        )
-        for read in reads:
-            try:
-                data = read()
-            except OSError:
-                continue
-            self.read_bytes += len(data)
-            yield data
-
-    def _note_block(self, number: int) -> None:
-        self.damage.append((-1, IndexBlock(self._generation, number)))
 
     # --- windows ----------------------------------------------------------------------------------------------------
 

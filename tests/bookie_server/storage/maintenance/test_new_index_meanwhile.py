@@ -12,7 +12,7 @@ from bookie_server.machine.places import IndexBlock
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.ledger_frames import BlockFrames
-from bookie_server.storage.maintenance import live_frames
+from bookie_server.storage.maintenance import stored
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries
 from tests.kit.whole_files import decode_index_file, encode_index_file
@@ -38,7 +38,7 @@ class ReplacingDisk(SimDisk):
 @pytest.mark.rule("S7")
 def test_compaction_lets_go_of_a_segment_whose_index_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of a deleted ledger are bad, so that the new index has fewer records, and all others stand elsewhere."""
-    monkeypatch.setattr(live_frames, "_INDEX_BLOCKS", 1)
+    monkeypatch.setattr(stored, "_BLOCKS_AT_ONCE", 1)
     disk = SimDisk()
     kept = Kept(files=disk, limits=limits(compaction_threshold=0.9))
     dead = kept.append(*(entries(1, [2 * k]) for k in range(63)))  # apart, so that each has a record
