@@ -30,7 +30,7 @@ from bk_core.model import BookieId
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import KnownDirectory, KnownState, Position, read_known_state, record_new
 from bookie_server.identity.registration import await_unregistered, properties_of
-from bookie_server.storage.disk.cookie import DataDirectory, cookie_of, read_identity
+from bookie_server.storage.disk.cookie import LOSS_NAME, DataDirectory, cookie_of, read_identity
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.disk.health import NO_SPACE
 from bookie_server.storage.start.log_end import is_older
@@ -89,7 +89,7 @@ def open_directories(
     ``incarnation`` is the new directory's; if there are several, theirs are derived from it. By default they are
     random. Raises DataDirectoryError, and BookieIdentityError when directories, store and configuration do not agree on
     whose the directories are or which there are. ``accept_loss`` takes directories that lack data the store knows of;
-    each then has ``is_loss_unfinished``, and the caller must put its ledgers in limbo before it serves. With
+    each then has the mark LOSS, and the caller must put its ledgers in limbo before it serves. With
     ``accept_loss`` InvalidArgumentError is raised if nothing is lost.
     """
     opening = _Opening(config, store, f"{address}:{port}", files or Files(), incarnation, accept_loss)
@@ -245,7 +245,7 @@ class _Opening:
     def _state_problem(self, directory: DataDirectory) -> BookieIdentityError | None:
         """Why this directory may lack acknowledged data: it is older than what the store knows (RULES S8)."""
         identity = directory.identity
-        if directory.is_loss_unfinished:
+        if directory.has_mark(LOSS_NAME):
             return BookieIdentityError(
                 "a start with lost data did not come to its end: not all ledgers are in limbo yet",
                 value=f"{identity.bookie_id}, {directory.path}",

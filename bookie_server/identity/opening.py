@@ -19,7 +19,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.identity.directories import open_directories
 from bookie_server.identity.known_state import Start, record_start
 from bookie_server.identity.loss import distrust, mark_lacking
-from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.cookie import LOSS_NAME, DataDirectory
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
@@ -84,7 +84,7 @@ def open_storage(
         _record(store, opened, found.suspects if accept_loss else frozenset())
         if accept_loss:
             for directory in found.directories:
-                directory.end_loss()
+                directory.clear_mark(LOSS_NAME)
     except BaseException:
         for each in opened:
             each.log.close(record=False)

@@ -25,11 +25,11 @@ COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
 LOSS_NAME = "LOSS"
-"""Exists from the beginning of a start with lost data until all its ledgers are in limbo; nothing may be served
+"""A mark: exists from the beginning of a start with lost data until all its ledgers are in limbo; nothing may be served
 meanwhile."""
 LIMBO_NAME = "LIMBO"
-"""Exists from when a start found that state is lost until all of that is on record, because the start's own new
-segments hide the loss."""
+"""A mark: exists from when a start found that state is lost until all of that is on record. It is set before the start
+writes anything that would hide the loss (RULES S8): the start's new segment looks like one of a new directory."""
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
@@ -258,45 +258,31 @@ class DataDirectory:
             self.files.write_atomically(os.path.join(self.path, COOKIE_NAME), cookie)
         self.cookie = cookie
 
-    @property
-    def is_loss_unfinished(self) -> bool:
-        """Whether a start with lost data was begun and did not end."""
-        return self.files.exists(os.path.join(self.path, LOSS_NAME))
+    def has_mark(self, name: str) -> bool:
+        """Whether :meth:`set_mark` was called, perhaps by an earlier process, and :meth:`clear_mark` was not."""
+        return self.files.exists(os.path.join(self.path, name))
+
+    def set_mark(self, name: str) -> None:
+        """Note durably what LOSS_NAME or LIMBO_NAME stands for. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.write_atomically(os.path.join(self.path, name), b"")
+
+    def clear_mark(self, name: str) -> None:
+        """What the mark stands for is over, durably. Raises DataDirectoryError."""
+        with _os_errors("cannot write", self.path):
+            self.files.remove(os.path.join(self.path, name))
+            self.files.sync_directory(self.path)
 
     def begin_loss(self, boot_count: int) -> None:
         """Note durably that this directory lacks data; this boot gets at least the number ``boot_count``. Raises
         DataDirectoryError."""
-        with _os_errors("cannot write", self.path):
-            self.files.write_atomically(os.path.join(self.path, LOSS_NAME), b"")
+        self.set_mark(LOSS_NAME)
         self.identity = replace(self.identity, boot_count=max(boot_count, self.identity.boot_count))
-
-    def end_loss(self) -> None:
-        """All ledgers that may lack data are in limbo. Raises DataDirectoryError."""
-        with _os_errors("cannot write", self.path):
-            self.files.remove(os.path.join(self.path, LOSS_NAME))
-            self.files.sync_directory(self.path)
 
     def place(self) -> str:
         """Text that tells this directory from a copy of it. Raises DataDirectoryError."""
         with _os_errors("cannot look at", self.path):
             return self.files.place_of(os.path.join(self.path, LOCK_NAME))
-
-    @property
-    def limbo_begun(self) -> bool:
-        """Whether a start found that state is lost, and not all ledgers that cannot be trusted are on record yet."""
-        return self.files.exists(os.path.join(self.path, LIMBO_NAME))
-
-    def begin_limbo(self) -> None:
-        """Note durably that state is lost, before this start writes anything that would hide it (RULES S8): its new
-        segment looks like one of a new directory. Raises DataDirectoryError."""
-        with _os_errors("cannot write", self.path):
-            self.files.write_atomically(os.path.join(self.path, LIMBO_NAME), b"")
-
-    def end_limbo(self) -> None:
-        """Every ledger that cannot be trusted is on record. Raises DataDirectoryError."""
-        with _os_errors("cannot write", self.path):
-            self.files.remove(os.path.join(self.path, LIMBO_NAME))
-            self.files.sync_directory(self.path)
 
     def free_bytes(self) -> int:
         return self.files.free_bytes(self.path)

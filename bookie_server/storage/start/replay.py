@@ -39,7 +39,7 @@ from bookie_server.storage.bytes.segment import (
     segment_name,
 )
 from bookie_server.storage.bytes.verify import refused_words
-from bookie_server.storage.disk.cookie import DataDirectory
+from bookie_server.storage.disk.cookie import LIMBO_NAME, DataDirectory
 from bookie_server.storage.disk.files import BLOCK, Files, Handle
 from bookie_server.storage.disk.health import NO_SPACE
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES
@@ -266,7 +266,7 @@ class Opening:
         }
         generations, indexes = listing.segments - self.drained, listing.indexes - self.drained
         self.report.segments = len(generations)
-        if self._directory.limbo_begun:
+        if self._directory.has_mark(LIMBO_NAME):
             self._unnamed_damage("an earlier start found damage and was cut off before all of it was on record")
         for generation in sorted(listing.lost):
             self._note_lost(generation)
@@ -284,7 +284,7 @@ class Opening:
         log = self._open_log(self.listing)
         try:
             if self.report.limbo:
-                self._directory.begin_limbo()
+                self._directory.set_mark(LIMBO_NAME)
             self._put_aside(log)
             self._copy_tails(log)
             self._put_in_limbo(log)
@@ -293,7 +293,7 @@ class Opening:
             self._seal_scanned(log, prepared)
             self._renew_checkpoint(log)
             if self.report.limbo:
-                self._directory.end_limbo()
+                self._directory.clear_mark(LIMBO_NAME)
             self._directory.record_boot()
         except BaseException:
             log.close(record=False)

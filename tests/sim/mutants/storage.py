@@ -347,7 +347,7 @@ STORAGE_MUTANTS: list[tuple[str, str, Planted]] = [
     ("damage is reported and nothing else (D9)", "S8", _planted((Opening, "_unnamed_damage", _no_limbo))),
     (
         "a start that is cut off hides the loss it found", "S8",
-        _planted((DataDirectory, "begin_limbo", _nothing), (DataDirectory, "end_limbo", _nothing)),
+        _planted((DataDirectory, "set_mark", _nothing), (DataDirectory, "clear_mark", _nothing)),
     ),
     ("limbo is forgotten by the next start", "S8", _planted((Opening, "_put_in_limbo", _limbo_in_memory))),
     ("a damaged frame's ids are ABSENT (D9)", "S5", _planted((LedgerIndex, "_answer", _absent_where_damaged))),
