@@ -43,10 +43,10 @@ class LedgerState(NamedTuple):
     ``lac_body`` is empty without an explicit LAC."""
 
     ledger_id: int
-    dropped: int
-    lac_body: bytes
-    key_bytes: bytes
-    flags: int
+    dropped: int = 0
+    lac_body: bytes = b""
+    key_bytes: bytes = b""
+    flags: int = 0
 
     @property
     def key(self) -> bytes | None:
@@ -60,38 +60,25 @@ class LedgerState(NamedTuple):
     def lac(self) -> int:
         return lac_of(self.lac_body) if self.lac_body else -1
 
-    def folded(self, kind: int, payload: bytes) -> LedgerState:
-        """The state after one more record of another kind than DELETED."""
-        if kind == FrameKind.LEDGER_KEY:
-            return self._with_key(payload)
-        if kind == FrameKind.FENCE:
-            return self._replace(flags=self.flags | FENCED)
-        if kind == FrameKind.LAC:
-            return self._with_lac(payload)
-        dropped = generation_of(payload) if kind == FrameKind.COPY_DROPPED else 0
-        return self._replace(flags=self.flags | BITS_OF_KIND[kind], dropped=max(self.dropped, dropped))
-
-    def _with_key(self, key: bytes) -> LedgerState:
-        known = self.key
-        if known is None:
-            return self._replace(flags=self.flags | HAS_KEY, key_bytes=key)
-        conflict = KEY_CONFLICT if known != key else 0
-        return self._replace(flags=self.flags | conflict, key_bytes=min(known, key))
-
-    def _with_lac(self, body: bytes) -> LedgerState:
-        return self._replace(lac_body=newer_lac(self.lac_body, body))
-
     def merged(self, other: LedgerState) -> LedgerState:
         """Both states of the same ledger, as if all their records were folded into one."""
-        state = self._with_key(other.key_bytes) if other.flags & HAS_KEY else self
-        if other.lac_body:
-            state = state._with_lac(other.lac_body)
-        return state._replace(flags=state.flags | other.flags, dropped=max(state.dropped, other.dropped))
+        keys = [state.key_bytes for state in (self, other) if state.flags & HAS_KEY]
+        conflict = KEY_CONFLICT if len(set(keys)) > 1 else 0
+        body = newer_lac(self.lac_body, other.lac_body) if other.lac_body else self.lac_body
+        flags, dropped = self.flags | other.flags | conflict, max(self.dropped, other.dropped)
+        return LedgerState(self.ledger_id, dropped, body, min(keys, default=b""), flags)
 
 
-def new_state(ledger_id: int) -> LedgerState:
-    """The state of a ledger without records."""
-    return LedgerState(ledger_id, 0, b"", b"", 0)
+def state_of(ledger_id: int, kind: int, payload: bytes) -> LedgerState:
+    """The ledger's state if this record, of another kind than DELETED, were its only one."""
+    if kind == FrameKind.LEDGER_KEY:
+        return LedgerState(ledger_id, key_bytes=payload, flags=HAS_KEY)
+    if kind == FrameKind.FENCE:
+        return LedgerState(ledger_id, flags=FENCED)
+    if kind == FrameKind.LAC:
+        return LedgerState(ledger_id, lac_body=payload)
+    dropped = generation_of(payload) if kind == FrameKind.COPY_DROPPED else 0
+    return LedgerState(ledger_id, dropped, flags=BITS_OF_KIND[kind])
 
 
 def generation_of(payload: bytes) -> int:
@@ -131,7 +118,7 @@ class LedgerTable:
 
     def fold(self, ledger_id: int, kind: int, payload: bytes) -> LedgerState:
         """Fold one record of another kind than DELETED into the ledger's state; returns the new state."""
-        return self._put((self.get(ledger_id) or new_state(ledger_id)).folded(kind, payload))
+        return self.merge(state_of(ledger_id, kind, payload))
 
     def merge(self, state: LedgerState) -> LedgerState:
         """Fold a state that was folded elsewhere (a checkpoint); returns the new state."""
@@ -161,7 +148,7 @@ class LedgerTable:
             new = ledger_ids[known[np.searchsorted(known[:-1], ledger_ids)] != ledger_ids].tolist()
         for ledger_id in new:
             if ledger_id not in self:  # it may be named twice
-                self._put(new_state(ledger_id))
+                self._put(LedgerState(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
         """The ledger is deleted: drop its row."""

@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from bk_core.entries.frame import FrameKind
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.storage.bytes import blocks, segment
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.index import ledger_states, ledger_table, state_rows
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_states import LedgerStates
-from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState, generation_of
+from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.start import replay
 from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
 
 _finish = Checkpointer._finish
 _find, _crc32c = replay.find_starting_point, blocks.crc32c
-_folded, _merged, _folded_rows = LedgerState.folded, LedgerState.merged, state_rows._folded
+_merged, _folded_rows = LedgerState.merged, state_rows._folded
 _trouble, _counting, _lookup = LedgerStates.trouble, LedgerStates.counting, LedgerIndex.lookup
 
 
@@ -81,14 +80,10 @@ def _unnoticed(directory: Any) -> Any:
     return replace(_find(directory), lost=False, damage=())
 
 
-def _drop_ends_limbo(self: Any, kind: int, payload: bytes) -> Any:
-    state = _folded(self, kind, payload)
-    return state._replace(flags=state.flags & ~NO_ADDS) if kind == FrameKind.COPY_DROPPED else state
-
-
-def _last_bits_hold(self: Any, other: Any) -> Any:
+def _drop_ends_limbo(self: Any, other: Any) -> Any:
+    """Of a record of a drop, and of a checkpoint's row of a ledger with a dropped copy."""
     state, bits = _merged(self, other), NO_ABSENT | NO_ADDS
-    return state._replace(flags=state.flags & ~bits | other.flags & bits)
+    return state._replace(flags=state.flags & ~bits | other.flags & bits) if other.flags & bits else state
 
 
 def _one_bit_a_ledger(rows: Any, ids: Any) -> Any:
@@ -97,11 +92,9 @@ def _one_bit_a_ledger(rows: Any, ids: Any) -> Any:
     return result
 
 
-def _lesser_generation(self: Any, kind: int, payload: bytes) -> Any:
-    state = _folded(self, kind, payload)
-    if kind != FrameKind.COPY_DROPPED or not self.dropped:
-        return state
-    return state._replace(dropped=min(self.dropped, generation_of(payload)))
+def _lesser_generation(self: Any, other: Any) -> Any:
+    state = _merged(self, other)
+    return state._replace(dropped=min(self.dropped, other.dropped)) if self.dropped and other.dropped else state
 
 
 def _lesser_generations(rows: Any, ids: Any) -> Any:
@@ -172,12 +165,9 @@ CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
         "two keys in the log are no trouble", "S4",
         _planted((ledger_states, "KEY_CONFLICT", 0)),
     ),
-    (
-        "a drop ends limbo", "S4",
-        _planted((LedgerState, "folded", _drop_ends_limbo), (LedgerState, "merged", _last_bits_hold)),
-    ),
+    ("a drop ends limbo", "S4", _planted((LedgerState, "merged", _drop_ends_limbo))),
     ("a drop ends limbo at the next start", "S4", _planted((state_rows, "_folded", _one_bit_a_ledger))),
-    ("the lesser generation of two drops holds", "S4", _planted((LedgerState, "folded", _lesser_generation))),
+    ("the lesser generation of two drops holds", "S4", _planted((LedgerState, "merged", _lesser_generation))),
     ("the lesser generation of two drops holds at the next start", "S4",
      _planted((state_rows, "_folded", _lesser_generations))),
     ("what a dropped copy lacks is denied", "S4", _planted((LedgerStates, "trouble", _dropped_copies_deny))),

@@ -12,9 +12,10 @@ import pytest
 from bk_core.entries.frame import FrameKind
 from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.index_rows import SUMMARY_ROW, Rows
+from bookie_server.storage.index import ledger_table
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
-from bookie_server.storage.index.ledger_table import LEDGER_ROW, LedgerState, LedgerTable, new_state
+from bookie_server.storage.index.ledger_table import LEDGER_ROW, LedgerState, LedgerTable
 from bookie_server.storage.index.segment_directory import SegmentDirectory
 from tests.kit.index_state import state_of
 
@@ -42,7 +43,9 @@ def test_a_table_agrees_with_a_dict_whatever_the_order_of_its_ledgers(ids: int) 
             continue
         kind = random.choice(KINDS)
         body = payload(kind, random)
-        plain[ledger_id] = plain.get(ledger_id, new_state(ledger_id)).folded(kind, body)
+        plain[ledger_id] = plain.get(ledger_id, LedgerState(ledger_id)).merged(
+            ledger_table.state_of(ledger_id, kind, body)
+        )
         table.fold(ledger_id, kind, body)
     assert len(table) == len(plain)
     assert table.ids().tolist() == sorted(plain)
