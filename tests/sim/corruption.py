@@ -25,7 +25,6 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import lac_of
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import decode_segment_header
-from bookie_server.storage.disk.files import Files, Handle
 from tests.sim.corruption_image import BLOCK, Image
 from tests.sim.disk import SECTOR
 from tests.sim.storage import SEGMENT_BYTES, StorageBackEnd, ask
@@ -167,16 +166,6 @@ def _records(frames: list[bytes], kind: FrameKind) -> list[bytes]:
 # --- many of the newest segment ---------------------------------------------------------------------------------------
 
 
-class _Memory(Files):
-    """One file that is a buffer."""
-
-    def __init__(self) -> None:
-        self.data: bytes | bytearray | memoryview = b""
-
-    def read(self, handle: Handle, size: int, offset: int) -> bytes:
-        return bytes(self.data[offset : offset + size])
-
-
 class _Scanner(SegmentScanner):
     """The production's, with a memory for what the bytes of one group hold; notes what it would take in."""
 
@@ -211,10 +200,13 @@ class Judge:
     verdicts: dict[Hashable, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._files = _Memory()
-        self._scanner = _Scanner(self._files, 0, self.image.generation, self.image.incarnation, SEGMENT_BYTES)
+        self._data: bytes | bytearray | memoryview = b""
+        self._scanner = _Scanner(self._fetch, self.image.generation, self.image.incarnation, SEGMENT_BYTES)
         self._scanner.known = {}
         self._clean = self._what_a_scan_finds(self.image.newest_bytes())
+
+    def _fetch(self, size: int, offset: int) -> bytes:
+        return bytes(self._data[offset : offset + size])
 
     def verdict(self, data: bytes | bytearray, *, full: bool = False) -> Verdict:
         """Of the newest segment with these bytes. ``full``: by a start, whatever is known; AssertionError if the start
@@ -234,7 +226,7 @@ class Judge:
         return self._what_a_scan_finds(data) != self._clean
 
     def _what_a_scan_finds(self, data: bytes | bytearray) -> Hashable:
-        self._files.data = memoryview(data)
+        self._data = memoryview(data)
         found, taken = self._scanner.scan_of(len(data))
         header: Any
         try:

@@ -59,7 +59,7 @@ def recycle(generation: int, life: Life) -> None:
         return  # an earlier start has done it
     handle = life.disk.open_read(path)
     incarnation = life.back_end._open.directory.identity.incarnation_bytes
-    scanned = SegmentScanner(life.disk, handle, generation, incarnation, SEGMENT_BYTES).scan()
+    scanned = SegmentScanner(partial(life.disk.read, handle), generation, incarnation, SEGMENT_BYTES).scan()
     life.disk.close(handle)
     life.back_end.log.pool.recycle(generation)
     gone = {int(row[1]) for row in _rows(scanned.rows)} | {frame.header.first_entry_id for frame in scanned.above}

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -50,7 +50,7 @@ from bookie_server.storage.bytes.segment import (
     decode_group_header,
     placement_stamp,
 )
-from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
+from bookie_server.storage.disk.files import BLOCK, round_up
 
 _CHUNK = 4 << 20
 FRAME_WORK_BYTES = 1024
@@ -111,20 +111,20 @@ _Region: TypeAlias = tuple[int, int, int]
 
 
 class SegmentScanner:
-    """Scans one segment, ``handle`` of ``files``, up to ``size``. ``durable``: how far the segment was written if its
-    index says so (a sealed one), whatever became of its group headers; None: the group headers must tell."""
+    """Scans one segment up to ``size``; ``fetch`` reads bytes of it, by size and offset. ``durable``: how far the
+    segment was written if its index says so (a sealed one), whatever became of its group headers; None: the group
+    headers must tell."""
 
     def __init__(
         self,
-        files: Files,
-        handle: Handle,
+        fetch: Callable[[int, int], bytes],
         generation: int,
         incarnation: bytes,
         size: int,
         *,
         durable: int | None = None,
     ) -> None:
-        self._files, self._handle = files, handle
+        self._fetch = fetch
         self._generation, self._incarnation, self._size = generation, incarnation, size // BLOCK * BLOCK
         self._end_is_known = durable is not None
         self._durable = SEGMENT_HEADER_BYTES if durable is None else durable
@@ -195,9 +195,6 @@ class SegmentScanner:
                 self._refused.add(offset // BLOCK)
                 return bytes(size)
             return b"".join(self._read(min(BLOCK, size - at), offset + at) for at in range(0, size, BLOCK))
-
-    def _fetch(self, size: int, offset: int) -> bytes:
-        return self._files.read(self._handle, size, offset)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 

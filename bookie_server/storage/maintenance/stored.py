@@ -56,27 +56,21 @@ class StoredSegment:
     def scanner(self, data_end: int | None) -> SegmentScanner:
         """A scanner that reads from the disk. ``data_end`` is the one in the index; None: the segment
         itself must tell."""
-        if data_end is None:
-            return _Scanner(self._files, self._path, self._generation, self._incarnation, self.size)
-        end = min(self.size, data_end + BLOCK)  # the header behind the data says how far the log was durable
-        return _Scanner(self._files, self._path, self._generation, self._incarnation, end, durable=data_end)
+        end = self.size
+        if data_end is not None:
+            end = min(end, data_end + BLOCK)  # the header behind the data says how far the log was durable
+        fetch = _PastCache(self._files, self._path).fetch
+        return SegmentScanner(fetch, self._generation, self._incarnation, end, durable=data_end)
 
 
-class _Scanner(SegmentScanner):
-    def __init__(
-        self,
-        files: Files,
-        path: str,
-        generation: int,
-        incarnation: bytes,
-        size: int,
-        durable: int | None = None,
-    ) -> None:
-        super().__init__(files, -1, generation, incarnation, size, durable=durable)
-        self._path = path
+class _PastCache:
+    """Reads a segment past the page cache. Little is read with what follows it."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, path
         self._window, self._window_offset = b"", 0
 
-    def _fetch(self, size: int, offset: int) -> bytes:
+    def fetch(self, size: int, offset: int) -> bytes:
         if size > BLOCK:
             return self._files.read_past_cache(self._path, size, offset)
         at = offset - self._window_offset

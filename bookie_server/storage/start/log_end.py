@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import (
@@ -35,7 +36,7 @@ def is_older(files: Files, path: str, incarnation: bytes, generation: int, offse
             if end_of_groups(files, handle, generation, incarnation) >= offset:
                 return False
         files.drop_cache(handle)
-        scanned = SegmentScanner(files, handle, generation, incarnation, files.size(handle)).scan()
+        scanned = SegmentScanner(partial(files.read, handle), generation, incarnation, files.size(handle)).scan()
         return not scanned.damage and not scanned.bad_frames and scanned.durable < offset
     finally:
         files.close(handle)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -382,7 +383,7 @@ class Opening:
         return loaded
 
     def _scan(self, generation: int, handle: Handle, size: int) -> None:
-        segment = SegmentScanner(self._files, handle, generation, self._incarnation, size).scan()
+        segment = SegmentScanner(partial(self._files.read, handle), generation, self._incarnation, size).scan()
         self.scanned.append(segment)
         self._states.append(segment.states.rows())
         self.report.segments_scanned += 1

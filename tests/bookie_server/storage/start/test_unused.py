@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def test_a_scan_finds_the_same_as_before(*, idle: bool) -> None:
         handle = disk.open_read(f"/data/segments/{places[0].generation:016x}.segment")
         incarnation = storage.directory.identity.incarnation_bytes
         assert not any(disk.read(handle, 64 << 10, end))
-        return SegmentScanner(disk, handle, places[0].generation, incarnation, disk.size(handle)).scan()
+        return SegmentScanner(partial(disk.read, handle), places[0].generation, incarnation, disk.size(handle)).scan()
 
     before = scanned()
     disk.kill()
