@@ -43,7 +43,7 @@ from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import raise_files_max
 from bookie_server.services.service import Service, listen
 from bookie_server.storage.disk.cookie import DataDirectory
-from bookie_server.storage.disk.space import SpaceWatches, Usage
+from bookie_server.storage.disk.space import SpaceWatch, Usage, choose_directory
 from bookie_server.web.admin import AdminPort
 from bookie_server.web.view import BookieView, HealingCounts
 
@@ -227,7 +227,8 @@ class Bookie:
         def look() -> list[Usage]:
             return [usage_of(each.directory, each.log) for each in opened]
 
-        watches = SpaceWatches(config.space_limits(), await asyncio.to_thread(look))
+        limits = config.space_limits()
+        watches = [SpaceWatch(limits, usage) for usage in await asyncio.to_thread(look)]
         loop = asyncio.get_running_loop()
         self._engine = BookieEngine(
             BookieMachine(_holdings(opened, watches), config.machine_limits(), len(opened)),
@@ -339,9 +340,11 @@ class Bookie:
             await asyncio.to_thread(self._garbage.join)
 
 
-def _holdings(opened: Sequence[OpenStorage], watches: SpaceWatches) -> Holdings:
+def _holdings(opened: Sequence[OpenStorage], watches: Sequence[SpaceWatch]) -> Holdings:
     parts = [IndexHoldings(each.index) for each in opened]
-    return parts[0] if len(parts) == 1 else SpreadHoldings(parts, watches.choose)
+    if len(parts) == 1:
+        return parts[0]
+    return SpreadHoldings(parts, lambda ledger_id: choose_directory(ledger_id, watches))
 
 
 def _ledgers_held(opened: Sequence[OpenStorage]) -> list[LedgerId]:

@@ -22,7 +22,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bookie_server.identity.known_state import Position, record_positions
 from bookie_server.storage.disk.cookie import DataDirectory
-from bookie_server.storage.disk.space import SpaceWatches, Usage
+from bookie_server.storage.disk.space import SpaceWatch, Usage
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class Availability:
     threads.
 
     Each data directory is judged alone: ``set_read_only`` tells the machine about its log. The bookie is registered as
-    read-only when all directories are. ``paths`` and the result of ``look`` have the order of the logs. ``positions``
-    gives the end of the durable data of each directory, by the directory's incarnation.
+    read-only when all directories are. ``watches``, ``paths`` and the result of ``look`` have the order of the logs.
+    ``positions`` gives the end of the durable data of each directory, by the directory's incarnation.
 
     ``on_failed`` hears once of the error that ends this bookie: BookieIdentityError when its id was taken over,
     LocalProtocolError when a look failed unexpectedly, because a bookie that nobody looks after fills its disk.
@@ -48,7 +48,7 @@ class Availability:
     def __init__(
         self,
         look: Callable[[], Sequence[Usage]],
-        watches: SpaceWatches,
+        watches: Sequence[SpaceWatch],
         store: MetadataStore,
         info: BookieServiceInfo,
         *,
@@ -69,7 +69,7 @@ class Availability:
 
     @property
     def read_only(self) -> bool:
-        return self._watches.read_only
+        return all(watch.read_only for watch in self._watches)
 
     @property
     def registered(self) -> bool:
@@ -79,12 +79,13 @@ class Availability:
     @property
     def why_read_only(self) -> str:
         """Empty while the bookie takes new entries."""
-        return "; ".join(self._watches.reasons) if self.read_only else ""
+        return "; ".join(watch.why for watch in self._watches) if self.read_only else ""
 
     @property
     def usages(self) -> Sequence[tuple[str, Usage, bool]]:
         """Each data directory as it was at the last look, and whether it is read-only."""
-        return tuple(zip(self._paths, self._watches.usages, self._watches.each_read_only, strict=True))
+        watched = zip(self._paths, self._watches, strict=True)
+        return [(path, watch.usage, watch.read_only) for path, watch in watched]
 
     async def begin(self) -> None:
         """Tell the machine, register, and then look at every interval. Raises what ``register_bookie`` raises; then no
@@ -95,7 +96,7 @@ class Availability:
 
     def no_space(self, log_number: int) -> None:
         """A commit found no space: this directory is read-only from now on."""
-        if self._watches.no_space(log_number):
+        if self._watches[log_number].no_space():
             self._apply()
         self.look_soon()
 
@@ -126,7 +127,9 @@ class Availability:
             if self._ending:
                 return
             try:
-                if self._watches.look(await asyncio.to_thread(self._look)):
+                usages = await asyncio.to_thread(self._look)
+                changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
+                if any(changed):
                     self._apply()
                 if not await self._is_registered() or self._registered is not self.read_only:
                     await self._register()
@@ -142,8 +145,9 @@ class Availability:
                 return
 
     def _apply(self) -> None:
-        before, self._told = self._told, self._watches.each_read_only
-        for number, (path, why) in enumerate(zip(self._paths, self._watches.reasons, strict=True)):
+        before, self._told = self._told, tuple(watch.read_only for watch in self._watches)
+        for number, (path, watch) in enumerate(zip(self._paths, self._watches, strict=True)):
+            why = watch.why
             if why and not before[number] and not self.read_only:
                 logger.warning(
                     "%s takes no new entries: %s; those of its own ledgers are refused, new ledgers go to the other "
@@ -157,7 +161,7 @@ class Availability:
             logger.warning(
                 "bookie %s is read-only: %s; it serves reads, fences and recovery, and takes new entries again when "
                 "space came back (delete ledgers, or make the disk larger)",
-                self._info.bookie_id, "; ".join(self._watches.reasons),
+                self._info.bookie_id, self.why_read_only,
             )  # fmt: skip
         elif not self.read_only and (self._registered is None or all(before)):
             logger.info("bookie %s takes new entries", self._info.bookie_id)

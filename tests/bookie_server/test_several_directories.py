@@ -129,7 +129,7 @@ def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_o
             in_a, in_b = (sorted(homes(bookie)[name]) for name in "ab")
             used["a"] = 0.96
             async with asyncio.timeout(5):
-                while not bookie._availability._watches.each_read_only[0]:
+                while not bookie._availability._watches[0].read_only:
                     await asyncio.sleep(0.01)
             assert list(store.writable_bookies()) == ["b1"]
             assert await ended(lane, in_a[0], 1) == Reason.READ_ONLY

@@ -365,8 +365,8 @@ SERVER = (
     Mutant(
         "a commit without space waits for the next look",
         "bookie_server/identity/availability.py",
-        "        if self._watches.no_space(log_number):\n            self._apply()\n",
-        "        self._watches.no_space(log_number)\n",
+        "        if self._watches[log_number].no_space():\n            self._apply()\n",
+        "        self._watches[log_number].no_space()\n",
         (
             "tests/bookie_server/identity/test_availability.py::test_commit_without_space_makes_the_bookie_read_only_at_once",
         ),

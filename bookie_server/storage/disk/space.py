@@ -63,18 +63,18 @@ class Usage:
         return 1 - min(1.0, self.usable_bytes / self.total_bytes) if self.total_bytes > 0 else 1.0
 
 
-def choose_directory(ledger_id: int, usages: Sequence[Usage], read_only: Sequence[bool]) -> int:
-    """The number of the data directory for a new ledger.
+def choose_directory(ledger_id: int, watches: Sequence[SpaceWatch]) -> int:
+    """The number of the data directory for a new ledger; ``watches`` has one for each directory.
 
     It is one of the emptiest writable directories; all within EVEN_SHARE of the emptiest get the same number of
     ledgers. If it were always the emptiest, the other disks would stand idle until the next look. If none is writable,
     it is the one with the most room, whose reserve takes the fence.
     """
-    writable = [number for number, full in enumerate(read_only) if not full]
+    writable = [number for number, watch in enumerate(watches) if not watch.read_only]
     if not writable:
-        return max(range(len(usages)), key=lambda number: usages[number].usable_bytes)
-    least = min(usages[number].used_share for number in writable)
-    alike = [number for number in writable if usages[number].used_share <= least + EVEN_SHARE]
+        return max(range(len(watches)), key=lambda number: watches[number].usage.usable_bytes)
+    least = min(watches[number].usage.used_share for number in writable)
+    alike = [number for number in writable if watches[number].usage.used_share <= least + EVEN_SHARE]
     return alike[(ledger_id * _MIX >> 32) % len(alike)]
 
 
@@ -86,21 +86,17 @@ class SpaceWatch:
         self._limits = limits
         self._refused_at: int | None = None  # least usable bytes since a commit found no space
         self._looks_since_refusal = 0
-        self._usage = usage
+        self.usage = usage
+        """The usage at the last look."""
         self.why = self._too_full(usage)
 
     @property
     def read_only(self) -> bool:
         return bool(self.why)
 
-    @property
-    def usage(self) -> Usage:
-        """The usage at the last look."""
-        return self._usage
-
     def look(self, usage: Usage) -> bool:
         """Judge anew; True if the verdict changed."""
-        self._usage = usage
+        self.usage = usage
         self._looks_since_refusal += 1
         if self._refused_at is not None:
             self._refused_at = min(self._refused_at, usage.usable_bytes)
@@ -114,7 +110,7 @@ class SpaceWatch:
     def no_space(self) -> bool:
         """A commit found no space: read-only at once, whatever the file system says. True if it was writable before."""
         was = self.read_only
-        self._refused_at, self._looks_since_refusal = self._usage.usable_bytes, 0
+        self._refused_at, self._looks_since_refusal = self.usage.usable_bytes, 0
         self.why = "the disk refused space for a segment"
         return not was
 
@@ -134,41 +130,3 @@ class SpaceWatch:
             return True
         has_grown = usage.usable_bytes >= self._refused_at + limits.segment_bytes
         return has_grown or self._looks_since_refusal >= RETRY_LOOKS
-
-
-class SpaceWatches:
-    """One judge for each data directory; the bookie is read-only when all directories are."""
-
-    def __init__(self, limits: SpaceLimits, usages: Sequence[Usage]) -> None:
-        self._watches = tuple(SpaceWatch(limits, usage) for usage in usages)
-
-    @property
-    def read_only(self) -> bool:
-        return all(self.each_read_only)
-
-    @property
-    def each_read_only(self) -> tuple[bool, ...]:
-        return tuple(watch.read_only for watch in self._watches)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """For each directory why it is read-only, empty if it is not."""
-        return tuple(watch.why for watch in self._watches)
-
-    @property
-    def usages(self) -> tuple[Usage, ...]:
-        """Each directory at the last look."""
-        return tuple(watch.usage for watch in self._watches)
-
-    def look(self, usages: Sequence[Usage]) -> bool:
-        """Judge all directories anew; True if a verdict changed."""
-        changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
-        return any(changed)
-
-    def no_space(self, number: int) -> bool:
-        """A commit found no space in this directory. True if it was writable before."""
-        return self._watches[number].no_space()
-
-    def choose(self, ledger_id: int) -> int:
-        """The directory for a new ledger."""
-        return choose_directory(ledger_id, [watch.usage for watch in self._watches], self.each_read_only)

@@ -9,15 +9,18 @@ import pytest
 
 from bk_core.entries.frame import FrameKind, encode_record, parse_header, record_payload
 from bk_core.errors import LocalProtocolError
+from bk_core.model import BookieServiceInfo
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.identity.availability import Availability
 from bookie_server.machine.core import _NO_EXTENT
 from bookie_server.machine.places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending
-from bookie_server.storage.disk.space import SpaceLimits, SpaceWatches, Usage, choose_directory
+from bookie_server.storage.disk.space import SpaceLimits, SpaceWatch, Usage, choose_directory
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
+from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.segment_world import entries
 
 IN_ZERO, IN_ONE, DELETED, NEW = 1, 2, 3, 4
@@ -116,8 +119,20 @@ def usage(used: float, total: int = 100 * GIB) -> Usage:
     return Usage(total, int(total * (1 - used)))
 
 
+LIMITS = SpaceLimits(threshold=0.95, low_water=0.9, segment_bytes=1 << 20)
+
+
+def watching(usages: list[Usage], read_only: list[bool] | None = None) -> list[SpaceWatch]:
+    watches = [SpaceWatch(LIMITS, each) for each in usages]
+    for watch, refused in zip(watches, read_only or [False] * len(usages), strict=True):
+        if refused:
+            watch.no_space()
+    return watches
+
+
 def choices(usages: list[Usage], read_only: list[bool] | None = None) -> Counter[int]:
-    return Counter(choose_directory(ledger_id, usages, read_only or [False] * len(usages)) for ledger_id in range(900))
+    watches = watching(usages, read_only)
+    return Counter(choose_directory(ledger_id, watches) for ledger_id in range(900))
 
 
 def test_new_ledgers_go_to_the_emptiest_directories() -> None:
@@ -128,8 +143,8 @@ def test_new_ledgers_go_to_the_emptiest_directories() -> None:
 
 def test_directories_that_are_alike_get_new_ledgers_alike() -> None:
     for step in (1, 2, 3, 4, 8):
-        usages = [usage(0.5), usage(0.5), usage(0.52)]
-        counts = Counter(choose_directory(n * step, usages, [False] * 3) for n in range(900))
+        watches = watching([usage(0.5), usage(0.5), usage(0.52)])
+        counts = Counter(choose_directory(n * step, watches) for n in range(900))
         assert min(counts.values()) > 250, (step, counts)
     assert len(choices([usage(0.5)] * 2)) == 2
 
@@ -140,14 +155,19 @@ def test_a_read_only_directory_gets_new_ledgers_only_if_all_are_and_it_has_most_
 
 
 def test_the_bookie_is_read_only_when_every_directory_is() -> None:
-    limits = SpaceLimits(threshold=0.95, low_water=0.9, segment_bytes=1 << 20)
-    watches = SpaceWatches(limits, [usage(0.5), usage(0.5)])
-    assert watches.look([usage(0.96), usage(0.5)])
-    assert (watches.read_only, watches.each_read_only) == (False, (True, False))
-    assert {watches.choose(ledger_id) for ledger_id in range(50)} == {1}
-    assert watches.no_space(1)
-    assert watches.read_only
-    assert all(watches.reasons)
-    assert watches.look([usage(0.5), usage(0.97)])
-    assert watches.each_read_only == (False, True)
-    assert not watches.look([usage(0.5), usage(0.97)])
+    watches, told = watching([usage(0.5), usage(0.5)]), dict[int, bool]()
+    store, info = MemoryStore(MemoryCluster()), BookieServiceInfo("b1", (), {})
+    availability = Availability(
+        list, watches, store, info, paths=["/a", "/b"], interval_s=1.0, positions=dict,
+        set_read_only=told.__setitem__, on_failed=lambda _: None,
+    )  # fmt: skip
+    assert watches[0].look(usage(0.96))
+    assert [read_only for _, _, read_only in availability.usages] == [True, False]
+    assert (availability.read_only, availability.why_read_only) == (False, "")
+    assert {choose_directory(ledger_id, watches) for ledger_id in range(50)} == {1}
+    availability.no_space(1)
+    assert told == {0: True, 1: True}
+    assert availability.read_only
+    assert availability.why_read_only == "; ".join(watch.why for watch in watches)
+    assert watches[0].look(usage(0.5))
+    assert not availability.read_only
