@@ -175,14 +175,9 @@ class Files:
     def read(self, handle: Handle, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
         data = self._pread(handle, size, offset)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        while data and sum(map(len, parts)) < size:
-            got = sum(map(len, parts))
-            data = self._pread(handle, size - got, offset + got)
-            parts.append(data)
-        return b"".join(parts)
+        while len(data) < size and (more := self._pread(handle, size - len(data), offset + len(data))):
+            data += more
+        return data
 
     def _pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)

@@ -11,6 +11,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -97,13 +98,12 @@ def _packed(state: LedgerState) -> bytes:
     )  # fmt: skip
 
 
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """Neighbouring ledgers: their ids, and their rows in the same order."""
 
-    __slots__ = ("ids", "rows")
-
-    def __init__(self, ids: array[int], rows: bytearray) -> None:
-        self.ids, self.rows = ids, rows
+    ids: array[int]
+    rows: bytearray
 
 
 class LedgerTable:

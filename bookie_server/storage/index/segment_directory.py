@@ -8,6 +8,7 @@ added together (at a start) are sorted in at once, when the first question comes
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,18 +35,10 @@ class Reach(NamedTuple):
     generation: int
 
 
-class Top(NamedTuple):
-    """The greatest last id, or LAC, of a ledger in a sealed segment, and its place."""
-
-    value: int
-    place: Place
-
-
+@dataclass(slots=True, eq=False)
 class _Chunk:
-    __slots__ = ("ledgers", "rows")
-
-    def __init__(self, ledgers: I64, rows: Rows) -> None:
-        self.ledgers, self.rows = ledgers, rows
+    ledgers: I64
+    rows: Rows
 
 
 class SegmentDirectory:
@@ -175,15 +168,15 @@ class SegmentDirectory:
         through = min(last, reaches[keep].first - 1) if keep < len(reaches) else last
         return [reach for reach in reaches[:keep] if reach.last >= first and reach.first <= through], through
 
-    def tops(self, ledger_id: int) -> list[Top]:
+    def tops(self, ledger_id: int) -> list[tuple[int, Place]]:
         """The greatest last ids, one for each segment, greatest first."""
         return self._tops(ledger_id, "last", LAST_IS_RUN)
 
-    def lacs(self, ledger_id: int) -> list[Top]:
+    def lacs(self, ledger_id: int) -> list[tuple[int, Place]]:
         """The greatest LACs carried, one for each segment, greatest first; none below 0."""
-        return [top for top in self._tops(ledger_id, "lac", LAC_IS_RUN) if top.value >= 0]
+        return [(lac, place) for lac, place in self._tops(ledger_id, "lac", LAC_IS_RUN) if lac >= 0]
 
-    def _tops(self, ledger_id: int, field: str, bit: int) -> list[Top]:
+    def _tops(self, ledger_id: int, field: str, bit: int) -> list[tuple[int, Place]]:
         rows = self._rows_of(ledger_id)
         if rows is None:
             return []
@@ -193,7 +186,7 @@ class SegmentDirectory:
             rows = rows[np.argsort(-rows[field], kind="stable")[:_TOPS_MAX]]
         names = [field, "generation", f"{field}_offset", f"{field}_size", "bits"]
         return [
-            Top(value, Place(generation, offset, size, ledger_id if bits & bit else -1))
+            (value, Place(generation, offset, size, ledger_id if bits & bit else -1))
             for value, generation, offset, size, bits in rows[names].tolist()
         ]
 

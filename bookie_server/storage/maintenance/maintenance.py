@@ -60,14 +60,14 @@ Paced = Callable[[int], int]
 """Reads and writes about so many bytes; returns how many. 0: there is nothing to do now."""
 
 
+@dataclass(slots=True, eq=False)
 class _Task:
     """One kind of work: ``run`` does a piece of it and returns 0, or for how many seconds there is nothing to do."""
 
-    __slots__ = ("failures", "name", "not_before", "run")
-
-    def __init__(self, name: str, run: Callable[[], float]) -> None:
-        self.name, self.run = name, run
-        self.not_before, self.failures = 0.0, 0
+    name: str
+    run: Callable[[], float]
+    not_before: float = 0.0
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,15 +62,6 @@ _CHECK = "check the disk"
 _COPY_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SealedSummary:
-    """``states`` is None if they were not asked for."""
-
-    sections: IndexSections
-    summary: Rows
-    states: Rows | None
-
-
 def read_header(
     files: Files, path: str, handle: Handle, generation: int, incarnation: bytes
 ) -> tuple[SegmentHeader | None, str | None]:
@@ -91,32 +82,6 @@ def read_header(
     if header.segment_bytes != size:
         return header, f"{name} has {size} bytes instead of {header.segment_bytes}"
     return header, None
-
-
-def read_sealed(files: Files, path: str, generation: int, incarnation: bytes, *, states: bool) -> SealedSummary:
-    """Read the ``.idx`` of a segment of the directory ``path``.
-
-    Raises IntegrityError if its parts are not intact, its size is not what it says, or it is of another segment or
-    directory; OSError if it cannot be read. Then the segment must be scanned.
-    """
-    handle = files.open_read(os.path.join(path, index_name(generation)))
-    try:
-        sections = decode_index_header(files.read(handle, BLOCK, 0))
-        header = sections.header
-        if header.generation != generation or header.incarnation != incarnation:
-            raise IntegrityError("an index file is of another segment", value=f"generation {header.generation}")
-        if files.size(handle) != sections.file_bytes:
-            raise IntegrityError("an index file has another size than its header says")
-        summary = decode_summary(sections, _read(files, handle, sections.summary_range))
-        rows = decode_states(sections, _read(files, handle, sections.state_range)) if states else None
-        return SealedSummary(sections, summary, rows)
-    finally:
-        files.close(handle)
-
-
-def _read(files: Files, handle: Handle, where: tuple[int, int]) -> bytes:
-    offset, size = where
-    return files.read(handle, size, offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,27 +291,21 @@ class Opening:
 
     def _load(self, generation: int, has_segment: bool, has_index: bool) -> None:
         name = segment_name(generation)
-        loaded = self._load_index(generation) if has_index else None
-        if loaded is not None:
-            self._summaries.append((generation, loaded.summary))
-            if loaded.states is not None:
-                self._states.append(loaded.states)
-            self._sealed.add(generation)
-            self.report.frames += loaded.sections.index_records
-            if not has_segment:
-                # Every frame in it is named: reads of them fail and are answered UNKNOWN.
-                self.report.damage.append(f"{name} is missing; its index names what was in it")
-                return
-        elif not has_segment:
+        sealed = has_index and self._load_index(generation)
+        if sealed and not has_segment:
+            # Every frame in it is named: reads of them fail and are answered UNKNOWN.
+            self.report.damage.append(f"{name} is missing; its index names what was in it")
+            return
+        if not has_segment:
             self._unnamed_damage(f"{name} is missing and has no readable index")
             self.missing.append(generation)
             return
         handle = self._files.open_read(os.path.join(self._path, name))
         try:
-            self._look_into(name, handle, generation, sealed=loaded is not None)
+            self._look_into(name, handle, generation, sealed=sealed)
         finally:
             self._files.close(handle)
-        if has_index and loaded is None and self.scanned[-1].is_empty:
+        if has_index and not sealed and self.scanned[-1].is_empty:
             self._unnamed_damage(f"{name} was sealed, its index is unreadable and nothing is found in it")
 
     def _look_into(self, name: str, handle: Handle, generation: int, *, sealed: bool) -> None:
@@ -371,16 +330,42 @@ class Opening:
         scanned = any(segment.generation == generation for segment in self.scanned)
         return scanned or generation in self._sealed or generation in self.missing
 
-    def _load_index(self, generation: int) -> SealedSummary | None:
+    def _load_index(self, generation: int) -> bool:
+        """Take in what the ``.idx`` says. False, and nothing is taken in, if it cannot be read or its parts are not
+        intact: then the segment must be scanned."""
         try:
-            loaded = read_sealed(
-                self._files, self._path, generation, self._incarnation, states=not self.start.covers(generation)
-            )
+            sections, summary, states = self._read_index(generation)
         except (IntegrityError, OSError):
             self.report.indexes_rebuilt.append(generation)
-            return None
+            return False
+        self._summaries.append((generation, summary))
+        self._states.append(states)
+        self._sealed.add(generation)
         self.report.indexes_loaded += 1
-        return loaded
+        self.report.frames += sections.index_records
+        return True
+
+    def _read_index(self, generation: int) -> tuple[IndexSections, Rows, Rows]:
+        """Sections, summary and state records of an ``.idx``; no state records if a checkpoint has them. Raises
+        IntegrityError if they are not intact, its size is not what it says, or it is of another segment or
+        directory."""
+        handle = self._files.open_read(os.path.join(self._path, index_name(generation)))
+
+        def read(offset: int, size: int) -> bytes:
+            return self._files.read(handle, size, offset)
+
+        try:
+            sections = decode_index_header(read(0, BLOCK))
+            if (sections.header.generation, sections.header.incarnation) != (generation, self._incarnation):
+                raise IntegrityError("an index file is of another segment", value=f"{sections.header.generation}")
+            if self._files.size(handle) != sections.file_bytes:
+                raise IntegrityError("an index file has another size than its header says")
+            summary = decode_summary(sections, read(*sections.summary_range))
+            if self.start.covers(generation):
+                return sections, summary, np.empty(0, STATE_ROW)
+            return sections, summary, decode_states(sections, read(*sections.state_range))
+        finally:
+            self._files.close(handle)
 
     def _scan(self, generation: int, handle: Handle, size: int) -> None:
         segment = SegmentScanner(partial(self._files.read, handle), generation, self._incarnation, size).scan()

@@ -180,6 +180,6 @@ def compare(directory: SegmentDirectory, plain: list[Kept], ledger: int, random:
     if through < last:
         assert any(kept.first == through + 1 for kept in mine), "cut without need"
     tops = directory.tops(ledger)
-    assert [top.value for top in tops] == sorted((kept.last for kept in mine), reverse=True)[: len(tops)]
+    assert [last for last, _ in tops] == sorted((kept.last for kept in mine), reverse=True)[: len(tops)]
     assert len(tops) == min(len(mine), 16)
-    assert all(top.place.offset == 64 * ledger for top in tops)
+    assert all(place.offset == 64 * ledger for _, place in tops)
