@@ -148,7 +148,7 @@ def ledger_of_body(body: bytes) -> LedgerId:
 
 
 def lac_of_body(body: bytes) -> EntryId:
-    """The LAC in a LAC body. Only a client can verify its digest (RULES P5)."""
+    """The LAC in a LAC body. It is not verified here; only its digest makes it evidence for a client (RULES P5)."""
     return int(_LAC_BODY.unpack_from(body)[1])
 
 

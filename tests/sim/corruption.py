@@ -22,7 +22,7 @@ from bk_core.entries.frame import FrameHeader, FrameKind, entry_ids_of, parse_he
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, IntegrityError
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import lac_of
+from bookie_server.machine.state import lac_of_body
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import decode_segment_header
 from tests.sim.corruption_image import BLOCK, Image
@@ -116,12 +116,12 @@ def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, record
         "was never deleted": facts.deleted and not sent[FrameKind.DELETED],
         "never had this key": facts.ledger_key is not None and facts.ledger_key not in sent[FrameKind.LEDGER_KEY],
     }
-    lac = max(map(lac_of, records[FrameKind.LAC]), default=-1)
+    lac = max(map(lac_of_body, records[FrameKind.LAC]), default=-1)
     forgotten = {
         "has lost its fence": bool(records[FrameKind.FENCE]) and not facts.fenced,
         "has lost its deletion": bool(records[FrameKind.DELETED]) and not facts.deleted,
         "has lost its key": bool(records[FrameKind.LEDGER_KEY]) and facts.ledger_key is None,
-        "has lost its LAC": lac >= 0 and lac_of(facts.lac_body or NO_BODY) < lac,
+        "has lost its LAC": lac >= 0 and lac_of_body(facts.lac_body or NO_BODY) < lac,
         "is not in limbo any more": bool(records[FrameKind.LIMBO]),  # in trouble it may be, see below
         "has forgotten that its copy was dropped": bool(records[FrameKind.COPY_DROPPED]) and not facts.trouble,
     }

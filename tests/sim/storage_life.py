@@ -14,7 +14,7 @@ from bk_core.entries.frame import FrameKind, entry_ids_of, frame_extent, parse_h
 from bk_core.errors import DataDirectoryError
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import Place
-from bookie_server.storage.bytes.index_file import lac_of
+from bookie_server.machine.state import lac_of_body
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import drop_record, entries
 from tests.sim.disk import SimDisk, SimulatedCrash
@@ -252,7 +252,7 @@ class Life:
         if len(keys) > 1:
             assert facts.trouble is Reason.DAMAGED, f"ledger {ledger_id} has two keys and is not in trouble"
         for body in self._records(self.acked, ledger_id, FrameKind.LAC):
-            assert lac_of(facts.lac_body or NO_BODY) >= lac_of(body), f"the LAC of ledger {ledger_id} is lost"
+            assert lac_of_body(facts.lac_body or NO_BODY) >= lac_of_body(body), f"the LAC of ledger {ledger_id} is lost"
         if not damaged and ledger_id not in self.drops:
             lac = self._carried_lac(ledger_id)
             assert state.carried_lac >= lac, f"the LAC {lac} that a frame of ledger {ledger_id} carries is lost"

@@ -13,6 +13,7 @@ import numpy as np
 
 from bk_core.entries.frame import FrameKind
 from bk_core.errors import IntegrityError
+from bookie_server.machine.state import lac_of_body
 from bookie_server.storage.bytes.blocks import BlockFile, blocks_of, records_per_block
 from bookie_server.storage.bytes.index_rows import (
     INDEX_ROW,
@@ -133,16 +134,10 @@ class StateCollector:
         return _STATE_BYTES * (len(self._records) + len(self._lacs))
 
 
-def lac_of(body: bytes) -> int:
-    """The LAC in Apache's LAC body (docs/formats.md §2). It is not verified; only its digest makes it evidence (RULES
-    P5)."""
-    return int.from_bytes(body[8:16], "big", signed=True)
-
-
 def newer_lac(one: bytes | None, other: bytes) -> bytes:
     """The body with the greater LAC. Of two bodies with the same LAC it is always the same one, in any order (RULES S4:
     state folds in any order). None and the empty body are no LAC."""
-    return max(one, other, key=lambda body: (lac_of(body), body)) if one else other
+    return max(one, other, key=lambda body: (lac_of_body(body), body)) if one else other
 
 
 def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> BuiltIndex:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bk_core.entries.frame import FrameKind
-from bookie_server.storage.bytes.index_file import lac_of, newer_lac
+from bookie_server.machine.state import lac_of_body
+from bookie_server.storage.bytes.index_file import newer_lac
 from bookie_server.storage.bytes.index_rows import I64, Rows
 
 HAS_KEY, KEY_CONFLICT, FENCED, NO_ABSENT, NO_ADDS = 1, 2, 4, 8, 16
@@ -59,7 +60,7 @@ class LedgerState(NamedTuple):
 
     @property
     def lac(self) -> int:
-        return lac_of(self.lac_body) if self.lac_body else -1
+        return lac_of_body(self.lac_body) if self.lac_body else -1
 
     def merged(self, other: LedgerState) -> LedgerState:
         """Both states of the same ledger, as if all their records were folded into one."""

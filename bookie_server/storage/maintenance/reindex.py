@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -55,15 +56,6 @@ class ReindexStats:
     rebuilt: int = 0
     put_off: int = 0
     lost_records: int = 0
-
-
-@dataclass(slots=True)
-class _Old:
-    """The readable parts of the old index. ``gaps``: (least, greatest) ledgers that unreadable blocks may
-    have named."""
-
-    kept: list[Rows] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Reindexer:
@@ -131,15 +123,14 @@ class Reindexer:
             return
         stored = StoredIndex(self._files, self._path, generation, self._incarnation)
         yield BLOCK
-        yield from self._scan(generation, stored)
-        scan = self._scanned
+        scan = yield from self._scan(generation, stored)
         states = self._states(generation, scan, stored)
         if states is None:
             return
-        frames, old = FoundFrames(scan), _Old()
+        frames = FoundFrames(scan)
         scan.rows = bytearray()  # copied
-        yield from _look_into_old(stored, known, frames, old)
-        rows, lost = _merged(frames, old, known, bad_ranges(scan))
+        kept, gaps = yield from _look_into_old(stored, known, frames)
+        rows, lost = _merged(frames, kept, gaps, known, bad_ranges(scan))
         header = stored.sections.header if stored.sections is not None else None
         new = IndexHeader(
             generation,
@@ -153,14 +144,14 @@ class Reindexer:
         places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames[:_MARKS_MAX]]
         self._replace(generation, built, places, lost.size)
 
-    def _scan(self, generation: int, stored: StoredIndex) -> Iterator[int]:
-        """Put everything that can still be read into ``_scanned``."""
+    def _scan(self, generation: int, stored: StoredIndex) -> Generator[int, None, ScannedSegment]:
+        """Returns everything that can still be read."""
         segment = StoredSegment(self._files, self._path, generation, self._incarnation)
         if not segment.size:
             end = stored.data_end or 2 * BLOCK
-            self._scanned = ScannedSegment(generation, end)
-            self._scanned.damage.append((SEGMENT_HEADER_BYTES, end - SEGMENT_HEADER_BYTES, segment.problem))
-            return
+            nothing = ScannedSegment(generation, end)
+            nothing.damage.append((SEGMENT_HEADER_BYTES, end - SEGMENT_HEADER_BYTES, segment.problem))
+            return nothing
         scanner = segment.scanner(stored.data_end)
         yield from scanner.steps()
         above = scanner.result.above
@@ -168,7 +159,7 @@ class Reindexer:
             # A sealed segment's whole frames were all durable; only the headers that said so are damaged.
             scanner = segment.scanner(round_up(max(frame.place.offset + frame.place.size for frame in above), BLOCK))
             yield from scanner.steps()
-        self._scanned = scanner.result
+        return scanner.result
 
     def _states(self, generation: int, scan: ScannedSegment, stored: StoredIndex) -> Rows | None:
         """All state records of the segment; None if some may be lost and no checkpoint has them."""
@@ -211,27 +202,36 @@ def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[
         index.mark_damaged(ledger_id, place)
 
 
-def _look_into_old(stored: StoredIndex, known: DamagedIndex, frames: FoundFrames, old: _Old) -> Iterator[int]:
-    """Keep the records of intact blocks that the scan does not confirm, and note which ledgers the other blocks may
-    have named."""
+Gaps: TypeAlias = list[tuple[int, int]]
+"""The least and greatest ledgers that unreadable blocks of the old index may have named."""
+
+
+def _look_into_old(
+    stored: StoredIndex, known: DamagedIndex, frames: FoundFrames
+) -> Generator[int, None, tuple[Rows, Gaps]]:
+    """Returns the records of intact blocks that the scan does not confirm, and which ledgers the other blocks may have
+    named."""
     count = stored.sections.index_blocks if stored.sections is not None else 0
     next_number, last_ledger = 0, -1  # of the block behind the last intact one
+    kept, gaps = [np.zeros(0, INDEX_ROW)], Gaps()
     for blocks in stored.blocks():
         yield BLOCK * len(blocks)
         for number, rows in blocks:
             if number in known.unreadable:
                 continue
             if number > next_number:
-                old.gaps.append((last_ledger, int(rows["ledger"][0])))
+                gaps.append((last_ledger, int(rows["ledger"][0])))
             next_number, last_ledger = number + 1, int(rows["ledger"][-1])
-            old.kept.append(rows[~frames.confirm(rows)])
+            kept.append(rows[~frames.confirm(rows)])
     if next_number < count or stored.sections is None:
-        old.gaps.append((last_ledger, np.iinfo(np.int64).max))
+        gaps.append((last_ledger, np.iinfo(np.int64).max))
+    return np.concatenate(kept), gaps
 
 
-def _merged(frames: FoundFrames, old: _Old, known: DamagedIndex, ranges: list[tuple[int, int]]) -> tuple[Rows, Rows]:
+def _merged(
+    frames: FoundFrames, kept: Rows, gaps: Gaps, known: DamagedIndex, ranges: list[tuple[int, int]]
+) -> tuple[Rows, Rows]:
     """All records of the new index, and those of them that lead nowhere."""
-    kept = np.concatenate([np.zeros(0, INDEX_ROW), *old.kept])
     is_named, is_run = names_damage(kept), kept["bits"] & RUN != 0
     suspects = set(kept["ledger"][is_named].tolist())
     kept, is_run = kept[~is_named], is_run[~is_named]
@@ -241,7 +241,7 @@ def _merged(frames: FoundFrames, old: _Old, known: DamagedIndex, ranges: list[tu
     sizes = _bytes_by_ledger(np.concatenate((found, sure)))
     lost = []
     for ledger_id, first, last, size in known.summary[["ledger", "first", "last", "bytes"]].tolist():
-        is_suspect = ledger_id in suspects or any(low <= ledger_id <= high for low, high in old.gaps)
+        is_suspect = ledger_id in suspects or any(low <= ledger_id <= high for low, high in gaps)
         if is_suspect and sizes.get(ledger_id, 0) < size:
             lost.append((ledger_id, first, last, 0, -1, LOST_OFFSET, FRAME_ALIGNMENT, 1, 0, 0, 0, 0))
     nowhere = np.concatenate((kept, np.array(lost, dtype=INDEX_ROW)))

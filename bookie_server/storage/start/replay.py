@@ -23,14 +23,13 @@ from bk_core.errors import DataDirectoryError, IntegrityError, StorageFailedErro
 from bookie_server.storage.bytes.index_file import (
     STATE_ROW,
     IndexHeader,
-    IndexSections,
     StateCollector,
     build_index,
     decode_index_header,
     decode_states,
     decode_summary,
 )
-from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows, sorted_rows
+from bookie_server.storage.bytes.index_rows import Rows, sorted_rows
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import (
     SEGMENT_HEADER_BYTES,
@@ -147,7 +146,6 @@ class OpenReport:
     indexes_loaded: int = 0
     indexes_rebuilt: list[int] = field(default_factory=list)
     segments_scanned: int = 0
-    frames: int = 0
     frames_copied: int = 0
     tail_bytes_dropped: int = 0
     damage: list[str] = field(default_factory=list)
@@ -334,7 +332,7 @@ class Opening:
         """Take in what the ``.idx`` says. False, and nothing is taken in, if it cannot be read or its parts are not
         intact: then the segment must be scanned."""
         try:
-            sections, summary, states = self._read_index(generation)
+            summary, states = self._read_index(generation)
         except (IntegrityError, OSError):
             self.report.indexes_rebuilt.append(generation)
             return False
@@ -342,11 +340,10 @@ class Opening:
         self._states.append(states)
         self._sealed.add(generation)
         self.report.indexes_loaded += 1
-        self.report.frames += sections.index_records
         return True
 
-    def _read_index(self, generation: int) -> tuple[IndexSections, Rows, Rows]:
-        """Sections, summary and state records of an ``.idx``; no state records if a checkpoint has them. Raises
+    def _read_index(self, generation: int) -> tuple[Rows, Rows]:
+        """Summary and state records of an ``.idx``; no state records if a checkpoint has them. Raises
         IntegrityError if they are not intact, its size is not what it says, or it is of another segment or
         directory."""
         handle = self._files.open_read(os.path.join(self._path, index_name(generation)))
@@ -362,8 +359,8 @@ class Opening:
                 raise IntegrityError("an index file has another size than its header says")
             summary = decode_summary(sections, read(*sections.summary_range))
             if self.start.covers(generation):
-                return sections, summary, np.empty(0, STATE_ROW)
-            return sections, summary, decode_states(sections, read(*sections.state_range))
+                return summary, np.empty(0, STATE_ROW)
+            return summary, decode_states(sections, read(*sections.state_range))
         finally:
             self._files.close(handle)
 
@@ -372,7 +369,6 @@ class Opening:
         self.scanned.append(segment)
         self._states.append(segment.states.rows())
         self.report.segments_scanned += 1
-        self.report.frames += len(segment.rows) // INDEX_ROW.itemsize
         self.report.tail_bytes_dropped += sum(size for _, size, _ in segment.tail)
         for offset, size, what in segment.damage:
             self._unnamed_damage(f"{segment_name(generation)} at {offset}, {size} bytes: {what}")
@@ -432,7 +428,6 @@ class Opening:
         copier = TailCopier(self._files, self._path, self._incarnation, log, self.index, self._segment_size_bytes)
         self._with_room(lambda: copier.copy(self.scanned))
         self.report.frames_copied += copier.frames
-        self.report.frames += copier.frames_of_entries
 
     def _put_in_limbo(self, log: SegmentLog) -> None:
         """Damage is written down, so that it is known after the scanned segment is sealed and its index trusted."""

@@ -33,8 +33,7 @@ class TailCopier:
         self._batch_bytes = min(_COPY_BYTES, segment_bytes // 2)
         self._greatest: dict[tuple[int, int, int, int], int] = {}
         self.frames = 0
-        """Frames copied, and of these those of entries."""
-        self.frames_of_entries = 0
+        """Frames copied."""
 
     def copy(self, segments: Iterable[ScannedSegment]) -> None:
         """All of it is durable when this returns. Raises as :meth:`SegmentLog.append_group`."""
@@ -87,10 +86,9 @@ class TailCopier:
         if not batch:
             return
         places = self._log.append_group([data for _, data in batch], reserve=True)
+        self.frames += len(batch)
         for (frame, data), place in zip(batch, places, strict=True):
-            self.frames += 1
             if frame.header.kind == FrameKind.ENTRIES:
-                self.frames_of_entries += 1
                 header = parse_header(data)
                 extent, striping = frame_extent(data, header), striping_of(data, header)
                 self._index.add_frame(header.ledger_id, extent, place, striping=striping)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -48,14 +47,13 @@ def _confirms_all(self: Any, records: Any) -> Any:
     return np.ones(records.size, dtype=bool)
 
 
-def _keeps_nothing(stored: Any, known: Any, frames: Any, old: Any) -> Iterator[int]:
-    yield from _look_into_old(stored, known, frames, old)
-    old.kept.clear()
+def _keeps_nothing(stored: Any, known: Any, frames: Any) -> Any:
+    kept, gaps = yield from _look_into_old(stored, known, frames)
+    return kept[:0], gaps
 
 
-def _knows_no_gaps(frames: Any, old: Any, known: Any, ranges: Any) -> Any:
-    old.gaps.clear()
-    return _merged(frames, old, known, ranges)
+def _knows_no_gaps(frames: Any, kept: Any, gaps: Any, known: Any, ranges: Any) -> Any:
+    return _merged(frames, kept, [], known, ranges)
 
 
 def _waits_for_nothing(self: Any, generation: int, scan: Any, stored: Any) -> Any:
