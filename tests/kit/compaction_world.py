@@ -14,6 +14,7 @@ from bookie_server.storage.disk.files import Files
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.compaction import Compactor
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.kit.segment_world import Storage, drop_record, entries, fence_record, key_record, lac_record, striped
 from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimDisk
@@ -47,11 +48,12 @@ class CompactionWorld:
         self.storage = Storage(Path(self._path), files=self.disk, segment_bytes=self._segment_bytes)
         self.compactor = self.make()
 
-    def make(self, **settings: float) -> Compactor:
+    def make(self, limits: MaintenanceLimits | None = None) -> Compactor:
         directory = self.storage.directory
         return Compactor(
             DirectIndexPort(self.storage.index), self.disk, directory.segments_path,
-            directory.identity.incarnation_bytes, self.copy, segment_bytes=self._segment_bytes, **settings,
+            directory.identity.incarnation_bytes, self.copy, segment_bytes=self._segment_bytes,
+            limits=limits or MaintenanceLimits(),
         )  # fmt: skip
 
     def copy(self, frames: Sequence[bytes | bytearray | memoryview]) -> list[Place]:

@@ -28,7 +28,7 @@ from bookie_server.storage.index.cache import Remembered, SparseIndex
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
-from tests.kit.whole_files import decode_index_rows
+from tests.kit.whole_files import decode_index_rows, index_range
 
 INCARNATION = bytes(range(16))
 IDS_MAX = 400
@@ -161,7 +161,7 @@ class World:
         built = build_index(header, rows, StateCollector().rows())
         segment.data = built.data
         sections = decode_index_header(built.data)
-        index_rows = decode_index_rows(sections, _part(built.data, sections.index_range))
+        index_rows = decode_index_rows(sections, _part(built.data, index_range(sections)))
         bounds = [(int(row["offset"]), int(row["size"]), int(row["bits"])) for row in index_rows]
         for fake in segment.frames:
             at = fake.place.offset

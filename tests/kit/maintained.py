@@ -55,7 +55,7 @@ class Kept(Storage):
             self.index.add(frame, place)
         self.log.release_full()
         self.maintenance.wake()
-        while self.log.seal_jobs or self.maintenance.is_behind:
+        while self.log.seal_jobs or self.maintenance._unheard:
             assert self.maintenance.step()
         return places
 

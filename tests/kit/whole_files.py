@@ -14,6 +14,7 @@ from bookie_server.storage.bytes.index_file import (
     decode_summary,
 )
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows
+from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.checkpoint import Checkpoint, CheckpointParts, read_checkpoint
 
 
@@ -32,12 +33,17 @@ def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
         return data[where[0] : where[0] + where[1]]
 
     rows, states = (
-        decode_index_rows(sections, part(sections.index_range)),
+        decode_index_rows(sections, part(index_range(sections))),
         decode_states(sections, part(sections.state_range)),
     )
     decode_summary(sections, part(sections.summary_range))
     decode_sparse(sections, part(sections.sparse_range))
     return sections.header, rows, states
+
+
+def index_range(sections: IndexSections) -> tuple[int, int]:
+    """Offset and bytes of the index section."""
+    return BLOCK, BLOCK * sections.index_blocks
 
 
 def decode_index_rows(sections: IndexSections, data: bytes) -> Rows:

@@ -17,7 +17,13 @@ from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import decode_index_header
 from bookie_server.storage.bytes.segment import decode_segment_header
 from bookie_server.storage.log.segment_reader import check_stored_frame
-from tests.kit.whole_files import decode_checkpoint, decode_index_file, encode_checkpoint, encode_index_file
+from tests.kit.whole_files import (
+    decode_checkpoint,
+    decode_index_file,
+    encode_checkpoint,
+    encode_index_file,
+    index_range,
+)
 from tests.sim.corruption import FULL_EVERY, Verdict, judge, recorded_position
 from tests.sim.corruption_image import BLOCK, Image, make_image
 from tests.sim.disk import SECTOR
@@ -256,7 +262,7 @@ def _older_index() -> bytes:
 def _index_regions() -> list[tuple[int, str]]:
     sections = decode_index_header(file_of(path_of(".idx"))[:BLOCK])
     parts = {
-        "index records": sections.index_range,
+        "index records": index_range(sections),
         "state records": sections.state_range,
         "sparse records": sections.sparse_range,
         "summary": sections.summary_range,

@@ -69,10 +69,6 @@ class IndexSections:
     summary_records: int
 
     @property
-    def index_range(self) -> tuple[int, int]:
-        return BLOCK, BLOCK * self.index_blocks
-
-    @property
     def state_range(self) -> tuple[int, int]:
         return BLOCK * (1 + self.index_blocks), BLOCK * self.state_blocks
 

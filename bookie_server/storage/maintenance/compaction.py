@@ -38,13 +38,9 @@ from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.live_frames import LiveFrames, together
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 
 logger = logging.getLogger(__name__)
-
-COMPACTION_THRESHOLD = 0.5
-"""A segment is compacted when less than this share of its size is live."""
-MAJOR_COMPACTION_THRESHOLD = 0.8
-"""The same threshold in the daily major compaction."""
 
 PART_BYTES = 4 << 20
 """Live bytes read before they are joined and copied: compaction takes three times as much memory."""
@@ -118,12 +114,10 @@ class Compactor:
         copy: Copy,
         *,
         segment_bytes: int,
-        threshold: float = COMPACTION_THRESHOLD,
-        major_threshold: float = MAJOR_COMPACTION_THRESHOLD,
+        limits: MaintenanceLimits,
     ) -> None:
         self._port, self._files, self._path, self._incarnation = port, files, path, incarnation
-        self._copy, self._segment_bytes = copy, segment_bytes
-        self._threshold, self._major_threshold = threshold, major_threshold
+        self._copy, self._segment_bytes, self._limits = copy, segment_bytes, limits
         self._work: _Work | None = None
         self._drained: list[int] = []
         self._packed: dict[int, tuple[int, int]] = {}  # live bytes at the last look, and the size of their copies
@@ -147,13 +141,14 @@ class Compactor:
         again. Raises StorageFailedError when a write or sync failed (RULES S6), and what the port and ``copy`` raise
         (deadlines): then the segment under way is let go, nothing is lost, and a later step begins it anew.
         """
-        self.starved, done = False, 0
+        self.starved, done, limits = False, 0, self._limits
+        threshold = limits.major_compaction_threshold if major else limits.compaction_threshold
         work = self._work
         if work is not None and not self._port.ask(lambda index: index.is_sealed(work.generation)):
             self.close()  # all its frames have died; maintenance may have given its file away
         try:
             while done < budget_bytes:
-                if self._work is None and not self._begin(self._major_threshold if major else self._threshold):
+                if self._work is None and not self._begin(threshold):
                     break
                 done += self._advance()
         except DataDirectoryError:  # nothing of these copies was written

@@ -152,10 +152,7 @@ class Maintenance:
         limits, where = self._limits, (directory.files, directory.segments_path, directory.identity.incarnation_bytes)
         self.log_maintenance = LogMaintenance(log, self._note_sealed)
         self.checkpointer = Checkpointer(directory, port, log.health, newest)
-        self.compactor = Compactor(
-            port, *where, copy, segment_bytes=log.segment_bytes, threshold=limits.compaction_threshold,
-            major_threshold=limits.major_compaction_threshold,
-        )  # fmt: skip
+        self.compactor = Compactor(port, *where, copy, segment_bytes=log.segment_bytes, limits=limits)
         self._major = MajorRuns(limits.major_compaction_interval_s, now_s())
         self.scrubber, self._scrub_from_s = Scrubber(*where, port), now_s()
         self.reindexer = Reindexer(
@@ -375,11 +372,6 @@ class Maintenance:
                 task.not_before = 0.0
 
     # --- what is asked about it -------------------------------------------------------------------------------------
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the index has not heard of a sealed segment yet."""
-        return bool(self._unheard)
 
     @property
     def drained(self) -> int:

@@ -8,6 +8,7 @@ import pytest
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.storage.maintenance import compaction
 from bookie_server.storage.maintenance.compaction import choose
+from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.kit.compaction_world import SEGMENT, CompactionWorld, deleted, prepared
 from tests.kit.segment_world import assert_honest, entries
 
@@ -90,7 +91,7 @@ def test_a_step_does_about_its_budget() -> None:
 
 def test_small_frames_that_cannot_be_packed_closer_are_left_alone() -> None:
     world = CompactionWorld()
-    world.compactor = world.make(major_threshold=0.7)
+    world.compactor = world.make(MaintenanceLimits(major_compaction_threshold=0.7))
     frames = [entries(1000 + k, [k], size=1) for k in range(440)]  # about 80 bytes in 128
     for k in range(0, 440, 110):
         world.append(*frames[k : k + 110])
@@ -202,4 +203,5 @@ def test_a_failure_lets_go_and_loses_nothing() -> None:
 
 def test_its_bounds_fit_together() -> None:
     assert compaction.COPY_BYTES_MAX <= compaction.PART_BYTES
-    assert compaction.COMPACTION_THRESHOLD < compaction.MAJOR_COMPACTION_THRESHOLD < 1
+    limits = MaintenanceLimits()
+    assert limits.compaction_threshold < limits.major_compaction_threshold < 1

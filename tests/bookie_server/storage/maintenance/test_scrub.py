@@ -142,7 +142,7 @@ def test_sector_that_cannot_be_read_is_damage_and_the_rest_of_the_segment_is_loo
 
 BLOCKS: list[tuple[str, Callable[[DamagedWorld, int], int]]] = [
     ("header", lambda world, generation: 0),
-    ("index", lambda world, generation: world.sections(generation).index_range[0]),
+    ("index", lambda world, generation: BLOCK),
     ("states", lambda world, generation: world.sections(generation).state_range[0]),
     ("sparse", lambda world, generation: world.sections(generation).sparse_range[0]),
     ("summary", lambda world, generation: world.sections(generation).summary_range[0]),
