@@ -28,6 +28,7 @@ _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` w
 class ControlStream(LaneStream):
     """Fences, LAC reads and writes, watches: small calls, each with its own deadline."""
 
+    request_type = lane_pb2.ControlRequest
     waiting_max = 4 << 20  # bytes of answers
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
@@ -44,10 +45,6 @@ class ControlStream(LaneStream):
         self._deadlines.clear()
         while self._answers:
             self._next()
-
-    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
-        request = parse(lane_pb2.ControlRequest, rest)
-        return request.hello if request.HasField("hello") else None
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         request = parse(lane_pb2.ControlRequest, short(rest, frames))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
@@ -66,6 +66,9 @@ class LaneStream:
     being written.
     """
 
+    request_type: type[Message]
+    """Of the client's messages, each of which may carry a hello."""
+
     gets_frames = False
     """Whether the client's messages carry frames, in field 1."""
 
@@ -99,7 +102,8 @@ class LaneStream:
 
     def _greet(self, rest: Buffer) -> bool:
         """Check the hello of the first message and answer it; False if the stream must end."""
-        said = self.hello_of(rest)
+        request: Any = parse(self.request_type, rest)
+        said = request.hello if request.HasField("hello") else None
         reason, text = self._hello_problem(said)
         facts = self.facts
         self._hello = lane_pb2.HelloAnswer(
@@ -192,9 +196,6 @@ class LaneStream:
 
     # --- what differs ---
 
-    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
-        raise NotImplementedError
-
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         """Turn a message into events. Raises RemoteProtocolError, which ends the stream."""
         raise NotImplementedError
@@ -216,6 +217,7 @@ class AddStream(LaneStream):
     """Frames in, acks out. Acks that wait for the writer are merged, because the newest count of a session
     is enough."""
 
+    request_type = lane_pb2.AddRequest
     gets_frames = True
     waiting_max = 4096  # ends of sessions
 
@@ -223,10 +225,6 @@ class AddStream(LaneStream):
         super().__init__(engine, facts)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
-
-    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
-        request = parse(lane_pb2.AddRequest, rest)
-        return request.hello if request.HasField("hello") else None
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         if not rest:
@@ -281,6 +279,7 @@ class AddStream(LaneStream):
 
 
 class ReadStream(LaneStream):
+    request_type = lane_pb2.ReadRequest
     waiting_max = 1 << 14  # ranges of trailers
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
@@ -288,10 +287,6 @@ class ReadStream(LaneStream):
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
         self._ranges = 0  # ranges of the queued trailers, plus one for each trailer
         self._leaving: list[events.RequestId] = []  # whose parts are being written
-
-    def hello_of(self, rest: Buffer) -> lane_pb2.Hello | None:
-        request = parse(lane_pb2.ReadRequest, rest)
-        return request.hello if request.HasField("hello") else None
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         request = parse(lane_pb2.ReadRequest, short(rest, frames))
