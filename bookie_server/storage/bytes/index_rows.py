@@ -8,18 +8,17 @@ runs Python for each frame; the commit side and the scanner call it.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from bk_core.entries.batch import I64 as I64
 from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameHeader
 from bookie_server.storage.bytes.blocks import Rows as Rows
 from bookie_server.storage.bytes.membership import Striping
 from bookie_server.storage.bytes.segment import LARGE_FRAME_BYTES
 from bookie_server.storage.disk.files import BLOCK
-
-I64: TypeAlias = npt.NDArray[np.int64]
 
 DENSE, RUN, STRIPE = 1, 2, 4
 """Bits of an index record. DENSE: every id from first to last is present. RUN: several small frames. STRIPE: ``count``

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from bk_core.entries.batch import I64
 from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPE_PREFIX, STRIPED, FrameHeader
-
-I64: TypeAlias = npt.NDArray[np.int64]
 
 
 class Striping(NamedTuple):

@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from bookie_server.storage.bytes.blocks import BlockFile, blocks_of, records_per
 from bookie_server.storage.bytes.index_rows import I64, Rows
 from bookie_server.storage.disk.files import BLOCK, Files
 from bookie_server.storage.index.ledger_table import LEDGER_ROW
-
-Intervals: TypeAlias = I64
-"""Closed intervals as rows of two: first, last."""
 
 CHECKPOINT_MAGIC = b"BKCHKPT1"
 FORMAT_VERSION = 1
@@ -39,14 +36,15 @@ _NAME = re.compile(r"([0-9a-f]{16})\.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``through``: ``ledgers`` and ``deleted`` have the state of every segment with a generation up to it.
+    """``through``: ``ledgers`` and ``deleted`` (closed intervals as rows of two) have the state of every segment with a
+    generation up to it.
     ``segments``: those up to ``through`` that may hold live entries, ascending; all others are drained."""
 
     number: int
     incarnation: bytes
     through: int
     ledgers: Rows
-    deleted: Intervals
+    deleted: I64
     segments: tuple[int, ...]
 
 
@@ -76,7 +74,7 @@ class CheckpointParts:
         self._waiting = [rows[whole:]]
         return self._blocks(rows[:whole], 0)
 
-    def add_deleted(self, intervals: Intervals) -> bytes:
+    def add_deleted(self, intervals: I64) -> bytes:
         """The rest of the ledgers, and the deleted ids."""
         rest = self._waiting or [np.empty(0, LEDGER_ROW)]
         self._waiting = []

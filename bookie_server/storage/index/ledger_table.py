@@ -79,13 +79,8 @@ def state_of(ledger_id: int, kind: int, payload: bytes) -> LedgerState:
         return LedgerState(ledger_id, flags=FENCED)
     if kind == FrameKind.LAC:
         return LedgerState(ledger_id, lac_body=payload)
-    dropped = generation_of(payload) if kind == FrameKind.COPY_DROPPED else 0
+    dropped = int.from_bytes(payload, "little") if kind == FrameKind.COPY_DROPPED else 0  # a generation
     return LedgerState(ledger_id, dropped, flags=BITS_OF_KIND[kind])
-
-
-def generation_of(payload: bytes) -> int:
-    """The generation in the payload of a COPY_DROPPED record."""
-    return int.from_bytes(payload, "little")
 
 
 def _unpacked(rows: bytearray | memoryview, at: int) -> LedgerState:

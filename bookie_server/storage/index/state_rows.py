@@ -13,13 +13,12 @@ import numpy.typing as npt
 from bk_core.entries.frame import FrameKind
 from bookie_server.storage.bytes.index_file import newer_lac
 from bookie_server.storage.bytes.index_rows import I64, Rows
-from bookie_server.storage.index.checkpoint import Intervals
 from bookie_server.storage.index.ledger_table import BITS_OF_KIND, FENCED, HAS_KEY, KEY_CONFLICT, LEDGER_ROW
 
 _KEY_BYTES, _BODY_BYTES = 20, 40
 
 
-def deleted_by(states: Rows) -> Intervals:
+def deleted_by(states: Rows) -> I64:
     """The ids in the DELETED records among these state records, as disjoint closed intervals."""
     ids = np.unique(states["ledger"][states["kind"] == FrameKind.DELETED])
     if not ids.size:

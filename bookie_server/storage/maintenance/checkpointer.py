@@ -102,16 +102,13 @@ class Checkpointer:
         newest: CheckpointSummary | None = None,
     ) -> None:
         self._directory, self._port = directory, port
-        self._health, self._newest = health or Health(), newest or CheckpointSummary()
+        self._health = health or Health()
+        self.newest = newest or CheckpointSummary()
+        """The newest durable checkpoint that IDENTITY names."""
         self._files: Files = directory.files
         self._writing: _Writing | None = None
         self._room = CheckpointRoom(self._files, directory.segments_path)
         self._room_in_use = False  # given up, for a checkpoint that is not durable yet
-
-    @property
-    def newest(self) -> CheckpointSummary:
-        """The newest durable checkpoint that IDENTITY names."""
-        return self._newest
 
     @property
     def busy(self) -> bool:
@@ -121,12 +118,12 @@ class Checkpointer:
         """Whether a durable checkpoint holds all state of this drained segment and does not count on its file (S4,
         I11). Only for segments that the index has dropped. The caller must see to it that no reader has the segment
         open."""
-        return generation <= self._newest.through and generation not in self._newest.segments
+        return generation <= self.newest.through and generation not in self.newest.segments
 
     def keep_room(self) -> None:
         """Allocate room for the next checkpoint, if the disk has any. Called now and then."""
         if self._writing is None and not self._room_in_use:
-            self._room.keep(self._newest.file_bytes)
+            self._room.keep(self.newest.file_bytes)
 
     def start(self) -> bool:
         """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: then the kept
@@ -136,7 +133,7 @@ class Checkpointer:
             return False
         sealed, unsealed, newest_sealed = self._port.ask(lambda index: index.generations())
         # The state of an unsealed segment may not be folded yet; that of all segments below the first unsealed one is.
-        through = max(self._newest.through, min(newest_sealed, min(unsealed, default=newest_sealed + 1) - 1))
+        through = max(self.newest.through, min(newest_sealed, min(unsealed, default=newest_sealed + 1) - 1))
         segments = tuple(sorted(generation for generation in (*sealed, *unsealed) if generation <= through))
         try:
             number = self._next_number()
@@ -177,7 +174,7 @@ class Checkpointer:
     def _next_number(self) -> int:
         """A number above every one in the directory, readable or not."""
         found = checkpoint_numbers(self._files.names(self._directory.segments_path))
-        return max([*found, self._newest.number, self._directory.identity.checkpoint]) + 1
+        return max([*found, self.newest.number, self._directory.identity.checkpoint]) + 1
 
     def _copy(self, writing: _Writing) -> int:
         """Write the next chunk, or the end."""
@@ -209,8 +206,8 @@ class Checkpointer:
         self._files.rename(writing.path + ".tmp", writing.path)
         number = writing.parts.number
         self._directory.record_checkpoint(number)
-        before, self._writing = self._newest.number, None
-        self._newest = CheckpointSummary(
+        before, self._writing = self.newest.number, None
+        self.newest = CheckpointSummary(
             number, writing.parts.through, frozenset(writing.segments), writing.parts.blocks * BLOCK
         )
         self._prune({number, before})

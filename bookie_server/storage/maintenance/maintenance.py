@@ -378,11 +378,6 @@ class Maintenance:
         """Segments that wait for a checkpoint, or to be recycled."""
         return len(self._drained)
 
-    @property
-    def checkpoint_age_s(self) -> float | None:
-        """Seconds since the newest checkpoint of this process was begun; None if there was none."""
-        return None if self._checkpoint_begun_s is None else self._now_s() - self._checkpoint_begun_s
-
     def space_is_low(self) -> bool:
         """Whether the disk is so full that space given back is wanted soon."""
         pool, directory = self._log.pool, self._directory
@@ -417,7 +412,7 @@ class Maintenance:
             dead_bytes=(sealed + self.drained) * self._log.segment_bytes - live,
             checkpoint_number=newest.number,
             checkpoint_bytes=newest.file_bytes,
-            checkpoint_age_s=self.checkpoint_age_s,
+            checkpoint_age_s=None if self._checkpoint_begun_s is None else now_s - self._checkpoint_begun_s,
             checkpoints=self.checkpoints,
             seals=self.seals,
             segments_recycled=self.recycled,

@@ -29,7 +29,7 @@ from bookie_server.storage.bytes.index_file import (
     decode_states,
     decode_summary,
 )
-from bookie_server.storage.bytes.index_rows import Rows, sorted_rows
+from bookie_server.storage.bytes.index_rows import I64, Rows, sorted_rows
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import (
     SEGMENT_HEADER_BYTES,
@@ -43,7 +43,7 @@ from bookie_server.storage.disk.cookie import LIMBO_NAME, DataDirectory
 from bookie_server.storage.disk.files import BLOCK, Files, Handle
 from bookie_server.storage.disk.health import NO_SPACE
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES
-from bookie_server.storage.index.checkpoint import Intervals, find_checkpoint, parse_checkpoint_name
+from bookie_server.storage.index.checkpoint import find_checkpoint, parse_checkpoint_name
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.index.ledger_table import LEDGER_ROW
@@ -95,7 +95,7 @@ class StartingPoint:
 
     checkpoint: CheckpointSummary
     ledgers: Rows
-    deleted: Intervals
+    deleted: I64
     damage: tuple[str, ...]
     lost: bool
 

@@ -62,7 +62,7 @@ def _recycled_soon(self: Any, generations: Any) -> None:
 
 def _covered_is_enough(self: Any, generation: int) -> bool:
     """Though the checkpoint was made when the segment was still counted on."""
-    covered: bool = generation <= self._newest.through
+    covered: bool = generation <= self.newest.through
     return covered
 
 

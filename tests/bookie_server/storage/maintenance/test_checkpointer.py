@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bk_core.entries.batch import I64
 from bk_core.errors import StorageFailedError
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.cookie import DataDirectory
@@ -17,7 +18,6 @@ from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.disk.health import Health
 from bookie_server.storage.index.checkpoint import (
     FoundCheckpoints,
-    Intervals,
     checkpoint_numbers,
     find_checkpoint,
 )
@@ -54,7 +54,7 @@ class Table:
         rows["flags"] = [self.flags[ledger_id] for ledger_id in ids]
         return rows
 
-    def deleted_intervals(self) -> Intervals:
+    def deleted_intervals(self) -> I64:
         return np.array(self.intervals, np.int64).reshape(-1, 2)
 
 
