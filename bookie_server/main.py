@@ -17,8 +17,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from importlib import metadata
 
+import bk_core
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
@@ -32,7 +32,7 @@ from bookie_server.engine.spread import SpreadHoldings
 from bookie_server.garbage.garbage_thread import GarbageThread, garbage_thread
 from bookie_server.identity.availability import Availability, usage_of
 from bookie_server.identity.directories import find_cluster
-from bookie_server.identity.known_state import Start, noted_boot
+from bookie_server.identity.known_state import noted_boot
 from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.identity.registration import advertised_address, service_info
 from bookie_server.machine.events import ReadOnlyChanged
@@ -164,7 +164,7 @@ class Bookie:
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
         self._healing = contextlib.AsyncExitStack()
-        self._view = BookieView(config, _version(), self._clients, lambda: self.error)
+        self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
         self._admin: AdminPort | None = None
 
     @classmethod
@@ -221,8 +221,7 @@ class Bookie:
         directories = [each.directory for each in opened]
         identity = directories[0].identity
         self.bookie_id = identity.bookie_id
-        start = Start(identity, opened[0].report.newest_sealed, directories[0].boot_recorded)
-        noted = replace(identity, boot_count=await asyncio.to_thread(noted_boot, store, identity.bookie_id, start))
+        noted = replace(identity, boot_count=await asyncio.to_thread(noted_boot, store, directories[0]))
 
         def look() -> list[Usage]:
             return [usage_of(each.directory, each.log) for each in opened]
@@ -355,13 +354,6 @@ def _ledgers_held(opened: Sequence[OpenStorage]) -> list[LedgerId]:
 def _space(directories: Sequence[DataDirectory]) -> tuple[int, int]:
     """Total and free bytes. Directories on one file system each count it."""
     return sum(each.total_bytes() for each in directories), sum(each.free_bytes() for each in directories)
-
-
-def _version() -> str:
-    try:
-        return f"pyspark-bookkeeper {metadata.version('pyspark-bookkeeper')}"
-    except metadata.PackageNotFoundError:
-        return "pyspark-bookkeeper"
 
 
 if __name__ == "__main__":

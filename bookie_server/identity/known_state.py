@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from bk_core.errors import MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId
-from bookie_server.storage.disk.cookie import Identity
+from bookie_server.storage.disk.cookie import DataDirectory
 
 _STATE_VERSION = 1
 
@@ -40,16 +40,6 @@ class KnownState:
 
     incarnation: str = ""
     directories: Mapping[str, KnownDirectory] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One directory of this start. ``recorded`` is False if a full disk refused its boot count: then the store must not
-    hear of it."""
-
-    identity: Identity
-    newest_sealed: int
-    recorded: bool
 
 
 def read_known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
@@ -76,31 +66,34 @@ def record_new(store: MetadataStore, bookie_id: BookieId, incarnations: Sequence
 
 
 def record_start(
-    store: MetadataStore, bookie_id: BookieId, starts: Sequence[Start], *, lost: Collection[str] = ()
+    store: MetadataStore,
+    bookie_id: BookieId,
+    starts: Mapping[str, KnownDirectory | None],
+    *,
+    lost: Collection[str] = (),
 ) -> None:
-    """Note this start. ``starts`` are all directories that the bookie has from now on. Their known positions stay,
-    except of the incarnations in ``lost``. Raises MetadataConflictError if another process starts at the same time."""
-    if not any(start.recorded for start in starts):
+    """Note this start. ``starts`` has all directories of the bookie from now on, its own incarnation first; None if a
+    full disk refused the boot count: then the store must not hear of it. Their known positions stay, except of the
+    incarnations in ``lost``. Raises MetadataConflictError if another process starts at the same time."""
+    if not any(starts.values()):
         return
     known = read_known_state(store, bookie_id)
     directories: dict[str, KnownDirectory] = {}
-    for start in starts:
-        incarnation = start.identity.incarnation
+    for incarnation, now in starts.items():
         before = known.directories.get(incarnation, KnownDirectory())
-        if start.recorded:
-            position = (0, 0) if incarnation in lost else before.position
-            before = KnownDirectory(start.identity.boot_count, position, start.newest_sealed)
-        directories[incarnation] = before
-    _write(store, bookie_id, starts[0].identity.incarnation, directories)
+        position = (0, 0) if incarnation in lost else before.position
+        directories[incarnation] = replace(now, position=position) if now is not None else before
+    _write(store, bookie_id, next(iter(starts)), directories)
 
 
-def noted_boot(store: MetadataStore, bookie_id: BookieId, start: Start) -> int:
+def noted_boot(store: MetadataStore, directory: DataDirectory) -> int:
     """The directory's boot count in the store after :func:`record_start`: this start's, or that of an earlier one if
     the disk is too full to record this one."""
-    if start.recorded:
-        return start.identity.boot_count
-    known = read_known_state(store, bookie_id).directories
-    return known.get(start.identity.incarnation, KnownDirectory()).boot_count
+    identity = directory.identity
+    if directory.boot_recorded:
+        return identity.boot_count
+    known = read_known_state(store, identity.bookie_id).directories
+    return known.get(identity.incarnation, KnownDirectory()).boot_count
 
 
 def record_positions(store: MetadataStore, bookie_id: BookieId, positions: Mapping[str, Position]) -> None:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bk_core.errors import BookieIdentityError
 from bk_core.metadata.port import MetadataStore
 from bookie_server.config import BookieConfig
 from bookie_server.identity.directories import open_directories
-from bookie_server.identity.known_state import Start, record_start
+from bookie_server.identity.known_state import KnownDirectory, record_start
 from bookie_server.identity.loss import distrust, mark_lacking
 from bookie_server.storage.disk.cookie import LOSS_NAME, DataDirectory
 from bookie_server.storage.disk.files import Files
@@ -95,11 +94,13 @@ def open_storage(
 
 
 def _record(store: MetadataStore, opened: Sequence[OpenStorage], lost: Collection[int]) -> None:
-    starts = [
-        Start(each.directory.identity, each.report.newest_sealed, each.directory.boot_recorded) for each in opened
-    ]
-    incarnations = {starts[number].identity.incarnation for number in lost}
-    record_start(store, starts[0].identity.bookie_id, starts, lost=incarnations)
+    starts: dict[str, KnownDirectory | None] = {}
+    for each in opened:
+        identity = each.directory.identity
+        now = KnownDirectory(identity.boot_count, newest_sealed=each.report.newest_sealed)
+        starts[identity.incarnation] = now if each.directory.boot_recorded else None
+    incarnations = {opened[number].directory.identity.incarnation for number in lost}
+    record_start(store, opened[0].directory.identity.bookie_id, starts, lost=incarnations)
 
 
 def check_apart(opened: Sequence[OpenStorage]) -> None:
@@ -109,7 +110,7 @@ def check_apart(opened: Sequence[OpenStorage]) -> None:
         for other, ledgers in enumerate(known):
             if other == number:
                 continue
-            twice = ledgers[_within(ledgers, each.index.deleted_intervals())]
+            twice = ledgers[each.index.are_deleted(ledgers)]
             twice = twice if twice.size else np.intersect1d(ledgers, known[number], assume_unique=True)
             if twice.size:
                 raise BookieIdentityError(
@@ -119,12 +120,3 @@ def check_apart(opened: Sequence[OpenStorage]) -> None:
                     remedy="find out which files were put into the wrong directory (bk bookie inspect DIR shows the "
                     "ledgers of each) and put them back",
                 )
-
-
-def _within(ledgers: npt.NDArray[np.int64], intervals: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which ledgers lie in one of the intervals. These must ascend and must not overlap."""
-    if not intervals.size:
-        return np.zeros(ledgers.size, bool)
-    at = np.searchsorted(intervals[:, 0], ledgers, side="right") - 1
-    inside: npt.NDArray[np.bool_] = (at >= 0) & (ledgers <= intervals[at, 1])
-    return inside

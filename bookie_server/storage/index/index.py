@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
 from bk_core.model import EntryId, LedgerId
@@ -341,6 +342,9 @@ class LedgerIndex:
 
     def is_deleted(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._states.deleted
+
+    def are_deleted(self, ledger_ids: I64) -> npt.NDArray[np.bool_]:
+        return self._states.deleted.holds(ledger_ids)
 
     def ledger_ids(self) -> list[LedgerId]:
         """Every ledger that is known and not deleted, sorted."""
