@@ -46,7 +46,6 @@ class ZooKeeperServer:
     def __init__(
         self,
         *,
-        java: str | None = None,
         classpath: list[Path] | None = None,
         host: str = "127.0.0.1",
         tick_ms: int = 1000,
@@ -55,7 +54,7 @@ class ZooKeeperServer:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._note = note
-        self._java, self._classpath = java, classpath
+        self._classpath = classpath
         self.host, self._tick_ms, self._durable, self._heap_mb = host, tick_ms, durable, heap_mb
         self.port = 0
         self.log_path: Path | None = None
@@ -106,7 +105,7 @@ class ZooKeeperServer:
             process.wait()
 
     def _command(self, data_dir: Path) -> list[str]:
-        java = self._java or find_java().path
+        java = find_java().path
         classpath = self._classpath or find_jars(os.environ, self._note)
         return [
             java,

@@ -137,16 +137,14 @@ class CollectorConfig:
     candidates_max: int = 100_000
 
 
+@dataclass(slots=True, eq=False)
 class _Looked:
     """Candidates that are looked up together. ``session``: the one in which the first look found all of them gone."""
 
-    __slots__ = ("failures", "ledger_ids", "session", "under_way")
-
-    def __init__(self, ledger_ids: tuple[LedgerId, ...]) -> None:
-        self.ledger_ids = ledger_ids
-        self.session: int | None = None
-        self.failures = 0
-        self.under_way = True
+    ledger_ids: tuple[LedgerId, ...]
+    session: int | None = None
+    failures: int = 0
+    under_way: bool = True
 
 
 class Collector:

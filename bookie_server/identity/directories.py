@@ -117,7 +117,8 @@ class _Opening:
         self._paths = [os.path.abspath(each) for each in config.directories]
         used = [path for path in self._paths if DataDirectory.exists(path, files=files)]
         self._fresh = [path for path in self._paths if path not in used]
-        self._bookie_id = config.bookie_id or (self._id_in(used[0]) if used else default_id)
+        # fixed at the first start, whatever the address is now
+        self._bookie_id = config.bookie_id or (read_identity(files, used[0]).bookie_id if used else default_id)
         self._instance_id = store.instance_id()
         self._opened: dict[str, DataDirectory] = {}
         self._known = KnownState()
@@ -150,10 +151,6 @@ class _Opening:
     def close(self) -> None:
         for directory in self._opened.values():
             directory.close()
-
-    def _id_in(self, path: str) -> BookieId:
-        """The id fixed at the first start, whatever the address is now."""
-        return read_identity(self._files, path).bookie_id
 
     def _where(self) -> str:
         return ", ".join(self._paths)

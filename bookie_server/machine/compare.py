@@ -32,7 +32,7 @@ from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import Piece
-from bookie_server.machine.requests import Frame, Request, Requests
+from bookie_server.machine.requests import Frame, Path, Request, Requests
 from bookie_server.machine.state import Session
 
 
@@ -53,8 +53,9 @@ class Comparison(Request):
         self.differing: list[EntryId] = []
 
 
-class Comparisons:
-    """``compared`` is told the ids of each frame at which other entries stand."""
+class Comparisons(Path):
+    """``compared`` is told the ids of each frame at which other entries stand. A damaged copy yields to any intact one,
+    and so to the offered one (RULES P6)."""
 
     def __init__(self, core: Core, requests: Requests, compared: Callable[[Session, Sequence[EntryId]], None]) -> None:
         self._core, self._requests, self._compared = core, requests, compared
@@ -100,16 +101,9 @@ class Comparisons:
         request.next = request.planned_through + 1
         self._requests.run(request)
 
-    def damaged(self, request: Request) -> None:
-        """A damaged copy yields to any intact one, and so to the offered one (RULES P6)."""
-        self._requests.run(request)
-
     def refuse(self, request: Request, problem: Refusal) -> None:
         assert isinstance(request, Comparison)
         self._compared(request.session, ())  # the add path finds the same problem itself
-
-    def forgotten(self, request: Request) -> None:
-        """Nothing is kept."""
 
 
 class _Entries(NamedTuple):

@@ -28,7 +28,7 @@ from bookie_server.machine.events import (
     WatchLacRequested,
     WriteLacRequested,
 )
-from bookie_server.machine.requests import LEDGER_ID_MAX, Frame, Request, Requests
+from bookie_server.machine.requests import LEDGER_ID_MAX, Frame, Path, Request, Requests
 from bookie_server.machine.state import LAC_BODY_BYTES_MIN, Ledger, Pending, lac_of_body, ledger_of_body
 
 LAC_TIMER = None
@@ -55,7 +55,7 @@ class LacRequest(Request):
         self.previous = previous
 
 
-class Lacs:
+class Lacs(Path):
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
         self._dirty: dict[LedgerId, Ledger] = {}  # with explicit LACs that are only in memory
@@ -100,9 +100,6 @@ class Lacs:
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         lac_frame = frames[1] if len(frames) > 1 else None
         self._send(request, pieces[0].last, frames[0] or _EMPTY, lac_frame or _EMPTY)
-
-    def damaged(self, request: Request) -> None:
-        self._requests.run(request)
 
     def _send(self, request: Request, last: EntryId, frame: Frame, lac_frame: Frame) -> None:
         facts = self._core.holdings.facts(request.ledger_id)

@@ -26,7 +26,7 @@ from bookie_server.machine.events import (
     SendTrailer,
     StreamId,
 )
-from bookie_server.machine.requests import Frame, Request, Requests
+from bookie_server.machine.requests import Frame, Path, Request, Requests
 from bookie_server.machine.state import Plan
 from bookie_server.machine.turns import FairQueue, Turns
 
@@ -69,7 +69,7 @@ class Read(Request):
         self.lac: EntryId | None = None  # as this step has found it already
 
 
-class Reads:
+class Reads(Path):
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
         self._turns = Turns(core.limits, len(core.logs))
@@ -152,7 +152,6 @@ class Reads:
         first = request.next = request.planned_from
         request.absent = _below(request.absent, first)
         request.unknown = _below(request.unknown, first)
-        self._requests.run(request)
 
     def sent(self, request_id: RequestId) -> None:
         """A part was sent; its memory is free."""

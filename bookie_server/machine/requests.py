@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
@@ -34,26 +33,26 @@ _FEW = 16
 """A stream with fewer requests under way is not refused because other streams have many."""
 
 
-class Path(Protocol):
+class Path:
+    """What differs from kind to kind."""
+
     def run(self, request: Request) -> None:
         """Go on: the request waits neither for the log nor for storage."""
-        ...
+        raise NotImplementedError
 
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         """Storage read these pieces; none of them is damaged."""
-        ...
+        raise NotImplementedError
 
     def damaged(self, request: Request) -> None:
-        """Some of the bytes read are damaged and have been marked so: plan again."""
-        ...
+        """Some of the bytes read are damaged and have been marked so: :meth:`run` plans again."""
 
     def refuse(self, request: Request, problem: Refusal) -> None:
         """End the request without an answer. It is already forgotten."""
-        ...
+        raise NotImplementedError
 
     def forgotten(self, request: Request) -> None:
         """The request is over, answered or not: release what this path keeps for it."""
-        ...
 
 
 Frame = bytes | bytearray | memoryview
@@ -238,7 +237,7 @@ class Requests:
     # --- the storage ---
 
     def read(self, request: Request, pieces: Sequence[Piece]) -> None:
-        """Have these pieces read; the path's ``frames_read`` or ``damaged`` follows."""
+        """Have these pieces read; the path's ``frames_read`` follows, or ``damaged`` and ``run``."""
         request.pieces = pieces
         self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
 
@@ -279,6 +278,7 @@ class Requests:
         pieces, request.pieces = request.pieces, None
         if self._mark_damaged(request, [piece.place for piece in pieces], event.frames):
             request.path.damaged(request)
+            self.run(request)
         else:
             request.path.frames_read(request, pieces, event.frames)
 
