@@ -30,7 +30,7 @@ from bookie_server.engine.log_driver import OpenLog
 from bookie_server.engine.maintenance_thread import maintained
 from bookie_server.engine.spread import SpreadHoldings
 from bookie_server.garbage.garbage_thread import GarbageThread, garbage_thread
-from bookie_server.identity.availability import Availability, usage_of
+from bookie_server.identity.availability import Availability
 from bookie_server.identity.directories import find_cluster
 from bookie_server.identity.known_state import noted_boot
 from bookie_server.identity.opening import OpenStorage, open_storage
@@ -224,7 +224,7 @@ class Bookie:
         noted = replace(identity, boot_count=await asyncio.to_thread(noted_boot, store, directories[0]))
 
         def look() -> list[Usage]:
-            return [usage_of(each.directory, each.log) for each in opened]
+            return [each.directory.usage(each.log.pool.kept_bytes) for each in opened]
 
         limits = config.space_limits()
         watches = [SpaceWatch(limits, usage) for usage in await asyncio.to_thread(look)]
@@ -353,7 +353,8 @@ def _ledgers_held(opened: Sequence[OpenStorage]) -> list[LedgerId]:
 
 def _space(directories: Sequence[DataDirectory]) -> tuple[int, int]:
     """Total and free bytes. Directories on one file system each count it."""
-    return sum(each.total_bytes() for each in directories), sum(each.free_bytes() for each in directories)
+    usages = [each.usage() for each in directories]
+    return sum(usage.total_bytes for usage in usages), sum(usage.free_bytes for usage in usages)
 
 
 if __name__ == "__main__":

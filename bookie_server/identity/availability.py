@@ -21,16 +21,9 @@ from bk_core.errors import BookieIdentityError, BookKeeperError, LocalProtocolEr
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bookie_server.identity.known_state import Position, record_positions
-from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatch, Usage
-from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)
-
-
-def usage_of(directory: DataDirectory, segment_log: SegmentLog) -> Usage:
-    """The file system of a data directory as it is now. Blocks; raises OSError."""
-    return Usage(directory.total_bytes(), directory.free_bytes(), segment_log.pool.kept_bytes)
 
 
 class Availability:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bk_core.errors import (
     BookieIdentityError,
@@ -36,19 +36,6 @@ from bookie_server.storage.disk.health import NO_SPACE
 from bookie_server.storage.start.log_end import is_older
 
 _ACCEPT = "if that data is gone for good: bk bookie run --accept-loss"
-
-
-@dataclass(frozen=True, slots=True)
-class BookieDirectories:
-    """All data directories of a bookie, locked; the first one's incarnation is the bookie's.
-
-    ``suspects``: the numbers of the directories that lack data once stored in them, or in a directory that they
-    replace. It is empty also where a lost directory is not replaced. ``loss.py`` puts their ledgers in limbo before the
-    bookie serves.
-    """
-
-    directories: tuple[DataDirectory, ...]
-    suspects: frozenset[int] = frozenset()
 
 
 def find_cluster(config: BookieConfig, store: MetadataStore, *, make: bool) -> None:
@@ -83,8 +70,13 @@ def open_directories(
     files: Files | None = None,
     incarnation: str | None = None,
     accept_loss: bool = False,
-) -> BookieDirectories:
-    """The data directories, locked, and made at the first start; the metadata store has the same cookie.
+) -> tuple[tuple[DataDirectory, ...], frozenset[int]]:
+    """The data directories, locked, and made at the first start; the metadata store has the same cookie. The first
+    one's incarnation is the bookie's.
+
+    The numbers are those of the directories that lack data once stored in them, or in a directory that they replace:
+    ``loss.py`` puts their ledgers in limbo before the bookie serves. There are none also where a lost directory is not
+    replaced.
 
     ``incarnation`` is the new directory's; if there are several, theirs are derived from it. By default they are
     random. Raises DataDirectoryError, and BookieIdentityError when directories, store and configuration do not agree on
@@ -125,7 +117,7 @@ class _Opening:
         self._suspects: set[str] = set()  # paths
         self._used = used
 
-    def run(self) -> BookieDirectories:
+    def run(self) -> tuple[tuple[DataDirectory, ...], frozenset[int]]:
         for path in self._used:
             self._opened[path] = DataDirectory.open(path, self._bookie_id, self._instance_id, files=self._files)
         self._store.sync()  # a process of these directories that ended just now may have noted more (RULES M5, S8)
@@ -146,7 +138,7 @@ class _Opening:
             key=lambda directory: directory.identity.incarnation != self._known.incarnation,
         )
         suspects = {number for number, directory in enumerate(ordered) if directory.path in self._suspects}
-        return BookieDirectories(tuple(ordered), frozenset(suspects))
+        return tuple(ordered), frozenset(suspects)
 
     def close(self) -> None:
         for directory in self._opened.values():

@@ -58,12 +58,12 @@ def open_storage(
     a clock. Raises BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError if another
     process starts as the same bookie, and errors of the store; then nothing is left open.
     """
-    found = open_directories(
+    directories, suspects = open_directories(
         config, store, address, port, files=files, incarnation=incarnation, accept_loss=accept_loss
     )
     opened: list[OpenStorage] = []
     try:
-        for directory in found.directories:
+        for directory in directories:
             index, log, report = open_segments(
                 directory,
                 segment_size_bytes=segment_size_bytes or config.segment_size_bytes,
@@ -76,18 +76,18 @@ def open_storage(
         check_apart(opened)
         if accept_loss:
             parts = [(each.index, each.log) for each in opened]
-            distrust(store, found.directories[0].identity.bookie_id, parts, found.suspects)
+            distrust(store, directories[0].identity.bookie_id, parts, suspects)
         for each in opened:
             if each.report.ledgers_in_limbo:
                 mark_lacking(store, each.directory.identity.bookie_id, each.report.ledgers_in_limbo)
-        _record(store, opened, found.suspects if accept_loss else frozenset())
+        _record(store, opened, suspects if accept_loss else frozenset())
         if accept_loss:
-            for directory in found.directories:
+            for directory in directories:
                 directory.clear_mark(LOSS_NAME)
     except BaseException:
         for each in opened:
             each.log.close(record=False)
-        for directory in found.directories:
+        for directory in directories:
             directory.close()
         raise
     return tuple(opened)

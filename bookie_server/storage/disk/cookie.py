@@ -20,6 +20,7 @@ from bk_core.entries.digest import crc32c
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, MetadataCorruptError
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bookie_server.storage.disk.files import Files
+from bookie_server.storage.disk.space import Usage
 
 COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
@@ -284,11 +285,9 @@ class DataDirectory:
         with _os_errors("cannot look at", self.path):
             return self.files.place_of(os.path.join(self.path, LOCK_NAME))
 
-    def free_bytes(self) -> int:
-        return self.files.free_bytes(self.path)
-
-    def total_bytes(self) -> int:
-        return self.files.total_bytes(self.path)
+    def usage(self, kept_bytes: int = 0) -> Usage:
+        """Its file system as it is now. Blocks; raises OSError."""
+        return Usage(self.files.total_bytes(self.path), self.files.free_bytes(self.path), kept_bytes)
 
     def close(self) -> None:
         if self._lock is not None:

@@ -35,13 +35,12 @@ class SpaceLimits:
     threshold: float
     low_water: float
     segment_bytes: int
-    reserve_segments: int = RESERVE_SEGMENTS
 
     @property
     def reserve_bytes(self) -> int:
         """With less room no new entries are taken, whatever the shares say: the next segment would leave less than the
         reserve."""
-        return (self.reserve_segments + 1) * self.segment_bytes
+        return (RESERVE_SEGMENTS + 1) * self.segment_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from dataclasses import asdict, dataclass
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.disk.cookie import DataDirectory
-from bookie_server.storage.disk.space import Usage
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
@@ -380,11 +379,10 @@ class Maintenance:
 
     def space_is_low(self) -> bool:
         """Whether the disk is so full that space given back is wanted soon."""
-        pool, directory = self._log.pool, self._directory
         if self._no_room:
             return True
         try:
-            usage = Usage(directory.total_bytes(), directory.free_bytes(), pool.kept_bytes)
+            usage = self._directory.usage(self._log.pool.kept_bytes)
         except OSError:
             return False
         return usage.used_share >= self._limits.space_low_share

@@ -11,6 +11,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.bytes.index_rows import Rows
+from bookie_server.storage.disk.space import Usage
 from bookie_server.storage.maintenance.index_port import Stopping
 from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S, SCRUB_PAUSE_S
 from tests.kit.maintained import Kept, limits
@@ -115,11 +116,10 @@ def test_a_disk_short_of_space_does_not_wait_for_the_interval() -> None:
     kept.settle(20)
     assert kept.maintenance.checkpoints == 1
     before = kept.maintenance.recycled
-    kept.directory.free_bytes = lambda: 0
     kept.log.pool.trim()
     while kept.log.pool.free_segments:
         kept.log.pool.ensure(kept.log.pool.spares + 1)
-    kept.directory.total_bytes = lambda: 100 * kept.log.segment_bytes
+    kept.directory.usage = lambda kept_bytes: Usage(100 * kept.log.segment_bytes, 0, kept_bytes)
     kept.settle(LOOK_S + 1)
     assert kept.maintenance.checkpoints == 2
     assert kept.maintenance.recycled > before
