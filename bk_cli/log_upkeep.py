@@ -122,26 +122,23 @@ def trim(name: str, before: int | None, expired: bool, dry_run: bool, access: Ac
 
 
 def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dry_run: bool, as_json: bool) -> None:
-    size = sum(extent.size_bytes for extent in below)
-    if as_json:
-        output.print_json(
-            {
-                "log": name,
-                "startOffset": start,
-                "entries": start - head.start_offset,
-                "unlinkedExtents": len(below),
-                "unlinkedBytes": size,
-                "dryRun": dry_run,
-            }
-        )
-    elif start == head.start_offset:
-        output.print_line(f"log {name}: nothing to trim, it begins at offset {start}")
-    else:
-        verb, would = ("would begin", "would be") if dry_run else ("begins", "are")
-        output.print_line(
-            f"log {name}: {verb} at offset {start}, {start - head.start_offset:,} entries {would} gone, "
+    entries, size = start - head.start_offset, sum(extent.size_bytes for extent in below)
+    verb, would = ("would begin", "would be") if dry_run else ("begins", "are")
+    text = f"nothing to trim, it begins at offset {start}"
+    if entries:
+        text = (
+            f"{verb} at offset {start}, {entries:,} entries {would} gone, "
             f"{len(below):,} extents of {output.in_words(size)} unlinked"
         )
+    found = {
+        "log": name,
+        "startOffset": start,
+        "entries": entries,
+        "unlinkedExtents": len(below),
+        "unlinkedBytes": size,
+        "dryRun": dry_run,
+    }
+    output.print_result(as_json, found, f"log {name}: {text}")
 
 
 @click.command("vacuum")
@@ -191,24 +188,20 @@ def vacuum(
 
 
 def _print_vacuumed(name: str, done: Vacuumed, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        output.print_json(
-            {
-                "log": name,
-                "ledgers": list(done.ledgers),
-                "remaining": list(done.remaining),
-                "pages": list(done.pages),
-                "transactions": list(done.transactions),
-                "dryRun": dry_run,
-            }
-        )
-        return
-    would = "would delete" if dry_run else "deleted"
-    output.print_line(
-        f"log {name}: {would} {len(done.ledgers):,} ledgers, {len(done.pages):,} pages, "
-        f"{len(done.transactions):,} transaction records"
+    found = {
+        "log": name,
+        "ledgers": list(done.ledgers),
+        "remaining": list(done.remaining),
+        "pages": list(done.pages),
+        "transactions": list(done.transactions),
+        "dryRun": dry_run,
+    }
+    text = (
+        f"log {name}: {'would delete' if dry_run else 'deleted'} {len(done.ledgers):,} ledgers, "
+        f"{len(done.pages):,} pages, {len(done.transactions):,} transaction records"
     )
-    if done.remaining:
+    output.print_result(as_json, found, text)
+    if done.remaining and not as_json:
         output.print_note(f"{len(done.remaining):,} ledgers could not be deleted now; the next vacuum tries again")
 
 

@@ -11,7 +11,6 @@ ends the look; the collector tries again later.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import heapq
 import json
@@ -268,17 +267,11 @@ def garbage_thread(
     """
     loop = asyncio.get_running_loop()
 
+    async def ask() -> Sequence[LedgerId]:
+        return ledger_ids()
+
     def held() -> Iterable[LedgerId]:
-        answer: concurrent.futures.Future[Sequence[LedgerId]] = concurrent.futures.Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(ledger_ids())
-            except Exception as error:
-                answer.set_exception(error)
-
-        loop.call_soon_threadsafe(ask)
-        return answer.result(_LOOP_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(ask(), loop).result(_LOOP_TIMEOUT_S)
 
     def forget(ledger_ids: Sequence[LedgerId]) -> None:
         loop.call_soon_threadsafe(feed, LedgersDeleted(ledger_ids))

@@ -14,7 +14,7 @@ Ledgers made later lack nothing, because no bookie is registered under the id wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, product
 from typing import TypeAlias
@@ -104,16 +104,11 @@ def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
 
     store.sync()
     found: list[LedgerId] = []
-    looked_at = 0
+    looked_at, listed = 0, store.list_ledgers()
     with ThreadPoolExecutor(_READERS, thread_name_prefix="bookie-loss") as readers:
-        for part in _parts(store.list_ledgers()):
+        for part in iter(lambda: list(islice(listed, _PART)), []):
             found += [ledger_id for ledger_id, named in zip(part, readers.map(names_it, part), strict=True) if named]
             looked_at += len(part)
             if looked_at % (64 * _PART) == 0:
                 logger.info("looked at %d ledgers, %d name bookie %s", looked_at, len(found), bookie_id)
     return found
-
-
-def _parts(ledger_ids: Iterator[LedgerId]) -> Iterator[Sequence[LedgerId]]:
-    while part := list(islice(ledger_ids, _PART)):
-        yield part

@@ -75,7 +75,7 @@ class Lacs(Path):
         if event.timeout_ms <= 0:
             request.previous = None
         self._requests.begin(request)
-        if request.previous is not None and self._requests.is_under_way(request):
+        if request.previous is not None and self._requests.get(request.request_id) is request:
             self._core.effects.append(SetTimer(event.request, event.timeout_ms))
 
     # --- one request ---

@@ -95,9 +95,6 @@ class Requests:
     def get(self, request_id: RequestId) -> Request | None:
         return self._by_id.get(request_id)
 
-    def is_under_way(self, request: Request) -> bool:
-        return self._by_id.get(request.request_id) is request
-
     # --- beginnings and ends ---
 
     def begin(self, request: Request, fence_key: bytes | None = None, *, admit: bool = True) -> None:
@@ -252,7 +249,9 @@ class Requests:
         self._ask_next(effect.log)
 
     def _ask_next(self, log: int) -> None:
-        while self._asked[log] < self._core.limits.storage_reads_max and (request := self._asking[log].take(_any)):
+        while self._asked[log] < self._core.limits.storage_reads_max and (
+            request := self._asking[log].take(lambda *_: True)
+        ):
             effect, request.asking = request.asking, None
             assert effect is not None
             self._asked[log] += 1
@@ -300,7 +299,3 @@ class Requests:
         for place in damaged:
             self._core.holdings.mark_damaged(request.ledger_id, place)
         return bool(damaged)
-
-
-def _any(stream: StreamId | None, urgent: bool) -> bool:
-    return True
