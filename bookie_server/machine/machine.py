@@ -119,7 +119,7 @@ class BookieMachine:
         """For who watches. Any thread: each number is right at some moment of the call."""
         core, adds = self._core, self._adds
         flights = adds.normal, adds.recovery
-        parts, parts_bytes = self._reads.held
+        parts, parts_bytes = self._reads.turns.held
         return MachineNumbers(
             core.counts,
             len(core.ledgers),

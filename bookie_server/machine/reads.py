@@ -72,7 +72,7 @@ class Read(Request):
 class Reads(Path):
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
-        self._turns = Turns(core.limits, len(core.logs))
+        self.turns = Turns(core.limits, len(core.logs))
         self._waiting: FairQueue[Read] = FairQueue()
 
     def begin(self, event: ReadRequested) -> None:
@@ -140,7 +140,7 @@ class Reads(Path):
         request.budget -= max(size, cost)
         request.unsent += 1
         request.turn = False  # the turn belongs to the part from here on
-        self._turns.fill(request.request_id, size)
+        self.turns.fill(request.request_id, size)
         lac = request.lac = self._core.lac(request.ledger_id)
         self._core.effects.append(SendPart(request.request_id, part, lac))
         self._requests.run(request)
@@ -156,7 +156,7 @@ class Reads(Path):
     def sent(self, request_id: RequestId) -> None:
         """A part was sent; its memory is free."""
         request = self._requests.get(request_id)
-        if self._turns.sent(request_id) and isinstance(request, Read):
+        if self.turns.sent(request_id) and isinstance(request, Read):
             request.unsent -= 1
             self._requests.run(request)
 
@@ -188,18 +188,13 @@ class Reads(Path):
             request.waiting = False
             self._waiting.remove(request.stream, request)
 
-    @property
-    def held(self) -> tuple[int, int]:
-        """As :attr:`Turns.held`."""
-        return self._turns.held
-
     def stalled(self, stream: StreamId) -> None:
         """The client of this stream takes nothing of its answers."""
-        self._turns.stall(stream)
+        self.turns.stall(stream)
 
     def close(self, stream: StreamId) -> None:
         """The stream is gone, and with it the parts that were to be sent on it."""
-        self._turns.close(stream)
+        self.turns.close(stream)
 
     # --- turns: how much of the answers is in memory at once ---
 
@@ -213,17 +208,17 @@ class Reads(Path):
     def _give_turn_back(self, request: Read) -> None:
         if request.turn:
             request.turn = False
-            self._turns.give_back(request.stream)
+            self.turns.give_back(request.stream)
 
     def next_turns(self) -> None:
         """Let waiting requests run while there is room. If there is none, end a stream that takes nothing."""
-        if not self._waiting and not self._turns.stalled:
+        if not self._waiting and not self.turns.stalled:
             return
-        while self._waiting and (request := self._waiting.take(self._turns.may)):
+        while self._waiting and (request := self._waiting.take(self.turns.may)):
             request.waiting, request.turn = False, True
-            self._turns.take(request.stream)
+            self.turns.take(request.stream)
             self._requests.run(request)
-        idle = self._turns.to_end(self._waiting.streams())
+        idle = self.turns.to_end(self._waiting.streams())
         if idle is not None:
             self._core.effects.append(CloseStream(idle, "it takes nothing of its answers, and others wait for room"))
 

@@ -136,7 +136,7 @@ class LedgerIndex:
     def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
         """Fold one durable record. Records may come in any order."""
         if kind == FrameKind.DELETED:
-            self._states.delete(ledger_id)
+            self._states.deleted.add(ledger_id, ledger_id)  # from now on nothing else is known of it, for good
             self._forget(ledger_id)
         elif self._states.fold(ledger_id, kind, payload):
             self._directory.forget(ledger_id, self._states.drops[ledger_id])

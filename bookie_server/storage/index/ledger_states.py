@@ -47,11 +47,6 @@ class LedgerStates:
             return True
         return False
 
-    def delete(self, ledger_id: LedgerId) -> None:
-        """From now on nothing is known of the ledger but that it is deleted, for good."""
-        self.deleted.add(ledger_id, ledger_id)
-        self.forget(ledger_id)
-
     def forget(self, ledger_id: LedgerId) -> None:
         self.table.forget(ledger_id)
         self.drops.pop(ledger_id, None)

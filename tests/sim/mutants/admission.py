@@ -127,10 +127,10 @@ def who_reads_goes_on_reading() -> AbstractContextManager[None]:
     take = Reads._take_turn
 
     def mutant(self: Reads, request: Any) -> bool:
-        if not request.turn and self._turns.may(request.stream, request.fencing):
+        if not request.turn and self.turns.may(request.stream, request.fencing):
             self._waiting.remove(request.stream, request)
             request.turn, request.waiting = True, False
-            self._turns.take(request.stream)
+            self.turns.take(request.stream)
         return take(self, request)
 
     return patched((Reads, "_take_turn", mutant))
