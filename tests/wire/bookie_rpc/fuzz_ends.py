@@ -216,7 +216,7 @@ def _check_nothing_left(bookie: RpcBookie, clients: list[_Client]) -> None:
         "frames": adds.normal.frames + adds.recovery.frames,
         "bytes": adds.normal.bytes + adds.recovery.bytes,
         "requests": len(requests._by_id) + len(requests._of_stream) + requests.watches + len(requests._asked_of),
-        "parts": bookie.machine._reads._turns._active + bookie.machine._reads._turns._bytes,
+        "parts": bookie.machine._reads.turns._active + bookie.machine._reads.turns._bytes,
         "timers": len([timer for timer in bookie.timers if timer is not None]),
         "answers": bookie.facts.answers.bytes,
         "stories": sum(len(c.end.connection._stories) + len(c.end.connection._waiting) for c in clients),
