@@ -60,7 +60,7 @@ async def _ask_all(infos: Sequence[BookieServiceInfo], caller: Caller) -> dict[B
 async def _ask(transport: Transport, info: BookieServiceInfo, timeout_s: float) -> Said:
     started = time.monotonic()
     # the link gives up first, and names the address that it tried
-    said = await transport.bookie_info(info.bookie_id, deadline_s=timeout_s + 1)
+    said = await transport.link(info.bookie_id).bookie_info(deadline_s=timeout_s + 1)
     endpoint = endpoint_of(info)
     assert endpoint is not None, "a bookie without an endpoint of ours raises"
     return Said(said, endpoint, (time.monotonic() - started) * 1000)

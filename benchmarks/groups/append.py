@@ -220,7 +220,7 @@ def fences_under_load(world: World) -> Callable[[], Run]:
         began, key = time.perf_counter(), ledger_key(b"")
         await asyncio.gather(
             *(
-                bookkeeper.transport.fence(bookie, writer.ledger_id, key, deadline_s=FENCE_S)
+                bookkeeper.transport.link(bookie).fence(writer.ledger_id, key, deadline_s=FENCE_S)
                 for bookie in writer.metadata.last_fragment.ensemble
             )
         )

@@ -71,7 +71,7 @@ async def durable_everywhere(bookkeeper: client.BookKeeper, ledger_id: LedgerId,
     async with asyncio.timeout(DURABLE_S):
         for index, bookie in enumerate(metadata.last_fragment.ensemble):
             while True:
-                said = await bookkeeper.transport.read_lac(bookie, ledger_id, deadline_s=DURABLE_S)
+                said = await bookkeeper.transport.link(bookie).read_lac(ledger_id, deadline_s=DURABLE_S)
                 proven = verified_lac(
                     LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame), digester
                 )[0]

@@ -76,7 +76,7 @@ class Hints:
         try:
             for start in range(0, len(ledger_ids), HINT_IDS_MAX):
                 part = ledger_ids[start : start + HINT_IDS_MAX]
-                await self._transport.delete_hint(bookie, part, deadline_s=self._timeout_s)
+                await self._transport.link(bookie).delete_hint(part, deadline_s=self._timeout_s)
         except BookieUnreachableError:
             return True
         except BookKeeperError as error:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.client.agenda import Timer, agenda_of
-from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome
+from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome, TransportError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import (
@@ -39,7 +39,7 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
-from bk_core.transport.port import Transport
+from bk_core.transport.port import Link, Transport
 from bk_core.wire.lane import Reason
 
 logger = logging.getLogger("bk_core.client")
@@ -183,32 +183,32 @@ class SessionAdapter:
             AttachSession: self._attach,
             DetachSession: self._detach,
         }
-        self._open: dict[int, DetachSession] = {}  # ensemble index → the effect that ends its session
+        self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link that this lives on
 
     def _send(self, effect: SendFrame) -> None:
-        self._transport.send(effect.bookie, effect.session, effect.frame)
+        if effect.index in self._open:  # else there is no link, and the machine will hear of it
+            self._open[effect.index][1].send(effect.session, effect.frame)
 
     def _detach(self, effect: DetachSession) -> None:
-        self._open.pop(effect.index, None)
-        self._transport.detach(effect.bookie, effect.session)
+        if effect.index in self._open:
+            self._open.pop(effect.index)[1].detach(effect.session)
 
     def detach_all(self) -> None:
         """Ends all sessions of a machine that crashed or was abandoned, so that the transport re-sends no frames."""
-        for effect in tuple(self._open.values()):
-            self._detach(effect)
+        for session, link in self._open.values():
+            link.detach(session)
+        self._open.clear()
 
     def _attach(self, effect: AttachSession) -> None:
-        self._open[effect.index] = DetachSession(effect.index, effect.bookie, effect.session)
         listener = _Listener(effect.index, self._feed)
-        self._transport.attach(
-            effect.bookie,
-            self._ledger_id,
-            self._ledger_key,
-            effect.mode,
-            effect.session,
-            listener,
-            deferred=effect.deferred,
-        )
+        self._open.pop(effect.index, None)
+        try:
+            link = self._transport.link(effect.bookie)
+        except TransportError as error:
+            asyncio.get_running_loop().call_soon(listener.on_broken, effect.session, str(error))
+            return
+        self._open[effect.index] = effect.session, link
+        link.attach(self._ledger_id, self._ledger_key, effect.mode, effect.session, listener, deferred=effect.deferred)
 
 
 class _Listener:

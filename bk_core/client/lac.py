@@ -56,7 +56,7 @@ async def read_lac(
     """One bookie's part of a quorum LAC read."""
 
     def ask(left_s: float) -> Awaitable[LacEvidence]:
-        return transport.read_lac(effect.bookie, digester.ledger_id, deadline_s=left_s)
+        return transport.link(effect.bookie).read_lac(digester.ledger_id, deadline_s=left_s)
 
     return await lac_event(lambda: evidence_of(ask, config.lac_timeout_ms / 1000), effect.index, effect.bookie)
 
@@ -228,7 +228,7 @@ class LacFollower:
         timeout_s = self._config.watch_timeout_ms / 1000
         ledger_id = self._digester.ledger_id
         return lac_event(
-            lambda: self._transport.watch_lac(effect.bookie, ledger_id, effect.above, timeout_s=timeout_s),
+            lambda: self._transport.link(effect.bookie).watch_lac(ledger_id, effect.above, timeout_s=timeout_s),
             effect.index,
             effect.bookie,
         )

@@ -62,8 +62,7 @@ async def answer_events(
 def _asked(
     transport: Transport, ledger_id: LedgerId, effect: SendRead, fence_key: bytes | None, deadline_s: float
 ) -> AsyncIterator[ReadPart | ReadTrailer]:
-    return transport.read(
-        effect.bookie,
+    return transport.link(effect.bookie).read(
         ledger_id,
         effect.first,
         effect.last,

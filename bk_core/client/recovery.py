@@ -108,7 +108,7 @@ class RecoveryDriver:
 
     async def _fence(self, index: int, bookie: BookieId) -> None:
         def ask(left_s: float) -> Awaitable[LacEvidence]:
-            return self._transport.fence(bookie, self._ledger_id, self._key, deadline_s=left_s)
+            return self._transport.link(bookie).fence(self._ledger_id, self._key, deadline_s=left_s)
 
         deadline_s = self._config.lac_timeout_ms / 1000
         self._driver.feed(await lac_event(lambda: evidence_of(ask, deadline_s), index, bookie))

@@ -72,10 +72,11 @@ class Surveyor:
 
     async def _free_bytes(self, bookie: BookieId) -> int | None:
         try:
-            return (await self._transport.bookie_info(bookie, deadline_s=SPACE_TIMEOUT_S)).free_bytes
+            said = await self._transport.link(bookie).bookie_info(deadline_s=SPACE_TIMEOUT_S)
         except BookKeeperError as error:
             logger.info("bookie %s did not say how much space it has: %s", bookie, error)
             return None
+        return said.free_bytes
 
     def warn_of_few_racks(self, landscape: Landscape, ensemble: Sequence[BookieId], write_quorum: int) -> None:
         """Logs once that ledgers are written to fewer racks than they should."""

@@ -365,7 +365,7 @@ class LedgerWriter:
         """Empty once the bookie has taken the LAC, else why not."""
         try:
             deadline_s = self._config.lac_timeout_ms / 1000
-            await self._transport.write_lac(bookie, self.ledger_id, self._key, body, deadline_s=deadline_s)
+            await self._transport.link(bookie).write_lac(self.ledger_id, self._key, body, deadline_s=deadline_s)
         except BookKeeperError as error:
             return f"{bookie}: {error}"
         return ""
@@ -550,7 +550,8 @@ class LedgerWriter:
     async def _send_force(self, effect: SendForce) -> None:
         deadline_s = self._config.add_timeout_ms / 1000
         try:
-            await self._transport.force(effect.bookie, self.ledger_id, effect.session, deadline_s=deadline_s)
+            link = self._transport.link(effect.bookie)
+            await link.force(self.ledger_id, effect.session, deadline_s=deadline_s)
         except BookKeeperError as error:
             self._driver.feed(ForceFailed(effect.index, effect.session, str(error)))
         else:
@@ -558,7 +559,8 @@ class LedgerWriter:
 
     def _hint_lac(self, effect: SendLac) -> None:
         """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
-        self._transport.hint_lac(effect.bookie, self.ledger_id, self._key, effect.lac_body)
+        with suppress(BookKeeperError):
+            self._transport.link(effect.bookie).hint_lac(self.ledger_id, self._key, effect.lac_body)
 
     def _failed_bookies(self) -> tuple[BookieId, ...]:
         change = self._machine.change

@@ -8,13 +8,11 @@ nothing is made at import or in ``__init__``, because Spark forks (K4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 
-from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, TransportError
-from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
-from bk_core.transport.port import AddListener, BookieInfo, Caller, LacEvidence, Link, ReadPart, ReadTrailer
-from bk_core.wire.lane import AttachMode, Cut
+from bk_core.errors import BookieUnreachableError, Outcome, TransportError
+from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint
+from bk_core.transport.port import Caller, Link
 
 Connect = Callable[[BookieServiceInfo, Endpoint, Caller], Link]
 """Makes a link to a bookie at an endpoint of its registration. It does not connect yet, and does not block."""
@@ -62,85 +60,10 @@ class LaneTransport:
         self._links: dict[BookieId, Link] = {}
         self._closed = False
 
-    def attach(
-        self,
-        bookie_id: BookieId,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        try:
-            link = self._link(bookie_id)
-        except TransportError as error:
-            asyncio.get_running_loop().call_soon(listener.on_broken, session, str(error))
-            return
-        link.attach(ledger_id, ledger_key, mode, session, listener, deferred=deferred)
-
-    def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
-        link = self._links.get(bookie_id)
-        if link:
-            link.send(session, frame)
-
-    def detach(self, bookie_id: BookieId, session: int) -> None:
-        link = self._links.get(bookie_id)
-        if link:
-            link.detach(session)
-
-    async def force(self, bookie_id: BookieId, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        await self._link(bookie_id).force(ledger_id, session, deadline_s=deadline_s)
-
-    def read(
-        self,
-        bookie_id: BookieId,
-        ledger_id: LedgerId,
-        first: EntryId,
-        last: EntryId,
-        *,
-        bytes_max: int,
-        fence_key: bytes | None = None,
-        cut: Cut | None = None,
-        deadline_s: float,
-    ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        read = self._link(bookie_id).read
-        return read(ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, cut=cut, deadline_s=deadline_s)
-
-    async def fence(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float
-    ) -> LacEvidence:
-        return await self._link(bookie_id).fence(ledger_id, ledger_key, deadline_s=deadline_s)
-
-    async def read_lac(self, bookie_id: BookieId, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
-        return await self._link(bookie_id).read_lac(ledger_id, deadline_s=deadline_s)
-
-    async def watch_lac(
-        self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
-    ) -> LacEvidence:
-        return await self._link(bookie_id).watch_lac(ledger_id, previous_lac, timeout_s=timeout_s)
-
-    async def write_lac(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
-    ) -> None:
-        await self._link(bookie_id).write_lac(ledger_id, ledger_key, lac_body, deadline_s=deadline_s)
-
-    def hint_lac(self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
-        with suppress(BookKeeperError):
-            self._link(bookie_id).hint_lac(ledger_id, ledger_key, lac_body)
-
-    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        await self._link(bookie_id).delete_hint(ledger_ids, deadline_s=deadline_s)
-
-    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
-        return await self._link(bookie_id).bookie_info(deadline_s=deadline_s)
-
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
         self._infos.update((info.bookie_id, info) for info in infos)
 
-    def _link(self, bookie_id: BookieId) -> Link:
-        """The connection to a bookie, made if there is none. Raises BookieUnreachableError, TransportError."""
+    def link(self, bookie_id: BookieId) -> Link:
         if self._closed:
             raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
         link = self._links.get(bookie_id)

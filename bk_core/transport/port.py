@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to bookies: :class:`Transport` is what a client calls, :class:`Link` what a lane owes to it.
+"""The port to bookies: a client asks its :class:`Transport` for the :class:`Link` to a bookie, which a lane makes.
 
 The transport of a client is in ``lanes.py``, the link of its lane in ``grpc.py``; tests have a transport without a
 network, ``tests/kit/memory_transport.py``. Each request ends with exactly one answer or failure; a passed deadline is a
@@ -101,93 +101,6 @@ class ToldRead:
         raise NotImplementedError
 
 
-class Transport(Protocol):
-    """Connections to bookies, made on first use and shared.
-
-    A call raises BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
-    :class:`RefusedError` if the bookie refuses the request.
-    """
-
-    def attach(
-        self,
-        bookie_id: BookieId,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        """Open a session on the bookie's add stream, and connect if necessary. Never blocks; network errors are not
-        raised but reported by ``on_broken``. ``session`` is unique in this transport. ``deferred``: acks may come
-        before the bookie has synced the frames."""
-        ...
-
-    def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
-        """Queue one frame, whose bytes 60–63 hold ``session`` already. Frames queued for a bookie in one turn of the
-        loop leave in one write (L4). Frames of an ended session are dropped."""
-        ...
-
-    def detach(self, bookie_id: BookieId, session: int) -> None:
-        """End a session: its queued frames are dropped, and it gets no more callbacks."""
-        ...
-
-    async def force(self, bookie_id: BookieId, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Returns once the bookie has synced every frame that this session, which still lives, had acked before."""
-        ...
-
-    def read(
-        self,
-        bookie_id: BookieId,
-        ledger_id: LedgerId,
-        first: EntryId,
-        last: EntryId,
-        *,
-        bytes_max: int,
-        fence_key: bytes | None = None,
-        cut: Cut | None = None,
-        deadline_s: float,
-    ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
-        ``fence_key`` it is a recovery read, which fences first. With ``cut`` parts of the entries are enough; a bookie
-        that cannot cut answers with whole ones. Closing the iterator cancels the request. It may have a method ``tell``
-        """
-        ...
-
-    async def fence(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float
-    ) -> LacEvidence: ...
-    async def read_lac(self, bookie_id: BookieId, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence: ...
-    async def watch_lac(
-        self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
-    ) -> LacEvidence:
-        """Returns once the bookie has evidence of a LAC above ``previous_lac``, or after ``timeout_s``."""
-        ...
-
-    async def write_lac(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
-    ) -> None: ...
-    def hint_lac(self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
-        """As ``write_lac``, but nobody waits for the answer, and nobody hears of a failure."""
-        ...
-
-    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        """Tell a bookie that these ledgers, at most 10,000, were deleted from the metadata store. The answer only
-        confirms the message: the bookie looks in the store itself, twice, before it deletes a ledger (S9)."""
-        ...
-
-    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
-        """What a bookie says about itself; it is that bookie, and not another one at its address."""
-        ...
-
-    def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
-        """Set the bookies' addresses; they are used for new connections."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """What the links of a client have in common.
@@ -205,9 +118,11 @@ class Caller:
 
 
 class Link(Protocol):
-    """One connection to one bookie over one lane. The methods are those of :class:`Transport`, without the bookie.
+    """One connection to one bookie over one lane. It connects on first use.
 
-    It connects on first use. A link breaks once: then all that waits on it fails, and the transport makes a new one.
+    A link breaks once: then all that waits on it fails, and the transport makes a new one. A call raises
+    BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
+    :class:`RefusedError` if the bookie refuses the request.
     """
 
     @property
@@ -224,10 +139,25 @@ class Link(Protocol):
         listener: AddListener,
         *,
         deferred: bool = False,
-    ) -> None: ...
-    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None: ...
-    def detach(self, session: int) -> None: ...
-    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None: ...
+    ) -> None:
+        """Open a session on the bookie's add stream. Never blocks; network errors are not raised but reported by
+        ``on_broken``. ``session`` is unique in the transport. ``deferred``: acks may come before the bookie has synced
+        the frames."""
+        ...
+
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
+        """Queue one frame, whose bytes 60–63 hold ``session`` already. Frames queued for a bookie in one turn of the
+        loop leave in one write (L4). Frames of an ended session are dropped."""
+        ...
+
+    def detach(self, session: int) -> None:
+        """End a session: its queued frames are dropped, and it gets no more callbacks."""
+        ...
+
+    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        """Returns once the bookie has synced every frame that this session, which still lives, had acked before."""
+        ...
+
     def read(
         self,
         ledger_id: LedgerId,
@@ -238,16 +168,50 @@ class Link(Protocol):
         fence_key: bytes | None = None,
         cut: Cut | None = None,
         deadline_s: float,
-    ) -> AsyncIterator[ReadPart | ReadTrailer]: ...
+    ) -> AsyncIterator[ReadPart | ReadTrailer]:
+        """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
+        ``fence_key`` it is a recovery read, which fences first. With ``cut`` parts of the entries are enough; a bookie
+        that cannot cut answers with whole ones. Closing the iterator cancels the request. The iterator may be a
+        :class:`ToldRead`."""
+        ...
+
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...
     async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence: ...
-    async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence: ...
+    async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
+        """Returns once the bookie has evidence of a LAC above ``previous_lac``, or after ``timeout_s``."""
+        ...
+
     async def write_lac(
         self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None: ...
-    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None: ...
-    async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None: ...
-    async def bookie_info(self, *, deadline_s: float) -> BookieInfo: ...
+    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        """As ``write_lac``, but nobody waits for the answer, and nobody hears of a failure."""
+        ...
+
+    async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        """Tell the bookie that these ledgers, at most 10,000, were deleted from the metadata store. The answer only
+        confirms the message: the bookie looks in the store itself, twice, before it deletes a ledger (S9)."""
+        ...
+
+    async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
+        """What the bookie says about itself; it is that bookie, and not another one at its address."""
+        ...
+
     async def close(self) -> None:
         """Break the link; returns once its tasks and its connection have ended."""
         ...
+
+
+class Transport(Protocol):
+    """The links to bookies, made on first use and shared."""
+
+    def link(self, bookie_id: BookieId) -> Link:
+        """The link to a bookie; a new one if the last one broke. Raises BookieUnreachableError if no way to the bookie
+        is known, TransportError once the transport is closed."""
+        ...
+
+    def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
+        """Set the bookies' addresses; they are used for new connections."""
+        ...
+
+    async def close(self) -> None: ...

@@ -152,7 +152,7 @@ def frames(lane: Lane, session: int, ledger: int, ids: Sequence[int], size: int)
             length_before=entry * size,
             session=session,
         )
-        lane.transport.send("b1", session, one)
+        lane.link.send(session, one)
 
 
 async def write(lane: Lane, ledger: int, entries: int, size: int) -> None:
@@ -162,14 +162,14 @@ async def write(lane: Lane, ledger: int, entries: int, size: int) -> None:
         ids = range(first, min(first + 16, entries))
         frames(lane, session, ledger, ids, size)
         await listener.acked(session, len(ids))
-        lane.transport.detach("b1", session)
+        lane.link.detach(session)
 
 
 async def read(lane: Lane, ledger: int, entries: int) -> None:
     """All entries; no part may take longer than its deadline."""
     first = 0
     while first < entries:
-        parts = lane.transport.read("b1", ledger, first, entries - 1, bytes_max=64 * MIB, deadline_s=30)
+        parts = lane.link.read(ledger, first, entries - 1, bytes_max=64 * MIB, deadline_s=30)
         async for part in parts:
             if isinstance(part, ReadTrailer):
                 assert not part.absent
@@ -244,7 +244,7 @@ def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_a
             floods.append(client)
         await asyncio.sleep(0.5)
         client = server.lane()
-        await client.transport.read_lac("b1", 1, deadline_s=5)  # connected
+        await client.transport.link("b1").read_lac(1, deadline_s=5)  # connected
 
         async def recover(first: int) -> None:
             listener = Listener()

@@ -120,7 +120,7 @@ class World:
                 break
             known[first + sent] = body
         ended = [words for words in listener.said if words[0] == "ended"]
-        lane.transport.detach("b1", session)
+        lane.link.detach(session)
         return ended[0][3] if ended else Reason.REASON_NONE
 
     async def append_in_time(self, lane: Lane, ledger: int, count: int, seconds: float) -> None:
@@ -139,7 +139,7 @@ class World:
 
     async def delete(self, lane: Lane, ledgers: Iterable[int]) -> None:
         """Deleted from the metadata store, where none of them ever was; the bookie is told and finds out for itself."""
-        await lane.transport.delete_hint("b1", list(ledgers), deadline_s=5)
+        await lane.link.delete_hint(list(ledgers), deadline_s=5)
         for ledger in ledgers:
             del self.acked[ledger]
 

@@ -269,8 +269,7 @@ def test_memory_stays_bounded_while_data_streams_through(store: MetadataStore, p
         session = lane.attach(ledger, listener)
         batch = EntryBatch.from_list([body])
         for entry in range(total):
-            lane.transport.send(
-                lane.bookie_id,
+            lane.link.send(
                 session,
                 encode_frame(
                     batch,
@@ -293,7 +292,7 @@ def test_memory_stays_bounded_while_data_streams_through(store: MetadataStore, p
         async def read(ledger: int) -> None:
             first = 0
             while first < total:
-                parts = lane.transport.read("b1", ledger, first, total - 1, bytes_max=32 << 20, deadline_s=10)
+                parts = lane.link.read(ledger, first, total - 1, bytes_max=32 << 20, deadline_s=10)
                 async for part in parts:
                     if isinstance(part, ReadTrailer):
                         assert not part.absent

@@ -72,7 +72,7 @@ async def ended(lane: Lane, ledger: int, first: int) -> Reason:
     lane.send(session, ledger, first, [b"new"])
     durable, reason = await listener.ended(session)
     assert durable == 0
-    lane.transport.detach(lane.bookie_id, session)
+    lane.link.detach(session)
     return reason
 
 
@@ -209,7 +209,7 @@ async def ended_or_none(lane: Lane, ledger: int, first: int) -> Reason | None:
     session = lane.attach(ledger, listener)
     lane.send(session, ledger, first, [b"new"])
     await listener.until(lambda said: bool(said))
-    lane.transport.detach(lane.bookie_id, session)
+    lane.link.detach(session)
     return None if listener.said[0][0] == "acked" else listener.said[0][3]
 
 

@@ -19,7 +19,7 @@ from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine import events as ev
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
-from tests.kit.memory_transport import MemoryTransport
+from tests.kit.memory_transport import MemoryLink
 
 
 async def written(client: BookKeeper, size: int = 3) -> LedgerId:
@@ -140,7 +140,7 @@ def test_a_hint_that_breaks_in_an_unknown_way_does_not_fail_a_deletion(monkeypat
         async with memory_cluster(3) as cluster:
             client = cluster.client()
             ledger_id = await written(client)
-            monkeypatch.setattr(MemoryTransport, "delete_hint", fails)
+            monkeypatch.setattr(MemoryLink, "delete_hint", fails)
             await client.delete_ledger(ledger_id)
             assert await client.list_ledgers() == []
 

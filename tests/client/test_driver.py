@@ -8,9 +8,12 @@ import gc
 from typing import Any
 from weakref import ref
 
-from bk_core.client.driver import Driver
+from bk_core.client.driver import Driver, SessionAdapter
 from bk_core.errors import BookKeeperError
-from bk_core.protocol.events import SetTimer, TimerFired
+from bk_core.protocol.events import AttachSession, DetachSession, SendFrame, SessionBroken, SetTimer, TimerFired
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
+from bk_core.wire.lane import AttachMode
 
 
 def nothing(_: Any) -> tuple[()]:
@@ -105,5 +108,21 @@ def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled() -
         await asyncio.sleep(0.1)
         assert [name for name, _ in fired] == ["brought forward", "set again", "put off"]
         assert [at - begun >= least for (_, at), least in zip(fired, (0.01, 0.03, 0.06), strict=True)] == [True] * 3
+
+    asyncio.run(story())
+
+
+def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere() -> None:
+    async def story() -> None:
+        fed: asyncio.Queue[Any] = asyncio.Queue()
+        sessions = SessionAdapter(LaneTransport(Caller()), 1, b"", fed.put_nowait)
+        tell = sessions.handlers
+        tell[AttachSession](AttachSession(2, "nobody", 5, AttachMode.WRITE))
+        assert fed.empty(), "not inside the call"
+        tell[SendFrame](SendFrame(2, "nobody", 5, b"frame"))
+        tell[DetachSession](DetachSession(2, "nobody", 5))
+        sessions.detach_all()
+        broken = await asyncio.wait_for(fed.get(), 5)
+        assert (type(broken), broken.index, broken.session) == (SessionBroken, 2, 5)
 
     asyncio.run(story())

@@ -16,15 +16,15 @@ def test_a_reader_finds_bookies_that_registered_after_it_was_opened() -> None:
             await writer.append(b"0")
             client = cluster.client()
             known: set[str] = set()
-            read = client.transport.read
+            link = client.transport.link
             client.transport.update_bookies = lambda infos: known.update(i.bookie_id for i in infos)
 
-            def checked(bookie: str, *args: object, **kw: object) -> object:
+            def checked(bookie: str) -> object:
                 if bookie not in known:
                     raise BookieUnreachableError(f"no address of {bookie}")
-                return read(bookie, *args, **kw)
+                return link(bookie)
 
-            client.transport.read = checked
+            client.transport.link = checked
             reader = await client.open_ledger(writer.ledger_id, recover=False)
             for name in ("b3", "b4", "b5"):
                 cluster.network.add(name)

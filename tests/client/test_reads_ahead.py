@@ -15,6 +15,7 @@ from bk_core.client import BookKeeper
 from bk_core.entries.frame import split_frames
 from bk_core.transport.port import ReadPart
 from tests.kit.memory_cluster import FAST, MemoryCluster, eventually, memory_cluster
+from tests.kit.memory_transport import read_through
 
 ENTRIES = [b"%04d" % n + bytes(1_000) for n in range(60)]
 CONFIG = replace(FAST, read_bytes_max=5_000)
@@ -31,11 +32,11 @@ async def written(cluster: MemoryCluster) -> int:
 def heard(client: BookKeeper, *, damaged: int = -1) -> list[tuple[str, int]]:
     """The bookie and first entry of each request; the part that begins with entry ``damaged`` is damaged once."""
     asked: list[tuple[str, int]] = []
-    read, damage = client.transport.read, [damaged]
+    damage = [damaged]
 
-    async def reads(bookie: str, ledger: int, first: int, last: int, **options: Any) -> AsyncIterator[Any]:
+    async def reads(bookie: str, read: Any, ledger: int, first: int, last: int, **options: Any) -> AsyncIterator[Any]:
         asked.append((bookie, first))
-        async with contextlib.aclosing(read(bookie, ledger, first, last, **options)) as answers:
+        async with contextlib.aclosing(read(ledger, first, last, **options)) as answers:
             async for answer in answers:
                 if not isinstance(answer, ReadPart):
                     yield answer
@@ -46,7 +47,7 @@ def heard(client: BookKeeper, *, damaged: int = -1) -> list[tuple[str, int]]:
                         frame = memoryview(bytes(frame[:-1]) + b"?")
                     yield ReadPart(frame)
 
-    client.transport.read = reads  # type: ignore[method-assign]  # counted
+    read_through(client.transport, reads)
     return asked
 
 

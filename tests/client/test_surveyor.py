@@ -28,11 +28,19 @@ class Spaces:
     def __init__(self, free: dict[BookieId, int]) -> None:
         self.free, self.asked = free, list[BookieId]()
 
-    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
+    def link(self, bookie_id: BookieId) -> SpaceOf:
         self.asked.append(bookie_id)
-        if bookie_id not in self.free:
+        return SpaceOf(self.free.get(bookie_id))
+
+
+class SpaceOf:
+    def __init__(self, free: int | None) -> None:
+        self.free = free
+
+    async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
+        if self.free is None:
             raise TransportError("it does not answer")
-        return BookieInfo(1000, self.free[bookie_id])
+        return BookieInfo(1000, self.free)
 
 
 def bookies(*hosts: str) -> dict[BookieId, BookieServiceInfo]:

@@ -393,7 +393,7 @@ def test_a_bookie_believes_no_hint(metadata_world: MetadataWorld, tmp_path: Path
     async def story(client: BookKeeper, _store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
         kept = await written(client)
         for _ in range(3):
-            await lane.transport.delete_hint(bookie.bookie_id, [kept, 10**6, -1], deadline_s=5)
+            await lane.link.delete_hint([kept, 10**6, -1], deadline_s=5)
             await asyncio.sleep(0.4)
         await still_there(client, kept)
 

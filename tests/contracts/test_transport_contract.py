@@ -47,7 +47,7 @@ async def test_a_force_answers_behind_what_its_session_had_acked(lane: Lane) -> 
     for first in range(5):
         lane.send(session, 7, first, [b"entry %d" % first])
     await listener.acked(session, 5)
-    await lane.transport.force(lane.bookie_id, 7, session, deadline_s=DEADLINE_S)
+    await lane.link.force(7, session, deadline_s=DEADLINE_S)
     assert (await lane.read(7, 0, 4))[0] == {first: b"entry %d" % first for first in range(5)}
 
 
@@ -71,7 +71,7 @@ async def test_first_refused_frame_ends_the_session_and_drops_the_rest(lane: Lan
     lane.send(session, 7, 0, [b"good"])
     damaged = bytearray(frame(7, 1, [b"flipped"], session=session))
     damaged[-1] ^= 1
-    lane.transport.send(lane.bookie_id, session, bytes(damaged))
+    lane.link.send(session, bytes(damaged))
     lane.send(session, 7, 1, [b"never taken"])
     assert await listener.ended(session) == (1, Reason.INTEGRITY)
     entries, trailer = await lane.read(7, 0, 2)
@@ -98,7 +98,7 @@ async def test_another_key_is_refused(lane: Lane) -> None:
 async def test_frame_of_another_ledger_ends_the_session(lane: Lane) -> None:
     listener = Listener()
     session = lane.attach(7, listener)
-    lane.transport.send(lane.bookie_id, session, frame(8, 0, [b"stray"], session=session))
+    lane.link.send(session, frame(8, 0, [b"stray"], session=session))
     assert await listener.ended(session) == (0, Reason.BAD_REQUEST)
 
 
@@ -259,7 +259,7 @@ async def test_parts_of_entries_come_from_bookies_that_can_cut(lane: Lane) -> No
         for first, last in ((0, 3), (1, 2)):
             found, size = list[bytes](), 0
             asked = {"bytes_max": 1 << 20, "cut": parts.cut(first, last), "deadline_s": DEADLINE_S}
-            async for part in lane.transport.read(lane.bookie_id, 7, first, last, **asked):
+            async for part in lane.link.read(7, first, last, **asked):
                 if isinstance(part, ReadPart):
                     size += len(part.frames)
                     found += [each for batch in parts.verified(part.frames, digester(7)) for each in batch.to_list()]
@@ -273,7 +273,7 @@ async def test_what_is_read_and_not_sent_counts_towards_the_limit_too(lane: Lane
     await lane.write(7, 0, [os.urandom(60_000)] * 10)
     await lane.write(7, 10, [os.urandom(60_000)] * 10)
     asked = {"bytes_max": 2_000, "cut": Cut(head=8), "deadline_s": DEADLINE_S}
-    answers = [answer async for answer in lane.transport.read(lane.bookie_id, 7, 0, 19, **asked)]
+    answers = [answer async for answer in lane.link.read(7, 0, 19, **asked)]
     assert isinstance(answers[-1], ReadTrailer)
     assert answers[-1].answered_through < 19
 
@@ -283,9 +283,7 @@ async def test_parts_that_cannot_be_are_refused(lane: Lane) -> None:
     await lane.write(7, 0, [b"x" * 1000])
     cuts = [Cut(0, 0, (((0, 9), (8, 8)),)), Cut(0, 0, (((0, 1),), ((0, 1),))), Cut(8, 0, (((0, 1),),))]
     for cut, key in [*((cut, None) for cut in cuts), (Cut(head=8), KEY)]:
-        answers = lane.transport.read(
-            lane.bookie_id, 7, 0, 0, bytes_max=1 << 20, cut=cut, fence_key=key, deadline_s=DEADLINE_S
-        )
+        answers = lane.link.read(7, 0, 0, bytes_max=1 << 20, cut=cut, fence_key=key, deadline_s=DEADLINE_S)
         if lane.apaches:
             assert [type(answer) async for answer in answers] == [ReadPart, ReadTrailer]
             continue
@@ -317,7 +315,7 @@ async def test_abandoned_read_disturbs_nobody(lane: Lane) -> None:
         lane.send(session, 7, first, [os.urandom(1 << 20)])
     await listener.acked(session, 20)
     for _ in range(30):
-        parts = lane.transport.read(lane.bookie_id, 7, 0, 19, bytes_max=1 << 30, deadline_s=DEADLINE_S)
+        parts = lane.link.read(7, 0, 19, bytes_max=1 << 30, deadline_s=DEADLINE_S)
         async for part in parts:
             assert isinstance(part, ReadPart)
             break
@@ -332,14 +330,12 @@ async def test_abandoned_read_disturbs_nobody(lane: Lane) -> None:
 @on_each_lane
 async def test_a_hint_of_deletion_is_heard_and_nothing_is_lost_by_it(lane: Lane) -> None:
     await lane.write(7, 0, [b"a"])
-    await lane.transport.delete_hint(lane.bookie_id, [7, 404, 7], deadline_s=DEADLINE_S)
-    await lane.transport.delete_hint(lane.bookie_id, [], deadline_s=DEADLINE_S)
+    await lane.link.delete_hint([7, 404, 7], deadline_s=DEADLINE_S)
+    await lane.link.delete_hint([], deadline_s=DEADLINE_S)
     with pytest.raises(RefusedError) as refused:
-        await lane.transport.delete_hint(lane.bookie_id, range(10_001), deadline_s=DEADLINE_S)
+        await lane.link.delete_hint(range(10_001), deadline_s=DEADLINE_S)
     assert refused.value.reason is Reason.TOO_LARGE
     assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
-    with pytest.raises(BookieUnreachableError):
-        await lane.transport.delete_hint("nobody:1", [7], deadline_s=DEADLINE_S)
 
 
 # --- what a bookie says about itself ---
@@ -347,7 +343,7 @@ async def test_a_hint_of_deletion_is_heard_and_nothing_is_lost_by_it(lane: Lane)
 
 @on_each_lane
 async def test_a_bookie_tells_its_space_and_its_software(lane: Lane) -> None:
-    said = await lane.transport.bookie_info(lane.bookie_id, deadline_s=DEADLINE_S)
+    said = await lane.link.bookie_info(deadline_s=DEADLINE_S)
     assert type(said) is BookieInfo, "a lane's own message would tie callers to that lane"
     assert 0 < said.free_bytes <= said.total_bytes
     assert not said.read_only
@@ -355,12 +351,10 @@ async def test_a_bookie_tells_its_space_and_its_software(lane: Lane) -> None:
 
 
 @on_each_lane
-async def test_a_bookie_that_nobody_knows_tells_nothing(lane: Lane) -> None:
-    with pytest.raises(BookieUnreachableError):
-        await lane.transport.bookie_info("nobody:1", deadline_s=DEADLINE_S)
+async def test_a_closed_transport_gives_no_link(lane: Lane) -> None:
     await lane.transport.close()
     with pytest.raises(TransportError, match="closed"):
-        await lane.transport.bookie_info(lane.bookie_id, deadline_s=DEADLINE_S)
+        await lane.link.bookie_info(deadline_s=DEADLINE_S)
 
 
 # --- ends ---
@@ -368,12 +362,8 @@ async def test_a_bookie_that_nobody_knows_tells_nothing(lane: Lane) -> None:
 
 @on_each_lane
 async def test_unknown_bookie_is_unreachable(lane: Lane) -> None:
-    listener = Listener()
-    lane.transport.attach("nobody:1", 7, KEY, AttachMode.WRITE, 1000, listener)
-    assert listener.said == [], "callbacks come later"
-    await listener.broken(1000)
     with pytest.raises(BookieUnreachableError):
-        await lane.transport.fence("nobody:1", 7, KEY, deadline_s=DEADLINE_S)
+        lane.transport.link("nobody:1")
 
 
 @on_each_lane
@@ -381,7 +371,7 @@ async def test_detached_session_is_silent(lane: Lane) -> None:
     listener, other = Listener(), Listener()
     session = lane.attach(7, listener)
     lane.send(session, 7, 0, [b"a"])
-    lane.transport.detach(lane.bookie_id, session)
+    lane.link.detach(session)
     again = lane.attach(8, other)
     lane.send(again, 8, 0, [b"b"])
     await other.acked(again, 1)

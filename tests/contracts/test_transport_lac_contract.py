@@ -28,7 +28,7 @@ async def test_evidence_names_the_entry_with_the_greatest_lac(lane: Lane) -> Non
     await lane.write(7, 0, [b"a", b"b", b"c"], lac=-1)
     await lane.write(7, 3, [b"d"], lac=2)
     await lane.write(7, 10, [b"old words"], lac=1)
-    said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+    said = await lane.link.read_lac(7, deadline_s=DEADLINE_S)
     assert said.last_entry_id == 10
     if lane.apaches:
         last = decode_frame(said.last_entry_frame, digester=digester(7), verify_digests=True)
@@ -40,7 +40,7 @@ async def test_evidence_names_the_entry_with_the_greatest_lac(lane: Lane) -> Non
 
 @on_each_lane
 async def test_lac_of_a_ledger_never_heard_of_is_not_known(lane: Lane) -> None:
-    said = await lane.transport.read_lac(lane.bookie_id, 404, deadline_s=DEADLINE_S)
+    said = await lane.link.read_lac(404, deadline_s=DEADLINE_S)
     assert (said.last_entry_id, said.known, said.fenced, said.lac_body) == (-1, False, False, b"")
 
 
@@ -48,13 +48,13 @@ async def test_lac_of_a_ledger_never_heard_of_is_not_known(lane: Lane) -> None:
 @on_each_lane
 async def test_explicit_lac_wakes_a_watch_and_is_returned_verbatim(lane: Lane) -> None:
     await lane.write(7, 0, [b"a"], lac=-1)
-    watch = asyncio.ensure_future(lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=DEADLINE_S))
+    watch = asyncio.ensure_future(lane.link.watch_lac(7, -1, timeout_s=DEADLINE_S))
     await asyncio.sleep(0.05)
     assert not watch.done()
-    await lane.transport.write_lac(lane.bookie_id, 7, KEY, lac_body(7, 0), deadline_s=DEADLINE_S)
+    await lane.link.write_lac(7, KEY, lac_body(7, 0), deadline_s=DEADLINE_S)
     assert (await watch).lac_body == lac_body(7, 0)
-    await lane.transport.write_lac(lane.bookie_id, 7, KEY, lac_body(7, -1), deadline_s=DEADLINE_S)
-    said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+    await lane.link.write_lac(7, KEY, lac_body(7, -1), deadline_s=DEADLINE_S)
+    said = await lane.link.read_lac(7, deadline_s=DEADLINE_S)
     assert said.lac_body == lac_body(7, 0), "a LAC never goes back"
 
 
@@ -62,11 +62,10 @@ async def test_explicit_lac_wakes_a_watch_and_is_returned_verbatim(lane: Lane) -
 @on_each_lane
 async def test_a_hint_of_the_lac_is_taken_and_a_wrong_one_harms_nothing(lane: Lane) -> None:
     await lane.write(7, 0, [b"a"], lac=-1)
-    watch = asyncio.ensure_future(lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=DEADLINE_S))
-    lane.transport.hint_lac(lane.bookie_id, 7, OTHER_KEY, lac_body(7, 0))
-    lane.transport.hint_lac(lane.bookie_id, 7, KEY, b"short")
-    lane.transport.hint_lac("no such bookie", 7, KEY, lac_body(7, 0))
-    lane.transport.hint_lac(lane.bookie_id, 7, KEY, lac_body(7, 0))
+    watch = asyncio.ensure_future(lane.link.watch_lac(7, -1, timeout_s=DEADLINE_S))
+    lane.link.hint_lac(7, OTHER_KEY, lac_body(7, 0))
+    lane.link.hint_lac(7, KEY, b"short")
+    lane.link.hint_lac(7, KEY, lac_body(7, 0))
     assert (await watch).lac_body == lac_body(7, 0)
     await lane.write(7, 1, [b"b"], lac=0)
 
@@ -84,9 +83,9 @@ async def test_lac_body_that_is_wrong_is_refused(lane: Lane) -> None:
         (lac_body(7, 0), OTHER_KEY, Reason.UNAUTHORIZED),
     ):
         with pytest.raises(RefusedError) as refused:
-            await lane.transport.write_lac(lane.bookie_id, 7, key, body, deadline_s=DEADLINE_S)
+            await lane.link.write_lac(7, key, body, deadline_s=DEADLINE_S)
         assert refused.value.reason is lane.said(reason)
-    said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+    said = await lane.link.read_lac(7, deadline_s=DEADLINE_S)
     assert said.lac_body == b""
 
 
@@ -94,7 +93,7 @@ async def test_lac_body_that_is_wrong_is_refused(lane: Lane) -> None:
 @on_each_lane
 async def test_durable_entry_with_a_greater_lac_wakes_a_watch(lane: Lane) -> None:
     await lane.write(7, 0, [b"a"])
-    watch = asyncio.ensure_future(lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=DEADLINE_S))
+    watch = asyncio.ensure_future(lane.link.watch_lac(7, -1, timeout_s=DEADLINE_S))
     await asyncio.sleep(0.05)
     await lane.write(7, 1, [b"b", b"c"], lac=0)
     said = await watch
@@ -106,7 +105,7 @@ async def test_durable_entry_with_a_greater_lac_wakes_a_watch(lane: Lane) -> Non
 @on_each_lane
 async def test_watch_answers_at_its_timeout_with_what_is_known(lane: Lane) -> None:
     await lane.write(7, 0, [b"a"])
-    said = await lane.transport.watch_lac(lane.bookie_id, 7, 5, timeout_s=0.05)
+    said = await lane.link.watch_lac(7, 5, timeout_s=0.05)
     assert said.last_entry_id == 0
 
 
@@ -115,7 +114,7 @@ async def test_watch_answers_at_its_timeout_with_what_is_known(lane: Lane) -> No
 async def test_watch_answers_at_once_when_there_is_news(lane: Lane) -> None:
     await lane.write(7, 0, [b"a", b"b"], lac=0)
     async with asyncio.timeout(1):
-        said = await lane.transport.watch_lac(lane.bookie_id, 7, -1, timeout_s=60)
+        said = await lane.link.watch_lac(7, -1, timeout_s=60)
     assert said.last_entry_id == 1
 
 
@@ -125,6 +124,6 @@ async def test_cancelled_watch_is_forgotten(lane: Lane) -> None:
     await lane.write(7, 0, [b"a"])
     for _ in range(50):
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(lane.transport.watch_lac(lane.bookie_id, 7, 5, timeout_s=60), 0.001)
+            await asyncio.wait_for(lane.link.watch_lac(7, 5, timeout_s=60), 0.001)
     await lane.write(7, 1, [b"b"], lac=0)
     assert (await lane.fence(7)).last_entry_id == 1

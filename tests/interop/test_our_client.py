@@ -124,7 +124,7 @@ def test_another_password_fences_nobody(apache: ApacheCluster, java: JavaClient)
 def test_a_bookie_tells_its_space(apache: ApacheCluster) -> None:
     async def story(client: BookKeeper) -> None:
         for bookie in await client.refresh_bookies():
-            said = await client.transport.bookie_info(bookie, deadline_s=10)
+            said = await client.transport.link(bookie).bookie_info(deadline_s=10)
             assert 0 < said.free_bytes <= said.total_bytes
 
     run(apache, story)

@@ -20,7 +20,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, DigestType, LedgerId
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, LacEvidence, ReadPart, ReadTrailer, Transport
+from bk_core.transport.port import Caller, LacEvidence, Link, ReadPart, ReadTrailer, Transport
 from bk_core.wire.bookie_rpc.status import reason_of, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.config import BookieConfig
@@ -101,6 +101,10 @@ class Lane:
         self.apaches = name == BOOKIE_RPC
         self._session = 0
 
+    @property
+    def link(self) -> Link:
+        return self.transport.link(self.bookie_id)
+
     def said(self, reason: Reason) -> Reason:
         """What a client hears where the bookie refuses an add for this reason."""
         return reason_of(refused_add(reason)) if self.apaches else reason
@@ -112,11 +116,11 @@ class Lane:
             options.get("key", KEY),
             options.get("deferred", False),
         )
-        self.transport.attach(self.bookie_id, ledger_id, key, mode, self._session, listener, deferred=deferred)
+        self.link.attach(ledger_id, key, mode, self._session, listener, deferred=deferred)
         return self._session
 
     def send(self, session: int, ledger_id: LedgerId, first: int, entries: Sequence[bytes], **said: int) -> None:
-        self.transport.send(self.bookie_id, session, frame(ledger_id, first, entries, session=session, **said))
+        self.link.send(session, frame(ledger_id, first, entries, session=session, **said))
 
     async def write(
         self,
@@ -133,15 +137,15 @@ class Lane:
         session = self.attach(ledger_id, listener, **options)
         self.send(session, ledger_id, first, entries, lac=lac, before=before)
         await listener.acked(session, 1)
-        self.transport.detach(self.bookie_id, session)
+        self.link.detach(session)
 
     async def read(
         self, ledger_id: LedgerId, first: int, last: int, *, bytes_max: int = 1 << 20, fence_key: bytes | None = None
     ) -> tuple[dict[int, bytes], ReadTrailer]:
         """Entries by id, verified, and the trailer."""
         entries: dict[int, bytes] = {}
-        async for part in self.transport.read(
-            self.bookie_id, ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=DEADLINE_S
+        async for part in self.link.read(
+            ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=DEADLINE_S
         ):
             if not isinstance(part, ReadPart):
                 return entries, part
@@ -151,7 +155,7 @@ class Lane:
         raise AssertionError("an answer without a trailer")
 
     async def fence(self, ledger_id: LedgerId, key: bytes = KEY) -> LacEvidence:
-        return await self.transport.fence(self.bookie_id, ledger_id, key, deadline_s=DEADLINE_S)
+        return await self.link.fence(ledger_id, key, deadline_s=DEADLINE_S)
 
 
 @contextlib.asynccontextmanager

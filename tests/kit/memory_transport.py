@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
@@ -111,104 +111,8 @@ class MemoryTransport:
 
     def __init__(self, find: Callable[[BookieId], LocalBookie | None]) -> None:
         self._find = find
-        self._links: dict[BookieId, _Link] = {}
+        self._links: dict[BookieId, MemoryLink] = {}
         self._closed = False
-
-    def attach(
-        self,
-        bookie_id: BookieId,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        try:
-            link = self._link(bookie_id)
-        except TransportError as error:
-            asyncio.get_running_loop().call_soon(listener.on_broken, session, str(error))
-            return
-        link.listeners[session] = listener
-        link.connection.attach(session, ledger_id, ledger_key, mode)
-
-    def send(self, bookie_id: BookieId, session: int, frame: bytes | bytearray | memoryview) -> None:
-        link = self._links.get(bookie_id)
-        if link and session in link.listeners:
-            link.connection.frames(memoryview(frame))
-
-    def detach(self, bookie_id: BookieId, session: int) -> None:
-        link = self._links.get(bookie_id)
-        if link and link.listeners.pop(session, None):
-            link.connection.detach(session)
-
-    async def force(self, bookie_id: BookieId, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Nothing to do: these bookies ack what is durable."""
-
-    async def read(
-        self,
-        bookie_id: BookieId,
-        ledger_id: LedgerId,
-        first: EntryId,
-        last: EntryId,
-        *,
-        bytes_max: int,
-        fence_key: bytes | None = None,
-        cut: Cut | None = None,
-        deadline_s: float,
-    ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        link = self._link(bookie_id)
-        call = link.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key, cut))
-        try:
-            async with _deadline(bookie_id, deadline_s):
-                answer = await call.next()
-            while isinstance(answer, ReadPart):
-                yield answer
-                async with _deadline(bookie_id, deadline_s):
-                    answer = await call.next()
-            if not isinstance(answer, ReadTrailer):
-                raise _refused(answer)
-            yield answer
-        finally:
-            call.cancel()
-
-    async def fence(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float
-    ) -> LacEvidence:
-        return _evidence(await self._call(bookie_id, FenceCall(ledger_id, ledger_key), deadline_s))
-
-    async def read_lac(self, bookie_id: BookieId, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
-        return _evidence(await self._call(bookie_id, ReadLacCall(ledger_id), deadline_s))
-
-    async def watch_lac(
-        self, bookie_id: BookieId, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float
-    ) -> LacEvidence:
-        call = WatchLacCall(ledger_id, previous_lac, int(timeout_s * 1000))
-        return _evidence(await self._call(bookie_id, call, timeout_s + 5.0))
-
-    async def write_lac(
-        self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
-    ) -> None:
-        await self._tell(bookie_id, WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
-
-    def hint_lac(self, bookie_id: BookieId, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
-        with suppress(TransportError):
-            self._link(bookie_id).connection.request(WriteLacCall(ledger_id, ledger_key, lac_body), lambda _: None)
-
-    async def delete_hint(self, bookie_id: BookieId, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        await self._tell(bookie_id, DeleteHintCall(tuple(ledger_ids)), deadline_s)
-
-    async def bookie_info(self, bookie_id: BookieId, *, deadline_s: float) -> BookieInfo:
-        answer = await self._call(bookie_id, BookieInfoCall(), deadline_s)
-        if not isinstance(answer, BookieInfo):
-            raise _refused(answer)
-        return answer
-
-    async def _tell(self, bookie_id: BookieId, call: Call, deadline_s: float) -> None:
-        answer = await self._call(bookie_id, call, deadline_s)
-        if not isinstance(answer, Reply) or answer.reason:
-            raise _refused(answer)
 
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
         """Nothing to do: there are no addresses."""
@@ -216,18 +120,9 @@ class MemoryTransport:
     async def close(self) -> None:
         self._closed = True
         for link in list(self._links.values()):
-            link.connection.close()
-            link.on_closed("the transport was closed")
+            await link.close()
 
-    async def _call(self, bookie_id: BookieId, wanted: Call, deadline_s: float) -> Answer:
-        call = self._link(bookie_id).begin(wanted)
-        try:
-            async with _deadline(bookie_id, deadline_s):
-                return await call.next()
-        finally:
-            call.cancel()
-
-    def _link(self, bookie_id: BookieId) -> _Link:
+    def link(self, bookie_id: BookieId) -> MemoryLink:
         if self._closed:
             raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
         link = self._links.get(bookie_id)
@@ -235,18 +130,35 @@ class MemoryTransport:
             bookie = self._find(bookie_id)
             if bookie is None:
                 raise BookieUnreachableError("no such bookie in this process", value=f"bookie {bookie_id}")
-            link = _Link(lambda: self._links.pop(bookie_id, None))
+            link = MemoryLink(bookie_id, lambda: self._links.pop(bookie_id, None))
             link.connection = bookie.connect(link)
             self._links[bookie_id] = link
         return link
 
 
-class _Link:
-    """One connection and who waits on it."""
+def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> None:
+    """Let every read of this transport go through ``read``, which gets the bookie and the link's own method before the
+    arguments."""
+    link, known = transport.link, set[MemoryLink]()
+
+    def wrapped(bookie_id: BookieId) -> Any:
+        found = link(bookie_id)
+        if found not in known:
+            known.add(found)
+            found.read = partial(read, bookie_id, found.read)
+        return found
+
+    transport.link = wrapped
+
+
+class MemoryLink:
+    """:class:`~bk_core.transport.port.Link` to one bookie: a connection and who waits on it."""
 
     connection: LocalConnection
 
-    def __init__(self, forget: Callable[[], object]) -> None:
+    def __init__(self, bookie_id: BookieId, forget: Callable[[], object]) -> None:
+        self.bookie_id = bookie_id
+        self.broken: TransportError | None = None
         self.listeners: dict[int, AddListener] = {}
         self.calls: dict[_CallUnderWay, None] = {}
         self._forget = forget
@@ -265,6 +177,7 @@ class _Link:
 
     def on_closed(self, message: str) -> None:
         self._forget()
+        self.broken = TransportError("the connection broke", value=message)
         listeners, self.listeners = self.listeners, {}
         for session, listener in listeners.items():
             listener.on_broken(session, message)
@@ -274,9 +187,101 @@ class _Link:
     def begin(self, call: Call) -> _CallUnderWay:
         return _CallUnderWay(self, call)
 
+    def attach(
+        self,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        mode: AttachMode,
+        session: int,
+        listener: AddListener,
+        *,
+        deferred: bool = False,
+    ) -> None:
+        self.listeners[session] = listener
+        self.connection.attach(session, ledger_id, ledger_key, mode)
+
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
+        if session in self.listeners:
+            self.connection.frames(memoryview(frame))
+
+    def detach(self, session: int) -> None:
+        if self.listeners.pop(session, None):
+            self.connection.detach(session)
+
+    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
+        """Nothing to do: these bookies ack what is durable."""
+
+    async def read(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        *,
+        bytes_max: int,
+        fence_key: bytes | None = None,
+        cut: Cut | None = None,
+        deadline_s: float,
+    ) -> AsyncIterator[ReadPart | ReadTrailer]:
+        call = self.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key, cut))
+        try:
+            async with _deadline(self.bookie_id, deadline_s):
+                answer = await call.next()
+            while isinstance(answer, ReadPart):
+                yield answer
+                async with _deadline(self.bookie_id, deadline_s):
+                    answer = await call.next()
+            if not isinstance(answer, ReadTrailer):
+                raise _refused(answer)
+            yield answer
+        finally:
+            call.cancel()
+
+    async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
+        return _evidence(await self._call(FenceCall(ledger_id, ledger_key), deadline_s))
+
+    async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
+        return _evidence(await self._call(ReadLacCall(ledger_id), deadline_s))
+
+    async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
+        call = WatchLacCall(ledger_id, previous_lac, int(timeout_s * 1000))
+        return _evidence(await self._call(call, timeout_s + 5.0))
+
+    async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
+        await self._tell(WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
+
+    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        if self.broken is None:
+            self.connection.request(WriteLacCall(ledger_id, ledger_key, lac_body), lambda _: None)
+
+    async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
+        await self._tell(DeleteHintCall(tuple(ledger_ids)), deadline_s)
+
+    async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
+        answer = await self._call(BookieInfoCall(), deadline_s)
+        if not isinstance(answer, BookieInfo):
+            raise _refused(answer)
+        return answer
+
+    async def _tell(self, call: Call, deadline_s: float) -> None:
+        answer = await self._call(call, deadline_s)
+        if not isinstance(answer, Reply) or answer.reason:
+            raise _refused(answer)
+
+    async def close(self) -> None:
+        self.connection.close()
+        self.on_closed("the transport was closed")
+
+    async def _call(self, wanted: Call, deadline_s: float) -> Answer:
+        call = self.begin(wanted)
+        try:
+            async with _deadline(self.bookie_id, deadline_s):
+                return await call.next()
+        finally:
+            call.cancel()
+
 
 class _CallUnderWay:
-    def __init__(self, link: _Link, call: Call) -> None:
+    def __init__(self, link: MemoryLink, call: Call) -> None:
         self.answers: asyncio.Queue[Answer | TransportError] = asyncio.Queue()
         self._link = link
         link.calls[self] = None

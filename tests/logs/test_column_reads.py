@@ -21,6 +21,7 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from bk_core.transport.port import ReadPart
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_transport import read_through
 
 PASSWORD = b"secret"
 ROWS = 60_000
@@ -43,11 +44,11 @@ class Wire:
 
     def __init__(self, bookkeeper: BookKeeper) -> None:
         self.bytes = self.partial = self.whole = 0
-        self._read = bookkeeper.transport.read
-        bookkeeper.transport.read = self.read
+        self.transport = bookkeeper.transport
+        read_through(self.transport, self.read)
 
-    async def read(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
-        async for answer in self._read(*args, **more):
+    async def read(self, bookie: str, read: Any, *args: Any, **more: Any) -> AsyncIterator[Any]:
+        async for answer in read(*args, **more):
             if isinstance(answer, ReadPart):
                 self.bytes += len(answer.frames)
                 is_part = bool(parse_header(answer.frames, flags_known=0xFF).flags & PARTIAL)
@@ -178,10 +179,10 @@ def test_rows_of_every_codec_can_be_chosen() -> None:
 def test_a_bookie_that_cuts_wrong_bytes_is_passed_over() -> None:
     async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
         await log.append_arrow(TABLE)
-        read, liars, lies = wire._read, list[str](), [0]
+        liars, lies = list[str](), [0]
 
-        async def lying(bookie: str, *args: Any, **more: Any) -> AsyncIterator[Any]:
-            async for answer in read(bookie, *args, **more):
+        async def lying(bookie: str, read: Any, *args: Any, **more: Any) -> AsyncIterator[Any]:
+            async for answer in read(*args, **more):
                 liars[:] = liars or [bookie]  # who is asked first
                 if isinstance(answer, ReadPart) and bookie in liars:
                     lies[0] += 1
@@ -191,7 +192,7 @@ def test_a_bookie_that_cuts_wrong_bytes_is_passed_over() -> None:
                 else:
                     yield answer
 
-        wire._read = lying
+        read_through(wire.transport, lying)
         assert (await log.to_arrow(columns=["n", "half"])).equals(TABLE.select(["n", "half"]))
         assert lies[0]
 

@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "doctor asks no bookie",
         "bk_cli/asking.py",
-        "    said = await transport.bookie_info(info.bookie_id, deadline_s=timeout_s + 1)\n",
+        "    said = await transport.link(info.bookie_id).bookie_info(deadline_s=timeout_s + 1)\n",
         "    said = BookieInfo(1, 1)\n",
         ("tests/cli/test_doctor.py::test_a_stopped_bookie_is_not_well_although_its_port_takes_connections",),
         "a hanging bookie is called well",

@@ -53,11 +53,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a slower lane is used although there is a faster one",
     ),
     Mutant(
-        "a frame for a session that ended makes a connection",
-        "bk_core/transport/lanes.py",
-        "        link = self._links.get(bookie_id)\n        if link:\n            link.send(session, frame)\n",
-        "        self._link(bookie_id).send(session, frame)\n",
-        (LANES + "a_broken_link_is_replaced_on_the_next_call_by_one_to_the_newest_address",),
-        "a writer fails by an error of a bookie that it has given up",
+        "a frame is sent although there is no link to the bookie",
+        "bk_core/client/driver.py",
+        "        if effect.index in self._open:  # else there is no link, and the machine will hear of it\n",
+        "        if True:\n",
+        ("tests/client/test_driver.py::test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere",),
+        "a writer ends with an internal error because one bookie is not registered",
     ),
 )

@@ -37,7 +37,7 @@ async def use(transport: LaneTransport) -> None:
     """Nobody answers, but channel, poller and threads are there."""
     transport.update_bookies([INFO])
     try:
-        await transport.read_lac("b0", 1, deadline_s=1.0)
+        await transport.link("b0").read_lac(1, deadline_s=1.0)
     except BookKeeperError as error:
         if isinstance(error, ForkedHandleError):
             raise
@@ -45,7 +45,7 @@ async def use(transport: LaneTransport) -> None:
 
 async def use_bookie(transport: LaneTransport, info: BookieServiceInfo) -> int:
     transport.update_bookies([info])
-    said = await transport.bookie_info(info.bookie_id, deadline_s=5)
+    said = await transport.link(info.bookie_id).bookie_info(deadline_s=5)
     return said.total_bytes
 
 

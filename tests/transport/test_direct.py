@@ -76,7 +76,7 @@ def asked(script: Script, **caller: float) -> int:
 
     async def story() -> int:
         async with reached(script, **caller) as transport:
-            return (await transport.bookie_info("b1", deadline_s=10)).total_bytes
+            return (await transport.link("b1").bookie_info(deadline_s=10)).total_bytes
 
     return asyncio.run(story())
 
@@ -103,9 +103,9 @@ def test_each_stream_has_a_connection_of_its_own() -> None:
     async def story() -> None:
         async with reached(script) as transport:
             calls = [
-                asyncio.ensure_future(transport.bookie_info("b1", deadline_s=1)),
-                asyncio.ensure_future(transport.delete_hint("b1", [1], deadline_s=1)),
-                asyncio.ensure_future(anext(transport.read("b1", 1, 0, 0, bytes_max=1, deadline_s=1))),
+                asyncio.ensure_future(transport.link("b1").bookie_info(deadline_s=1)),
+                asyncio.ensure_future(transport.link("b1").delete_hint([1], deadline_s=1)),
+                asyncio.ensure_future(anext(transport.link("b1").read(1, 0, 0, bytes_max=1, deadline_s=1))),
             ]
             while len(opened) < 2:
                 await asyncio.sleep(0.01)
@@ -185,7 +185,7 @@ def test_a_host_without_a_name_is_unreachable() -> None:
         transport = LaneTransport(Caller("c", connect_timeout_s=5))
         transport.update_bookies([BookieServiceInfo("b1", (Endpoint(DIRECT, "nowhere.invalid", 1, DIRECT),))])
         with pytest.raises(BookieUnreachableError, match=r"nowhere\.invalid"):
-            await transport.bookie_info("b1", deadline_s=10)
+            await transport.link("b1").bookie_info(deadline_s=10)
         await transport.close()
 
     asyncio.run(story())
@@ -221,7 +221,7 @@ def test_what_breaks_the_protocol_ends_the_connection_and_says_so(script: Script
 def test_a_transport_that_is_closed_while_it_connects_leaves_nothing_behind() -> None:
     async def story() -> None:
         async with reached(silent) as transport:
-            call = asyncio.ensure_future(transport.bookie_info("b1", deadline_s=10))
+            call = asyncio.ensure_future(transport.link("b1").bookie_info(deadline_s=10))
             await asyncio.sleep(0.05)
             await transport.close()
             with pytest.raises(TransportError):

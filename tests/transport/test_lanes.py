@@ -14,7 +14,6 @@ from bk_core.errors import BookieUnreachableError, InvalidArgumentError, Transpo
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LANES, LaneTransport, endpoint_of
 from bk_core.transport.port import BookieInfo, Caller
-from tests.kit.lanes import Listener
 
 HTTP, GRPC, OTHER = (Endpoint(name, "h", port, name) for port, name in enumerate(("http", "grpc", "other")))
 
@@ -25,14 +24,10 @@ class NotedLink:
     def __init__(self, lane: str, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
         self.lane, self.info, self.endpoint, self.caller = lane, info, endpoint, caller
         self.broken: TransportError | None = None
-        self.sent: list[int] = []
         self.closed = False
 
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
         return BookieInfo(0, 0, version=f"{self.lane} at {self.endpoint.port} for {self.caller.client}")
-
-    def send(self, session: int, frame: bytes) -> None:
-        self.sent.append(session)
 
     async def close(self) -> None:
         self.closed = True
@@ -55,7 +50,7 @@ def test_the_first_lane_of_the_client_that_a_bookie_offers_is_taken() -> None:
     async def story() -> None:
         transport, made = transport_of("other", "grpc")
         transport.update_bookies([BookieServiceInfo("old", (HTTP, GRPC)), BookieServiceInfo("new", (GRPC, OTHER))])
-        said = [(await transport.bookie_info(name, deadline_s=1)).version for name in ("old", "new", "new")]
+        said = [(await transport.link(name).bookie_info(deadline_s=1)).version for name in ("old", "new", "new")]
         assert said == ["grpc at 1 for me", "other at 2 for me", "other at 2 for me"]
         assert [link.info.bookie_id for link in made] == ["old", "new"], "one connection to each"
         await transport.close()
@@ -69,9 +64,9 @@ def test_a_bookie_without_a_lane_that_is_known_says_which_it_has() -> None:
         transport, made = transport_of("other")
         transport.update_bookies([BookieServiceInfo("b", (HTTP, GRPC)), BookieServiceInfo("mute")])
         with pytest.raises(BookieUnreachableError, match="no lane that this client knows; http, grpc;"):
-            await transport.bookie_info("b", deadline_s=1)
+            await transport.link("b").bookie_info(deadline_s=1)
         with pytest.raises(BookieUnreachableError, match="it published no endpoint"):
-            transport.read("mute", 1, 0, 0, bytes_max=1, deadline_s=1)
+            transport.link("mute").read(1, 0, 0, bytes_max=1, deadline_s=1)
         assert not made
 
     asyncio.run(story())
@@ -81,26 +76,11 @@ def test_a_broken_link_is_replaced_on_the_next_call_by_one_to_the_newest_address
     async def story() -> None:
         transport, made = transport_of("grpc", "other")
         transport.update_bookies([BookieServiceInfo("b", (GRPC,))])
-        await transport.bookie_info("b", deadline_s=1)
+        await transport.link("b").bookie_info(deadline_s=1)
         transport.update_bookies([BookieServiceInfo("b", (OTHER,))])
-        assert (await transport.bookie_info("b", deadline_s=1)).version.startswith("grpc")
+        assert (await transport.link("b").bookie_info(deadline_s=1)).version.startswith("grpc")
         made[0].broken = TransportError("cut")
-        transport.send("b", 7, b"")
-        transport.send("nobody", 8, b"")
-        assert made[0].sent == [7]
-        assert len(made) == 1, "a frame of a session that ended makes no connection"
-        assert (await transport.bookie_info("b", deadline_s=1)).version.startswith("other")
-
-    asyncio.run(story())
-
-
-def test_a_session_with_an_unknown_bookie_breaks_later_and_not_inside_the_call() -> None:
-    async def story() -> None:
-        transport, _ = transport_of("grpc")
-        listener = Listener()
-        transport.attach("b", 1, b"", None, 5, listener)  # type: ignore[arg-type]  # nobody looks at the mode
-        assert listener.said == []
-        await listener.broken(5)
+        assert (await transport.link("b").bookie_info(deadline_s=1)).version.startswith("other")
 
     asyncio.run(story())
 
@@ -125,7 +105,7 @@ def test_a_client_names_its_lanes_best_first_and_others_are_not_used() -> None:
             Caller("c", lanes=("grpc",)), {lane: transport._lanes[lane] for lane in ("other", "grpc")}
         )
         chosen.update_bookies([BookieServiceInfo("b", (OTHER, GRPC))])
-        await chosen.bookie_info("b", deadline_s=1)
+        await chosen.link("b").bookie_info(deadline_s=1)
         assert [link.lane for link in made] == ["grpc"]
 
     asyncio.run(story())

@@ -178,7 +178,7 @@ class StorageRound:
             one.acked.update(ids)
             one.maybe.difference_update(ids)
             self._oracle.counts["acked"] += len(ids)
-        lane.transport.detach(lane.bookie_id, session)
+        lane.link.detach(session)
         return not any(words[0] == "broken" for words in listener.said)
 
     def _next_ids(self, ledger_id: int, first: int) -> range:
@@ -204,7 +204,7 @@ class StorageRound:
         """Hints, those that an earlier life heard and did not get to as well: a bookie does not remember them."""
         again = [k for k, one in self._oracle.ledgers.items() if one.hinted and not one.deleted]
         if again:
-            await lane.transport.delete_hint(lane.bookie_id, again, deadline_s=5)
+            await lane.link.delete_hint(again, deadline_s=5)
         while not self._ending:
             await asyncio.sleep(self._rng.uniform(0.05, 0.25))
             old = [k for k, one in self._oracle.ledgers.items() if not one.hinted and k not in self._busy]
@@ -213,7 +213,7 @@ class StorageRound:
             some = self._rng.sample(old, self._rng.randint(1, 6))
             for ledger_id in some:
                 self._oracle.of(ledger_id).hinted = True
-            await lane.transport.delete_hint(lane.bookie_id, some, deadline_s=5)
+            await lane.link.delete_hint(some, deadline_s=5)
             self._oracle.counts["hinted"] += len(some)
             self._oracle.counts["operations"] += 1
 
@@ -281,7 +281,7 @@ class StorageRound:
             reason = Reason.REASON_NONE
         if reason is not Reason.FENCED:
             self._oracle.wrong("lost", f"the fence of ledger {ledger_id}: a writer's session ended with {reason.name}")
-        lane.transport.detach(lane.bookie_id, session)
+        lane.link.detach(session)
 
 
 def _ids(ranges: Iterable[EntryRange]) -> set[int]:

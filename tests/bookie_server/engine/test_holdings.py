@@ -172,7 +172,7 @@ def test_striped_frames_are_served_before_and_after_a_restart(tmp_path: Path) ->
                 listener = Listener()
                 session = lane.attach(LEDGER, listener)
                 for first in range(0, spans * 9, 9):
-                    transport.send(lane.bookie_id, session, striped(first, 9, 1, session=session))
+                    transport.link(lane.bookie_id).send(session, striped(first, 9, 1, session=session))
                 filler = lane.attach(8, listener)
                 for first in range(20):
                     lane.send(filler, 8, first, [os.urandom(1 << 20)])

@@ -94,7 +94,7 @@ async def add_refused(lane: Lane, ledger: int, first: int) -> Reason:
     lane.send(session, ledger, first, [b"new"])
     durable, reason = await listener.ended(session)
     assert durable == 0
-    lane.transport.detach(lane.bookie_id, session)
+    lane.link.detach(session)
     return reason
 
 

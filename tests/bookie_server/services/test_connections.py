@@ -131,7 +131,7 @@ def test_one_address_does_not_keep_others_out(
         await eventually(lambda: sum(map(is_lost, greedy)) == 4)
         transport = LaneTransport(Caller(store.instance_id()))
         transport.update_bookies(list(store.writable_bookies().values()))
-        said = await transport.bookie_info(bookie.bookie_id, deadline_s=10)
+        said = await transport.link(bookie.bookie_id).bookie_info(deadline_s=10)
         assert said.version.startswith("pyspark-bookkeeper")
         assert [is_lost(each) for each in greedy].count(False) == 4, "its share is left to it"
         await transport.close()

@@ -51,7 +51,7 @@ def test_entries_in_apaches_form_at_ids_that_are_taken_are_refused_and_the_booki
             listener = Listener()
             session = lane.attach(7, listener)
             entries = [struct.pack(">qqqq", 7, entry_id, -1, 1) + b"digest" + b"x" for entry_id in (0, 1)]
-            lane.transport.send(lane.bookie_id, session, bytes(encode_apache(7, entries, session=session)))
+            lane.link.send(session, bytes(encode_apache(7, entries, session=session)))
             assert await listener.ended(session) == (0, Reason.INTEGRITY)
             assert (await lane.read(7, 0, 1))[0] == {0: b"a", 1: b"b"}
 
@@ -69,12 +69,12 @@ def test_frames_that_say_what_cannot_be_are_refused_and_others_served(
             await lane.write(3, 0, [b"a", b"b"])
             listener = Listener()
             session = lane.attach(7, listener)
-            lane.transport.send(lane.bookie_id, session, of_session(bytearray(HOSTILE[name]), session))
+            lane.link.send(session, of_session(bytearray(HOSTILE[name]), session))
             for low in (10, 12):  # what was taken would have to be cut
                 await lane.read(7, low, low)
             assert await lane.read(3, 1, 1) == ({1: b"b"}, (await lane.read(3, 1, 1))[1])
             assert await listener.ended(session) == (0, Reason.INTEGRITY)
-            said = await lane.transport.read_lac(lane.bookie_id, 7, deadline_s=DEADLINE_S)
+            said = await lane.link.read_lac(7, deadline_s=DEADLINE_S)
             assert said.last_entry_id == -1
 
     asyncio.run(story())
@@ -117,8 +117,8 @@ def test_each_frame_is_checked_before_it_is_stored(name: str, tmp_path: Path, la
             listener = Listener()
             session = lane.attach(7, listener)
             good = frame(7, 2, [b"x" * LONG])
-            lane.transport.send(lane.bookie_id, session, of_session(change(good), session))
-            lane.transport.send(lane.bookie_id, session, of_session(bytearray(good), session))
+            lane.link.send(session, of_session(change(good), session))
+            lane.link.send(session, of_session(bytearray(good), session))
             assert await listener.ended(session) == (0, reason)
             found, trailer = await lane.read(7, 0, 2)
             assert (found, trailer.absent[0].first) == ({0: b"a", 1: b"b"}, 2), "what follows is dropped"
@@ -133,7 +133,7 @@ def test_a_frame_that_is_cut_short_ends_the_stream(tmp_path: Path, lane_name: st
         async with asyncio.timeout(30), open_lane(lane_name, tmp_path) as lane:
             listener = Listener()
             session = lane.attach(7, listener)
-            lane.transport.send(lane.bookie_id, session, frame(7, 0, [b"x" * LONG], session=session)[:cut])
+            lane.link.send(session, frame(7, 0, [b"x" * LONG], session=session)[:cut])
             await listener.broken(session)
             await lane.write(7, 0, [b"a"])
 
@@ -153,7 +153,7 @@ def test_fence_key_and_session_are_checked_for_each_long_frame(tmp_path: Path, l
             assert await old.ended(writes) == (0, Reason.FENCED)
             assert await stranger.ended(steals) == (0, Reason.UNAUTHORIZED)
             mine = lane.attach(9, nobody)
-            lane.transport.send(lane.bookie_id, mine, frame(9, 0, [b"x" * LONG], session=999))
+            lane.link.send(mine, frame(9, 0, [b"x" * LONG], session=999))
             lane.send(mine, 9, 0, [b"mine"])
             await nobody.acked(mine, 1)
             assert await lane.read(9, 0, 0) == ({0: b"mine"}, (await lane.read(9, 0, 0))[1])

@@ -128,10 +128,10 @@ def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -
         address = Endpoint(lane, "127.0.0.1", direct_port(bookie) if lane == DIRECT else grpc_port(bookie), lane)
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
         listener = Listener()
-        transport.attach("b2:3181", 7, KEY, AttachMode.WRITE, 1, listener)
-        transport.send("b2:3181", 1, frame(7, 0, [b"meant for b2"], session=1))
+        transport.link("b2:3181").attach(7, KEY, AttachMode.WRITE, 1, listener)
+        transport.link("b2:3181").send(1, frame(7, 0, [b"meant for b2"], session=1))
         await listener.broken(1)
-        said = await transport.read_lac(bookie.bookie_id, 7, deadline_s=DEADLINE_S)
+        said = await transport.link(bookie.bookie_id).read_lac(7, deadline_s=DEADLINE_S)
         assert not said.known
         await transport.close()
 
@@ -169,11 +169,11 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str
         transport = LaneTransport(Caller(lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         listener = Listener()
-        transport.attach(bookie.bookie_id, 7, KEY, AttachMode.WRITE, 1, listener)
-        transport.send(bookie.bookie_id, 1, bytes(FRAME_BYTES_MAX + (1 << 20)))
+        transport.link(bookie.bookie_id).attach(7, KEY, AttachMode.WRITE, 1, listener)
+        transport.link(bookie.bookie_id).send(1, bytes(FRAME_BYTES_MAX + (1 << 20)))
         await listener.broken(1)
-        transport.attach(bookie.bookie_id, 7, KEY, AttachMode.WRITE, 2, listener)
-        transport.send(bookie.bookie_id, 2, frame(7, 0, [b"a"], session=2))
+        transport.link(bookie.bookie_id).attach(7, KEY, AttachMode.WRITE, 2, listener)
+        transport.link(bookie.bookie_id).send(2, frame(7, 0, [b"a"], session=2))
         await listener.acked(2, 1)
         await transport.close()
 
@@ -187,7 +187,7 @@ def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: P
         transport = LaneTransport(Caller(connect_timeout_s=2))
         transport.update_bookies([BookieServiceInfo("b9:1", (Endpoint(lane, "127.0.0.1", 1, lane),))])
         with pytest.raises(BookieUnreachableError, match="from host"):
-            await transport.fence("b9:1", 7, KEY, deadline_s=DEADLINE_S)
+            await transport.link("b9:1").fence(7, KEY, deadline_s=DEADLINE_S)
         await transport.close()
 
     asyncio.run(run())
@@ -203,8 +203,8 @@ def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lan
         transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         name, listener = bookie.bookie_id, Listener()
-        transport.attach(name, 7, KEY, AttachMode.WRITE, 1, listener)
-        transport.send(name, 1, frame(7, 0, [b"a"], session=1))
+        transport.link(name).attach(7, KEY, AttachMode.WRITE, 1, listener)
+        transport.link(name).send(1, frame(7, 0, [b"a"], session=1))
         await listener.acked(1, 1)
         await bookie.stop()
         await listener.broken(1)
@@ -212,14 +212,14 @@ def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lan
         bookie = await Bookie.start(bookie_config(tmp_path, uri))
         assert bookie.bookie_id == name, "the id was fixed at the first start"
         transport.update_bookies(list(store.writable_bookies().values()))
-        transport.attach(name, 7, KEY, AttachMode.WRITE, 2, listener)
-        transport.send(name, 2, frame(7, 1, [b"b"], session=2))
+        transport.link(name).attach(7, KEY, AttachMode.WRITE, 2, listener)
+        transport.link(name).send(2, frame(7, 1, [b"b"], session=2))
         await listener.acked(2, 1)
-        said = await transport.fence(name, 7, KEY, deadline_s=DEADLINE_S)
+        said = await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
         assert said.last_entry_id == 1
         await transport.close()
         with pytest.raises(TransportError):
-            await transport.fence(name, 7, KEY, deadline_s=DEADLINE_S)
+            await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
         await bookie.stop()
         store.close()
 

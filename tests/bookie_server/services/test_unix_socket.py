@@ -61,7 +61,7 @@ async def came_locally(bookie: Bookie, endpoint: Endpoint) -> bool:
     transport = LaneTransport(Caller(lanes=(DIRECT,), connect_timeout_s=5))
     transport.update_bookies([BookieServiceInfo(bookie.bookie_id, (endpoint,))])
     try:
-        await transport.bookie_info(bookie.bookie_id, deadline_s=5)
+        await transport.link(bookie.bookie_id).bookie_info(deadline_s=5)
         (connection,) = lane(bookie).opened
         return connection.is_local
     finally:
