@@ -22,16 +22,6 @@ from bk_core.transport.slots import Slots
 from bk_core.wire.direct import Received, preamble
 
 
-class DirectLane:
-    """The links of one client, which share the buffers of what they receive."""
-
-    def __init__(self) -> None:
-        self._slots = Slots()
-
-    def connect(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> DirectLink:
-        return DirectLink(info, endpoint, caller, self._slots)
-
-
 class DirectLink(LaneLink):
     """:class:`~bk_core.transport.port.Link` over plain sockets."""
 

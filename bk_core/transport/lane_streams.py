@@ -77,6 +77,9 @@ class LaneStream:
     method: str
     """The name of the stream on the wire."""
 
+    answers: Any
+    """The class of the bookie's messages."""
+
     gets_frames = False
     """Whether the bookie's messages carry frames, in field 1."""
 
@@ -91,14 +94,17 @@ class LaneStream:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
         if frames and not self.gets_frames:
             raise RemoteProtocolError("a bookie sends frames where none belong", value=f"bookie {self.bookie_id}")
+        try:
+            answer = self.answers.FromString(rest)
+        except DecodeError as error:
+            raise RemoteProtocolError("a message cannot be parsed", value=self.answers.DESCRIPTOR.name) from error
         if not self.greeted:
-            answer = self.hello_of(rest)
-            if answer is None:
+            if not answer.HasField("hello"):
                 raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
-            self._check_hello(answer)
-            self.greeted, self.takes_cuts = True, answer.parts
+            self._check_hello(answer.hello)
+            self.greeted, self.takes_cuts = True, answer.hello.parts
             self.wake()  # what had to wait for the answer
-        self.take(rest, frames)  # the message with the hello may carry more
+        self.take(answer, frames)  # the message with the hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
         reason = reason_of(int(answer.reason))
@@ -126,10 +132,7 @@ class LaneStream:
 
     # --- implemented by each stream ---
 
-    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
-        raise NotImplementedError
-
-    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+    def take(self, answer: Any, frames: memoryview | None) -> None:
         """Gives a message's answers to the callers that wait for them."""
         raise NotImplementedError
 
@@ -150,6 +153,7 @@ class AddStream(LaneStream):
     """The sessions with one bookie: frames out, acks in (P1)."""
 
     method = "Add"
+    answers = lane_pb2.AddResponse
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         super().__init__(said)
@@ -180,12 +184,7 @@ class AddStream(LaneStream):
             self._detaches.append(session)
             self.wake()
 
-    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
-        answer = _parse(lane_pb2.AddResponse, rest)
-        return answer.hello if answer.HasField("hello") else None
-
-    def take(self, rest: Buffer, frames: memoryview | None) -> None:
-        answer = _parse(lane_pb2.AddResponse, rest)
+    def take(self, answer: lane_pb2.AddResponse, frames: memoryview | None) -> None:
         listeners = self._listeners
         if len(answer.sessions) != len(answer.frames):
             raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
@@ -303,6 +302,7 @@ class ReadStream(LaneStream):
     """The reads of one bookie."""
 
     method = "Read"
+    answers = lane_pb2.ReadResponse
     gets_frames = True
 
     def __init__(self, said: lane_pb2.Hello) -> None:
@@ -366,12 +366,7 @@ class ReadStream(LaneStream):
             call.put(too_late(self.bookie_id, call.deadline_s))
         self._look_at(min((call.due for call in self._calls.values()), default=math.inf))
 
-    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
-        answer = _parse(lane_pb2.ReadResponse, rest)
-        return answer.hello if answer.HasField("hello") else None
-
-    def take(self, rest: Buffer, frames: memoryview | None) -> None:
-        answer = _parse(lane_pb2.ReadResponse, rest)
+    def take(self, answer: lane_pb2.ReadResponse, frames: memoryview | None) -> None:
         frames = frames or (memoryview(answer.frames) if answer.frames else None)
         call = self._calls.get(answer.id)
         if call is None:
@@ -412,6 +407,7 @@ class ControlStream(LaneStream):
     """The control calls to one bookie: fences, LAC reads, writes and watches, deletion hints."""
 
     method = "Control"
+    answers = lane_pb2.ControlResponse
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         super().__init__(said)
@@ -453,12 +449,7 @@ class ControlStream(LaneStream):
             self._requests.append(lane_pb2.ControlRequest(cancel=lane_pb2.CancelRequest(id=number)))
             self.wake()
 
-    def hello_of(self, rest: Buffer) -> lane_pb2.HelloAnswer | None:
-        answer = _parse(lane_pb2.ControlResponse, rest)
-        return answer.hello if answer.HasField("hello") else None
-
-    def take(self, rest: Buffer, frames: memoryview | None) -> None:
-        answer = _parse(lane_pb2.ControlResponse, rest)
+    def take(self, answer: lane_pb2.ControlResponse, frames: memoryview | None) -> None:
         call = self._calls.pop(answer.id, None)
         if call and not call.done():
             call.set_result(answer)
@@ -670,10 +661,3 @@ def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | RefusedError:
     if reason:
         return RefusedError(reason, trailer.message or reason.name)
     return trailer_from_proto(trailer)
-
-
-def _parse(kind: Any, data: Buffer) -> Any:
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise RemoteProtocolError("a message cannot be parsed", value=kind.DESCRIPTOR.name) from error

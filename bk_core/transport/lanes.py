@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bk_core.errors import BookieUnreachableError, Outcome, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint
@@ -25,19 +26,22 @@ def _grpc() -> Connect:
 
 
 def _direct() -> Connect:
-    from bk_core.transport.direct import DirectLane
+    from bk_core.transport.direct import DirectLink
+    from bk_core.transport.slots import Slots
 
-    return DirectLane().connect
+    return partial(DirectLink, slots=Slots())
 
 
 def _bookie_rpc() -> Connect:
-    from bk_core.transport.bookie_rpc.link import BookieRpcLane
+    from bk_core.transport.bookie_rpc.link import BookieRpcLink
+    from bk_core.transport.bookie_rpc.packing import Packer
 
-    return BookieRpcLane().connect
+    return partial(BookieRpcLink, packer=Packer())
 
 
 LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, "grpc": _grpc, BOOKIE_RPC: _bookie_rpc}
-"""The lanes by the protocol of a bookie's endpoint, best first. Each is imported when a bookie is reached over it."""
+"""The lanes by the protocol of a bookie's endpoint, best first. Each is imported when a bookie is reached over it. What
+the links of a client share is made then, too: buffers of what they receive, or what they packed."""
 
 
 def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) -> Endpoint | None:

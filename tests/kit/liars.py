@@ -18,7 +18,7 @@ from bk_core.client import BookKeeper, ClientConfig
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
-from bk_core.transport.direct import DirectLane, DirectLink
+from bk_core.transport.direct import DirectLink
 from bk_core.transport.grpc import GrpcLink
 from bk_core.transport.lane_streams import LaneLink
 from bk_core.transport.lanes import LaneTransport
@@ -184,12 +184,12 @@ class _LateDirectLink(_Late, DirectLink): ...
 
 def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
     """Takes the liar's address for that of its bookie, and hears the others late."""
-    direct, slots = DirectLane(), Slots()
+    slots = Slots()
 
     def connect(info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> Link:
         if info.bookie_id == liar.bookie_id:
             endpoint = replace(endpoint, host="127.0.0.1", port=liar.port, extensions=())
-            return direct.connect(info, endpoint, caller) if lane == DIRECT else GrpcLink(info, endpoint, caller)
+            return DirectLink(info, endpoint, caller, slots) if lane == DIRECT else GrpcLink(info, endpoint, caller)
         if lane == DIRECT:
             return _LateDirectLink(info, endpoint, caller, slots)
         return _LateGrpcLink(info, endpoint, caller)

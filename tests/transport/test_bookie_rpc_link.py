@@ -12,7 +12,8 @@ from bk_core.entries.frame import parse_header
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.transport.bookie_rpc import connection as connection_module
-from bk_core.transport.bookie_rpc.link import BookieRpcLane, BookieRpcLink
+from bk_core.transport.bookie_rpc.link import BookieRpcLink
+from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.port import Caller, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import AttachMode, Reason
@@ -39,7 +40,7 @@ def told(story: Callable[[ApacheServer, BookieRpcLink], Awaitable[None]]) -> Non
 def linked(port: int, *, batch_reads: bool = True) -> BookieRpcLink:
     endpoint = Endpoint("bookie", "127.0.0.1", port, BOOKIE_RPC)
     caller = Caller(connect_timeout_s=2.0, batch_reads=batch_reads)
-    return BookieRpcLane().connect(BookieServiceInfo("b"), endpoint, caller)
+    return BookieRpcLink(BookieServiceInfo("b"), endpoint, caller, Packer())
 
 
 async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> Listener:

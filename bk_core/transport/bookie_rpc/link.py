@@ -5,7 +5,6 @@ second connection for :class:`~bk_core.transport.bookie_rpc.batches.Batches`, ma
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
@@ -45,16 +44,6 @@ _WATCH_SLACK_S = 5.0
 _INFO_FLAGS = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
 T = TypeVar("T")
-
-
-class BookieRpcLane:
-    """The lane of one client: what its links share."""
-
-    def __init__(self) -> None:
-        self._packer = Packer()
-
-    def connect(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> BookieRpcLink:
-        return BookieRpcLink(info, endpoint, caller, self._packer)
 
 
 class BookieRpcLink:
@@ -105,10 +94,7 @@ class BookieRpcLink:
         synced what it has lost."""
         if not self._exchange.adds.has(session):
             raise RefusedError(Reason.NOT_ATTACHED, f"the session with bookie {self.bookie_id} is over")
-        answer: asyncio.Future[Status] = self._call()
-        self._exchange.force(ledger_id, _once(answer))
-        async with self._within(deadline_s):
-            status = await answer
+        status: Status = await self._answer_to(lambda told: self._exchange.force(ledger_id, told), deadline_s)
         if status is not Status.EOK:
             raise refused(status, f"bookie {self.bookie_id} could not sync ledger {ledger_id}")
 
@@ -174,10 +160,7 @@ class BookieRpcLink:
         )
 
     async def _evidence(self, ask: Callable[[Told], None], deadline_s: float) -> LacEvidence:
-        answer: asyncio.Future[LacEvidence | RefusedError] = self._call()
-        ask(_once(answer))
-        async with self._within(deadline_s):
-            said = await answer
+        said = await self._answer_to(ask, deadline_s)
         if isinstance(said, RefusedError):
             raise said
         return said
@@ -185,10 +168,9 @@ class BookieRpcLink:
     # --- control ---
 
     async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
-        answer: asyncio.Future[RefusedError | None] = self._call()
-        self._lacs.write(ledger_id, ledger_key, lac_body, _once(answer))
-        async with self._within(deadline_s):
-            said = await answer
+        said: RefusedError | None = await self._answer_to(
+            lambda told: self._lacs.write(ledger_id, ledger_key, lac_body, told), deadline_s
+        )
         if said is not None:
             raise said
 
@@ -204,40 +186,27 @@ class BookieRpcLink:
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
         request = v3.request(pb.GET_BOOKIE_INFO, 0)
         request.getBookieInfoRequest.requested = _INFO_FLAGS
-        async with self._within(deadline_s):
-            answer = await self._control(request)
+        answer: Answer = await self._answer_to(lambda told: self._exchange.control(request, told), deadline_s)
         if answer.status is not Status.EOK:
             raise refused(answer.status, f"bookie {self.bookie_id} tells nothing about itself")
         told = answer.response.getBookieInfoResponse
         return BookieInfo(told.totalDiskCapacity, told.freeDiskSpace)
 
-    def _control(self, request: pb.Request) -> asyncio.Future[Answer]:
-        answer: asyncio.Future[Answer] = self._call()
-        self._exchange.control(request, _once(answer))
-        return answer
-
-    def _call(self) -> asyncio.Future[Any]:
-        """A future that fails if the link breaks."""
-        call: asyncio.Future[Any] = self._loop.create_future()
+    async def _answer_to(self, ask: Callable[[Callable[[T], None]], None], deadline_s: float) -> T:
+        """What ``ask``, which is given whom to tell, is told. Raises TransportError if the link breaks before."""
         if self.broken is not None:
-            call.set_exception(self.broken)
+            raise self.broken
+        call: asyncio.Future[T] = self._loop.create_future()
         self._calls.add(call)
-        call.add_done_callback(self._answered)
+        ask(_once(call))
         self._connection.wake()
-        return call
-
-    def _answered(self, call: asyncio.Future[Any]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # who waits for two answers may have left after the first failed
-
-    @contextlib.asynccontextmanager
-    async def _within(self, deadline_s: float) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(deadline_s):
-                yield
+                return await call
         except TimeoutError as error:
             raise too_late(self.bookie_id, deadline_s) from error
+        finally:
+            self._calls.discard(call)
 
     # --- the connection ---
 
