@@ -84,7 +84,7 @@ def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memor
 def lac_body(lac: int, digester: Digester) -> bytes:
     """The body of Apache's WRITE_LAC: ledger id, LAC, and a digest over both."""
     body = _LAC_BODY.pack(digester.ledger_id, lac)
-    return body + digester.digest16(body)
+    return body + digester.digest(body)
 
 
 def parse_lac_body(body: Bytes, digester: Digester) -> int:
@@ -94,6 +94,6 @@ def parse_lac_body(body: Bytes, digester: Digester) -> int:
     if len(raw) != expected:
         raise IntegrityError(f"a LAC body has {expected} bytes", value=f"ledger {digester.ledger_id}: {len(raw)} bytes")
     ledger_id, lac = _LAC_BODY.unpack_from(raw)
-    if not hmac.compare_digest(raw[16:], digester.digest16(raw[:16])) or ledger_id != digester.ledger_id:
+    if not hmac.compare_digest(raw[16:], digester.digest(raw[:16])) or ledger_id != digester.ledger_id:
         raise IntegrityError("a LAC body's digest or ledger differs", value=f"ledger {digester.ledger_id}")
     return int(lac)

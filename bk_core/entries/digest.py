@@ -118,10 +118,6 @@ class Digester:
             return self._mac.digest(header + payload)
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
-    def digest16(self, body: bytes) -> bytes:
-        """The digest of the 16 bytes of a LAC body."""
-        return self.digest(body)
-
     def compute(self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes) -> U8:
         """The digest of each entry, one row per entry. ``lacs`` may be one number for all."""
         count, view = int(lengths.size), byte_view(payload)

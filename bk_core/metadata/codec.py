@@ -16,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.metadata.proto.ledger_pb2 import LedgerMetadataFormat
 from bk_core.model import NO_ENTRY, DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.wire.frames_codec import encode_varint
 
 NEWEST_VERSION = 3
 _TAG = b"BookieMetadataFormatVersion\t"
@@ -33,7 +34,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
     header = b"%s%d\n" % (_TAG, metadata.format_version)
     if metadata.format_version == 3:
         body = _to_message(metadata).SerializeToString()
-        return header + _varint(len(body)) + body
+        return header + encode_varint(len(body)) + body
     if metadata.format_version == 2:
         return header + text_format.MessageToString(_to_message(metadata), as_utf8=False).encode("ascii")
     if metadata.format_version == 1:
@@ -189,15 +190,6 @@ def _merge_unknown(message: LedgerMetadataFormat, unknown: bytes) -> None:
 def _merge_into(target: Message | None, unknown: Message) -> None:
     if target is not None:  # if recovery replaced the fragment, its unknown fields are dropped
         target.MergeFromString(unknown.SerializePartialToString())
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _read_varint(data: bytes) -> tuple[int, int]:

@@ -79,12 +79,6 @@ class Cut:
     first: EntryId = 0
     ranges: tuple[tuple[tuple[int, int], ...], ...] = ()
 
-    def between(self, first: EntryId, last: EntryId) -> Cut:
-        """The cut of these entries alone."""
-        if self.head:
-            return self
-        return Cut(0, first, self.ranges[first - self.first : last + 1 - self.first])
-
     def spans(self, entry_id: EntryId, length: int) -> list[tuple[int, int]]:
         """Where the wanted bytes of an entry begin and end, as far as it is that long."""
         if self.head:

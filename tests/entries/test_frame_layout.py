@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bk_core.entries import frame as frame_flags
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import (
     FRAME_BYTES_MAX,
     FrameExtent,
-    FrameFlag,
     FrameKind,
     assemble,
     check_frame,
@@ -118,9 +118,9 @@ REFUSED: dict[str, dict[str, object]] = {
     "byte 7": {"zero": 1},
     "kind 0": {"kind": 0},
     "kind 11": {"kind": 11},
-    "a reserved flag": {"flags": FrameFlag.DEFERRED_SYNC},
-    "the other reserved flag": {"flags": FrameFlag.MANY_LEDGERS},
-    "the flag of partial frames": {"flags": FrameFlag.PARTIAL},
+    "a reserved flag": {"flags": frame_flags.DEFERRED_SYNC},
+    "the other reserved flag": {"flags": frame_flags.MANY_LEDGERS},
+    "the flag of partial frames": {"flags": frame_flags.PARTIAL},
     "an unknown flag": {"flags": 0x100},
     "digest type 5": {"digest_type": 5},
     "no digest type": {"digest_type": 0, "columns": ONE[:4]},

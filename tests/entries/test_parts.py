@@ -205,6 +205,5 @@ def test_a_cut_that_cannot_be_is_refused() -> None:
     assert Cut(0, 5, (((8, 8), (0, 8)),)).problem(5, 5)
     assert Cut(8, 5, (one,)).problem(5, 5)
     assert Cut(0, 5, (tuple((n, 1) for n in range(CUT_RANGES_MAX + 1)),)).problem(5, 5)
-    assert Cut(0, 5, (one, (), one)).between(6, 7) == Cut(0, 6, ((), one))
     assert Cut(0, 5, (((0, 100), (90, 20)),)).spans(5, 95) == [(0, 95), (90, 95)]
     assert np.array(Cut(head=8).spans(5, 3)).tolist() == [[0, 3]]

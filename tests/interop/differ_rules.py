@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bk_core.model import LEDGER_KEY_BYTES
-from bk_core.wire.bookie_rpc.availability import decode_availability
 from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.interop.differ_operations import Operation
+from tests.kit.availability import decode_availability
 
 _IDS_A_PAGE = 1024
 """Places of entries in a page of Java's index."""

@@ -166,3 +166,10 @@ def some_request(rng: random.Random, wire: int, txn: int, ledgers: int, entries:
     if kind == 8:
         return rng.choice((info, start_tls))(txn)
     return auth(wire, txn) if wire == 3 else batch(txn, ids, rng.choice((0, 5)), rng.choice((0, 300)))
+
+
+def fencing_read(ledger_id: int, entry_id: int, key: bytes, *, priority: int = 0) -> bytes:
+    """One read of version 2 that fences the ledger first, which no client of ours sends."""
+    flags = v2.DO_FENCING | (v2.HIGH_PRIORITY if priority else 0)
+    packet = struct.pack(">Iqq", v2.VERSION << 24 | v2.READENTRY << 16 | flags, ledger_id, entry_id) + key
+    return len(packet).to_bytes(4, "big") + packet

@@ -6,12 +6,12 @@ from __future__ import annotations
 import struct
 
 from bk_core.entries.digest import crc32c
-from bk_core.entries.frame import FrameFlag, parse_header
+from bk_core.entries.frame import DEFERRED_SYNC, MANY_LEDGERS, PARTIAL, parse_header
 
-UNKNOWN_FLAGS = (*(flag.value for flag in (FrameFlag.DEFERRED_SYNC, FrameFlag.MANY_LEDGERS, FrameFlag.PARTIAL)), 0x8000)
+UNKNOWN_FLAGS = (DEFERRED_SYNC, MANY_LEDGERS, PARTIAL, 0x8000)
 
 
-def with_flags(frame: bytes, flags: int = FrameFlag.PARTIAL) -> bytes:
+def with_flags(frame: bytes, flags: int = PARTIAL) -> bytes:
     """``frame`` with ``flags`` too, and the header's CRC32C that goes with them."""
     columns_end = 64 + parse_header(frame).columns_bytes
     made = bytearray(frame)

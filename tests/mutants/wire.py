@@ -136,13 +136,4 @@ MUTANTS: tuple[Mutant, ...] = (
         "an ack names the transaction of another add",
         "MUST1",
     ),
-    Mutant(
-        "a list of entries may stand for any number of ranges",
-        "bk_core/wire/bookie_rpc/availability.py",
-        "    if count and (int(runs.max()) > ranges_max or int(runs.sum()) > ranges_max):\n",
-        "    if count and int(runs.max()) > ranges_max:\n",
-        TABLES,
-        "a few hundred bytes take all memory",
-        "L5",
-    ),
 )

@@ -96,7 +96,7 @@ async def unused_link(held: list[Any]) -> None:
     """A channel that nothing holds but its transport: it goes when that goes, without a garbage collection."""
     transport = LaneTransport(Caller())
     transport.update_bookies([INFO])
-    transport._link("b0")
+    transport.link("b0")
     held.append(transport)
 
 
@@ -120,7 +120,7 @@ def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
             try:
                 transport = LaneTransport(Caller())
                 transport.update_bookies([INFO])
-                transport._link("b0")
+                transport.link("b0")
             except ForkedHandleError:
                 sys.exit(0)
             sys.exit(1)

@@ -298,12 +298,6 @@ def read_requests(txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int
     return Rows(entry_ids.size, [*pieces, _i64(entry_ids, entry_ids.size)]).joined()
 
 
-def fencing_read(ledger_id: int, entry_id: int, key: bytes, *, priority: int = 0) -> bytes:
-    """The frame of one read that fences the ledger first."""
-    flags = DO_FENCING | (HIGH_PRIORITY if priority else 0)
-    return _framed(_word(VERSION, READENTRY, flags) + _IDS.pack(ledger_id, entry_id) + key)
-
-
 def batch_read(asked: BatchRead) -> bytes:
     """The frame of a batch read; ``frame`` and ``status`` are not looked at."""
     flags = (DO_FENCING if asked.fencing else 0) | (HIGH_PRIORITY if asked.high_priority else 0)

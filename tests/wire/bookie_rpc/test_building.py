@@ -35,6 +35,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.apache_frames import entry_bytes
+from tests.kit.bookie_requests import fencing_read
 from tests.kit.bookie_wire import KEY
 
 UNSIGNED = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
@@ -339,7 +340,7 @@ def test_authentication_in_both_versions() -> None:
 
 def test_refusals_of_version_2_name_the_request_they_refuse() -> None:
     reader = RequestReader()
-    fence = v2.fencing_read(7, -1, KEY, priority=100)
+    fence = fencing_read(7, -1, KEY, priority=100)
     (single,) = reader.read(fence).items
     assert isinstance(single, Single)
     (run,) = AnswerReader(2).read(v2.refusal(replace(single, status=Status.EUA))).items

@@ -27,6 +27,7 @@ from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
 from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, BatchRead, ReadAnswers, ReadRun
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from tests.kit.bookie_requests import fencing_read
 from tests.kit.bookie_wire import as_expected, as_read, told
 
 TESTS = Path(__file__).parent.parent.parent
@@ -148,7 +149,7 @@ def golden() -> Iterator[tuple[str, bytes]]:
     yield "v3 auth answer", v3.framed(auth)
     yield "v2 add", b"".join(v2.add_requests(2, 1, zero, KEY, bodies))
     yield "v2 add answer", v2.add_answers(2, 1, zero)
-    yield "v2 fencing read", v2.fencing_read(1, -1, KEY, priority=100)
+    yield "v2 fencing read", fencing_read(1, -1, KEY, priority=100)
 
 
 def test_we_write_the_golden_bytes() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError, RemoteProtocolError
-from bk_core.wire.bookie_rpc.availability import decode_availability, encode_availability
+from bk_core.wire.bookie_rpc.availability import encode_availability
 from bk_core.wire.bookie_rpc.status import (
     STATUSES,
     UNKNOWN_CODE,
@@ -25,6 +25,7 @@ from bk_core.wire.bookie_rpc.status import (
 )
 from bk_core.wire.lane import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from tests.kit.availability import decode_availability
 
 
 def test_statuses_are_those_of_the_messages() -> None:

@@ -16,7 +16,6 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, encode_frame
 from bk_core.model import DigestType
 from bk_core.wire.bookie_rpc import v2, v3
-from bk_core.wire.bookie_rpc.availability import decode_availability
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.runs import AddAnswers, BatchRead, ReadAnswers
 from bk_core.wire.bookie_rpc.status import Status
@@ -26,6 +25,8 @@ from bookie_server.machine import events as ev
 from bookie_server.services.bookie_rpc import adds as adds_module
 from bookie_server.services.bookie_rpc import entries as entries_module
 from tests.kit.apache_frames import entry_bytes
+from tests.kit.availability import decode_availability
+from tests.kit.bookie_requests import fencing_read
 from tests.kit.lanes import KEY, PASSWORD
 from tests.kit.rpc_bookie import RpcBookie, RpcClient, answers
 
@@ -431,7 +432,7 @@ def test_a_connection_with_many_reads_is_not_read_until_half_are_answered() -> N
 def test_read_lac_has_the_statuses_of_apaches_bookies() -> None:
     _, client = story()
     body = struct.pack(">qq", 7, 3)
-    body += Digester(DigestType.CRC32C, PASSWORD, 7).digest16(body)
+    body += Digester(DigestType.CRC32C, PASSWORD, 7).digest(body)
     write = request(6, "writeLacRequest", ledgerId=7, lac=3, masterKey=KEY, body=body)
     (said,) = answers(client.ask(write), 3)
     assert said.status is Status.EOK
@@ -486,7 +487,7 @@ def test_a_poll_with_its_entry_is_told_an_explicit_lac_where_there_is_no_entry(p
     if previous == -2:
         assert statuses(client.ask(poll)) == {-1: ENOENTRY}
     body = struct.pack(">qq", 7, 3)
-    body += Digester(DigestType.CRC32C, PASSWORD, 7).digest16(body)
+    body += Digester(DigestType.CRC32C, PASSWORD, 7).digest(body)
     client.ask(request(6, "writeLacRequest", ledgerId=7, lac=3, masterKey=KEY, body=body))
     (run,) = answers(client.ask(poll), 3)
     assert (run.statuses.tolist(), run.entry_ids.tolist(), run.max_lacs.tolist()) == ([EOK], [-1], [3])
@@ -662,7 +663,7 @@ def test_any_requests_in_any_bursts_get_the_answers_of_a_model(
                 sent += read(ledger, at, wire=wire)
                 wanted.append((ledger, at, *model.read(ledger, at)))
             else:
-                sent += v2.fencing_read(ledger, at, KEY) if old else fence(ledger, at)
+                sent += fencing_read(ledger, at, KEY) if old else fence(ledger, at)
                 wanted.append((ledger, at, *model.fence(ledger, at)))
         got = [
             (*row[3:5], row[7], None if row[7] or row[6] <= 0 else bytes(item.buffer[row[5] : row[5] + row[6]]))
