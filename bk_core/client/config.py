@@ -110,16 +110,9 @@ class ClientConfig:
         return Caller(instance_id, lanes=self._lanes(), batch_reads=bool(self.batch_reads))
 
     def writer(self) -> WriterConfig:
-        return WriterConfig(
-            reconnect_budget_ms=self.reconnect_budget_ms,
-            add_timeout_ms=self.add_timeout_ms,
-            add_quorum_timeout_ms=self.add_quorum_timeout_ms,
-            delay_ensemble_change=bool(self.delay_ensemble_change),
-            allow_degraded_writes=bool(self.allow_degraded_writes),
-            slow_bookie_bytes_max=self.slow_bookie_bytes_max,
-            explicit_lac_delay_ms=self.explicit_lac_delay_ms,
-            close_linger_ms=self.close_linger_ms,
-        )
+        """The machine's bounds, as far as they are settings: they have the same names."""
+        settings = {each.name for each in fields(self)}
+        return WriterConfig(**{name: getattr(self, name) for f in fields(WriterConfig) if (name := f.name) in settings})
 
     def recovery(self) -> RecoveryConfig:
         return RecoveryConfig(

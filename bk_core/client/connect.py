@@ -24,9 +24,9 @@ from bk_core.client.config import ClientConfig
 from bk_core.client.deletion import Hints, delete_record
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import quorum_lac
-from bk_core.client.ranges import SlowBookies
+from bk_core.client.ranges import Quarantine
 from bk_core.client.reader import LedgerReader
-from bk_core.client.recovery import RecoveryDriver, recovery_of
+from bk_core.client.recovery import RecoveryDriver
 from bk_core.client.surveyor import Surveyor
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import Digester
@@ -44,6 +44,7 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, Led
 from bk_core.placement import Landscape, choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
+from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Transport
 
@@ -68,8 +69,8 @@ class BookKeeper:
         self.config = config or ClientConfig()
         self._random = random.Random()
         self._sessions = itertools.count(1)
-        self._quarantine: dict[BookieId, float] = {}  # bookie → until when others are preferred, in loop time
-        self._slow = SlowBookies()  # bookies that reads ask last
+        self._failed = Quarantine()  # bookies that new ensembles avoid
+        self._slow = Quarantine()  # bookies that reads ask last
         self._surveyor = Surveyor(transport, self.config)
         timeout_s, pause_s = self.config.delete_hint_timeout_ms / 1000, self.config.quarantine_ms / 1000
         self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
@@ -109,13 +110,6 @@ class BookKeeper:
         self.check_open()
         check_arguments(password, digest_type, 0 if ledger_id is None else ledger_id)
         check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
-        if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
-            raise InvalidArgumentError(
-                "a ledger needs ensemble size ≥ write quorum ≥ ack quorum ≥ 1",
-                value=f"ensemble_size={ensemble_size}, write_quorum_size={write_quorum_size}, "
-                f"ack_quorum_size={ack_quorum_size}",
-                remedy="for three copies of which two must be on disk: 3, 3, 2",
-            )
         ensemble = await self.choose_bookies(ensemble_size, write_quorum_size)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
@@ -190,7 +184,9 @@ class BookKeeper:
 
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
         """Fence, recover and close one ledger; returns and raises as :meth:`RecoveryDriver.run`."""
-        recovery = recovery_of(digester, self.config, self.new_session, self._random)
+        recovery = LedgerRecovery(
+            digester, config=self.config.recovery(), new_session=self.new_session, random=self._random
+        )
         driver = RecoveryDriver(
             recovery,
             password,
@@ -256,21 +252,15 @@ class BookKeeper:
 
     async def _bookies_without(self, failed: tuple[BookieId, ...]) -> BookiesRead:
         """The writable bookies, and those to choose last: ``failed`` and others that failed lately."""
-        until = self._loop.time() + self.config.quarantine_ms / 1000
-        self._quarantine.update(dict.fromkeys(failed, until))
-        self._slow.note(failed, self.config.quarantine_ms / 1000)
+        for bookies in (self._failed, self._slow):
+            bookies.note(failed, self.config.quarantine_ms / 1000)
         await asyncio.to_thread(self.store.sync)  # a change of bookies is rare; one just back is a spare
         writable = await self.refresh_bookies()
-        return BookiesRead(writable, self._quarantined(), await self._surveyor.landscape())
+        return BookiesRead(writable, self._failed.now(), await self._surveyor.landscape())
 
     async def bookies_for_repair(self) -> BookiesRead:
         """The writable bookies, those that failed lately, and what placement wants to know; addresses are told."""
         return await self._bookies_without(())
-
-    def _quarantined(self) -> tuple[BookieId, ...]:
-        now = self._loop.time()
-        self._quarantine = {bookie: until for bookie, until in self._quarantine.items() if until > now}
-        return tuple(self._quarantine)
 
     async def choose_bookies(self, size: int, write_quorum: int) -> tuple[BookieId, ...]:
         """The bookies of a new ledger. Raises NotEnoughBookiesError."""
@@ -288,7 +278,7 @@ class BookKeeper:
         self, writable: tuple[BookieId, ...], size: int, write_quorum: int, landscape: Landscape
     ) -> tuple[BookieId, ...]:
         return choose_ensemble(
-            writable, size, self._random, avoid=self._quarantined(), write_quorum=write_quorum, landscape=landscape
+            writable, size, self._random, avoid=self._failed.now(), write_quorum=write_quorum, landscape=landscape
         )
 
     def new_session(self) -> int:
@@ -304,12 +294,7 @@ class BookKeeper:
                 f"the password of ledger {ledger_id} is another one",
                 remedy="give the password it was created with (password=, --password, ledgerPassword)",
             )
-        if digest_type is not None and metadata.digest_type is not None and digest_type != metadata.digest_type:
-            raise WrongDigestTypeError(
-                f"ledger {ledger_id} has digest type {metadata.digest_type.name}",
-                value=f"digest_type={DigestType(digest_type).name}",
-                remedy="leave digest_type out to take the ledger's own",
-            )
+        check_digest_type(f"ledger {ledger_id}", metadata.digest_type, digest_type)
         return Digester(metadata.digest_type or digest_type or DigestType.CRC32, password, ledger_id)
 
     async def _no_such_ledger(self, ledger_id: LedgerId) -> NoSuchLedgerError:
@@ -381,11 +366,30 @@ def check_arguments(password: object, digest_type: object, ledger_id: object = 0
         raise InvalidArgumentError("a ledger id is a number", value=f"ledger_id={ledger_id!r}", remedy="give an int")
 
 
-def check_sizes(*sizes: object) -> None:
-    """Raises InvalidArgumentError for sizes that are no numbers."""
+def check_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> None:
+    """Raises InvalidArgumentError for sizes that no ledger can have."""
+    sizes = ensemble_size, write_quorum_size, ack_quorum_size
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidArgumentError(
             "ensemble_size, write_quorum_size and ack_quorum_size are numbers", value=f"{sizes}", remedy="give ints"
+        )
+    if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
+        raise InvalidArgumentError(
+            "a ledger needs ensemble size ≥ write quorum ≥ ack quorum ≥ 1",
+            value=f"ensemble_size={ensemble_size}, write_quorum_size={write_quorum_size}, "
+            f"ack_quorum_size={ack_quorum_size}",
+            remedy="for three copies of which two must be on disk: 3, 3, 2",
+        )
+
+
+def check_digest_type(of: str, found: DigestType | None, wanted: DigestType | None) -> None:
+    """Raises WrongDigestTypeError unless ``wanted`` is the digest type of a ledger or log, or one of them is not
+    given."""
+    if wanted is not None and found is not None and wanted != found:
+        raise WrongDigestTypeError(
+            f"{of} has digest type {found.name}",
+            value=f"digest_type={DigestType(wanted).name}",
+            remedy=f"leave digest_type out to take the {of.partition(' ')[0]}'s own",
         )
 
 

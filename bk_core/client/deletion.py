@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from bk_core.client.ranges import Quarantine
 from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
@@ -45,13 +46,12 @@ class Hints:
     ) -> None:
         self._transport, self._refresh = transport, refresh
         self._timeout_s, self._pause_s = timeout_s, pause_s
-        self._silent: dict[BookieId, float] = {}  # bookie → until when it is skipped, in loop time
+        self._silent = Quarantine()
 
     async def send(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
         """Tell every bookie that these records name, all at once, within the deadline. Raises only CancelledError."""
-        now = asyncio.get_running_loop().time()
-        self._silent = {bookie: until for bookie, until in self._silent.items() if until > now}
-        of_bookie = {bookie: ids for bookie, ids in _by_bookie(deleted).items() if bookie not in self._silent}
+        silent = self._silent.now()
+        of_bookie = {bookie: ids for bookie, ids in _by_bookie(deleted).items() if bookie not in silent}
         untold = set(of_bookie)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -63,7 +63,7 @@ class Hints:
         except Exception as error:  # the ledgers are deleted: their deletion must not seem to fail
             logger.warning("the bookies could not be told of deleted ledgers: %s", error)
         if untold:
-            self._silent.update(dict.fromkeys(untold, now + self._pause_s))
+            self._silent.note(untold, self._pause_s)
             logger.info("bookies %s were not told of deleted ledgers and will find them", ", ".join(sorted(untold)))
 
     async def _tell_all(self, of_bookie: Mapping[BookieId, Sequence[LedgerId]], untold: set[BookieId]) -> bool:

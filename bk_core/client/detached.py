@@ -17,7 +17,7 @@ from bk_core.client.ahead import WantedRange, read_ahead
 from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, pays
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
-from bk_core.client.ranges import SlowBookies, read_range
+from bk_core.client.ranges import Quarantine, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import ColumnBatch, Parts
@@ -44,7 +44,7 @@ class DetachedReader:
         refresh: Refresh | None = None,
     ) -> None:
         self._config, self._refresh = config or ClientConfig(), refresh
-        self._slow = SlowBookies()
+        self._slow = Quarantine()
         self._guard = ForkGuard()
         self._transport = LaneTransport(self._config.caller(instance_id))
         self._transport.update_bookies(list(infos.values()))

@@ -55,7 +55,7 @@ class Driver:
         self, name: str, step: Callable[[Any], Sequence[Any]], crashed: Callable[[BookKeeperError], None]
     ) -> None:
         self.name, self._step, self._crashed = name, step, crashed
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], object]] = {
             SetTimer: self.set_timer,
             CancelTimer: lambda effect: self.cancel_timer(effect.name),
         }
@@ -116,7 +116,7 @@ class Driver:
                 logger.debug("%s -> %s", self.name, _short(effect))
             handlers[type(effect)](effect)
 
-    def handle(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
+    def handle(self, handlers: Mapping[type, Callable[[Any], object]]) -> None:
         """Set the handlers of these effect types."""
         self._handlers.update(handlers)
 
@@ -239,17 +239,14 @@ class MetadataAdapter:
         driver: Driver,
         bookies: Callable[[], Awaitable[BookiesRead]],
     ) -> None:
-        self._store, self._ledger_id, self._driver, self._bookies = store, ledger_id, driver, bookies
+        self._store, self._ledger_id, self._driver = store, ledger_id, driver
         self._marks: list[asyncio.Task[None]] = []
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            WriteMetadata: lambda effect: self._spawn(self._write(effect.metadata, effect.version)),
-            ReadMetadata: lambda effect: self._spawn(self._read(effect.fresh)),
-            ReadBookies: lambda _: self._spawn(self._read_bookies()),
+        self.handlers: dict[type, Callable[[Any], object]] = {
+            WriteMetadata: lambda effect: driver.spawn(self._answer(partial(self._write, effect))),
+            ReadMetadata: lambda effect: driver.spawn(self._answer(partial(self._read, effect))),
+            ReadBookies: lambda _: driver.spawn(self._answer(bookies)),
             MarkUnderreplicated: lambda effect: self._marks.append(driver.spawn(self._mark(effect.bookies))),
         }
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._driver.spawn(work)
 
     async def marked(self) -> None:
         """Wait until missing copies are marked (P8) or the driver stops. Uses ``wait``, because awaiting a mark that
@@ -257,31 +254,22 @@ class MetadataAdapter:
         if self._marks:
             await asyncio.wait(self._marks)
 
-    async def _write(self, metadata: Any, version: int) -> None:
+    async def _answer(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        """Gives the machine the event of a call: its own, or that of its failure."""
         try:
-            written = await asyncio.to_thread(self._store.write_ledger, self._ledger_id, metadata, version)
+            event = await ask()
         except MetadataConflictError:
-            self._driver.feed(MetadataConflicted())
+            event = MetadataConflicted()
         except BookKeeperError as error:
-            self._driver.feed(MetadataCallFailed(error))
-        else:
-            self._driver.feed(MetadataWritten(written))
+            event = MetadataCallFailed(error)
+        self._driver.feed(event)
 
-    async def _read(self, fresh: bool) -> None:
-        try:
-            found = await asyncio.to_thread(self._store.read_ledger, self._ledger_id, fresh=fresh)
-        except BookKeeperError as error:
-            self._driver.feed(MetadataCallFailed(error))
-        else:
-            self._driver.feed(MetadataRead(found))
+    async def _write(self, effect: WriteMetadata) -> MetadataWritten:
+        write = self._store.write_ledger
+        return MetadataWritten(await asyncio.to_thread(write, self._ledger_id, effect.metadata, effect.version))
 
-    async def _read_bookies(self) -> None:
-        try:
-            found = await self._bookies()
-        except BookKeeperError as error:
-            self._driver.feed(MetadataCallFailed(error))
-        else:
-            self._driver.feed(found)
+    async def _read(self, effect: ReadMetadata) -> MetadataRead:
+        return MetadataRead(await asyncio.to_thread(self._store.read_ledger, self._ledger_id, fresh=effect.fresh))
 
     async def _mark(self, bookies: tuple[BookieId, ...]) -> None:
         """Best effort: a failure is only logged, since the entries have their ack quorum."""

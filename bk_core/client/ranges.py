@@ -105,7 +105,7 @@ async def read_range(
     *,
     config: ClientConfig,
     prefer: int = 0,
-    slow: SlowBookies | None = None,
+    slow: Quarantine | None = None,
     parts: Parts | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
     """The entries ``first`` to ``last``, in order, each once, verified. Bookies that were ``slow`` lately are asked
@@ -141,14 +141,14 @@ async def read_range(
         requests.stop()
 
 
-class SlowBookies:
-    """Bookies that failed or were late, and until when they are asked last."""
+class Quarantine:
+    """Bookies that failed or were late, and until when others are preferred."""
 
     def __init__(self) -> None:
         self._until: dict[BookieId, float] = {}
 
     def now(self) -> tuple[BookieId, ...]:
-        """The bookies to ask last now."""
+        """These bookies now."""
         now = time.monotonic()
         self._until = {bookie: until for bookie, until in self._until.items() if until > now}
         return tuple(self._until)

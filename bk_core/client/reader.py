@@ -11,7 +11,7 @@ from types import TracebackType
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import LacFollower
-from bk_core.client.ranges import SlowBookies, read_range
+from bk_core.client.ranges import Quarantine, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import Parts
@@ -44,7 +44,7 @@ class LedgerReader:
         config: ClientConfig,
         prefer: int,
         refresh: Callable[[], Awaitable[object]],
-        slow: SlowBookies,
+        slow: Quarantine,
     ) -> None:
         self._refresh = refresh  # gives the transport the bookies' current addresses
         self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.lac import evidence_of, lac_event
 from bk_core.client.ranges import answer_events
-from bk_core.entries.digest import Digester, ledger_key
+from bk_core.entries.digest import ledger_key
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerMetadata, Versioned
@@ -52,12 +51,12 @@ class RecoveryDriver:
         self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
-                SendFence: self._send_fence,
+                SendFence: lambda effect: self._driver.spawn(self._fence(effect.index, effect.bookie)),
                 SendRead: self._send_read,
                 CancelRead: self._cancel_read,
                 BackOff: self._back_off,
                 FinishRecovery: self._finish,
-                Fail: self._fail,
+                Fail: lambda effect: self.end(effect.error),
             }
         )
         self._done: asyncio.Future[FinishRecovery] = self._driver.loop.create_future()
@@ -78,9 +77,6 @@ class RecoveryDriver:
         finally:
             self._driver.stop()
 
-    def _send_fence(self, effect: SendFence) -> None:
-        self._driver.spawn(self._fence(effect.index, effect.bookie))
-
     def _send_read(self, effect: SendRead) -> None:
         self._reads[effect.request] = self._driver.spawn(self._read(effect))
 
@@ -97,9 +93,6 @@ class RecoveryDriver:
     def _finish(self, effect: FinishRecovery) -> None:
         if not self._done.done():
             self._done.set_result(effect)
-
-    def _fail(self, effect: Fail) -> None:
-        self.end(effect.error)
 
     def end(self, error: BookKeeperError) -> None:
         """Make ``run`` raise ``error``; the ledger stays in the state that the recovery reached."""
@@ -121,10 +114,3 @@ class RecoveryDriver:
         ):
             self._driver.feed(event)
         self._reads.pop(effect.request, None)
-
-
-def recovery_of(
-    digester: Digester, config: ClientConfig, new_session: Callable[[], int], random: Any
-) -> LedgerRecovery:
-    """The machine with this client's bounds."""
-    return LedgerRecovery(digester, config=config.recovery(), new_session=new_session, random=random)

@@ -14,7 +14,7 @@ import heapq
 import threading
 from bisect import insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -94,7 +94,7 @@ class LedgerWriter:
             {
                 Acked: lambda effect: self._confirm(effect.through),
                 Confirm: lambda effect: self._confirm(effect.lac),
-                SendForce: lambda effect: self._spawn(self._send_force(effect)),
+                SendForce: lambda effect: self._driver.spawn(self._send_force(effect)),
                 SendLac: self._hint_lac,
                 FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
                 Fail: lambda effect: self._end(effect.error),
@@ -543,9 +543,6 @@ class LedgerWriter:
         for entry_id, _, waiter in waiters:
             if entry_id >= first and not waiter.done():
                 waiter.set_exception(error)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._driver.spawn(work)
 
     async def _send_force(self, effect: SendForce) -> None:
         deadline_s = self._config.add_timeout_ms / 1000

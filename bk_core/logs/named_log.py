@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.connect import BookKeeper, check_digest_type
 from bk_core.entries.digest import ledger_key
-from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError, WrongDigestTypeError
+from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError
 from bk_core.logs.compactor import Compactor
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
@@ -107,16 +107,8 @@ class NamedLog:
                 return await asyncio.to_thread(self._store.create, new), True
             except LogExistsError:
                 found = await self.head()  # somebody else created it meanwhile
-        self._check_digest(found.value, digest_type)
+        check_digest_type(f"log {self.name}", found.value.digest_type, digest_type)
         return found, False
-
-    def _check_digest(self, head: LogHead, digest_type: DigestType | None) -> None:
-        if digest_type is not None and digest_type != head.digest_type:
-            raise WrongDigestTypeError(
-                f"log {self.name} has digest type {head.digest_type.name}",
-                value=f"digest_type={DigestType(digest_type).name}",
-                remedy="leave digest_type out to take the log's own",
-            )
 
     async def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
         """The extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the log's
@@ -437,7 +429,7 @@ class NamedLog:
             head = (await self.head()).value
         except NoSuchLogError:
             return None
-        self._check_digest(head, digest_type)
+        check_digest_type(f"log {self.name}", head.digest_type, digest_type)
         commit.check_unpublished(head, ())
         written = await self.newest_codec(head)
         if written not in (None, ARROW):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.connect import BookKeeper, check_sizes
 from bk_core.client.writer import LedgerWriter
 from bk_core.errors import (
     BookKeeperError,
@@ -55,12 +55,7 @@ class LeadOptions:
         for name in ("roll_bytes", "roll_age_s", "attempts_max"):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={getattr(self, name)}")
-        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
-            raise InvalidArgumentError(
-                "a ledger needs ensemble size ≥ write quorum ≥ ack quorum ≥ 1",
-                value=f"{self.ensemble_size}, {self.write_quorum_size}, {self.ack_quorum_size}",
-                remedy="for three copies of which two must be on disk: 3, 3, 2",
-            )
+        check_sizes(self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
 
     async def check_bookies(self, bookkeeper: BookKeeper) -> None:
         """Raises NotEnoughBookiesError if no ledger could be made now; called before the previous leader is fenced."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from bk_core.metadata.records import UnderreplicationMark
@@ -282,21 +283,21 @@ class MetadataStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class TxnWrite:
     """A transaction record to write with a head; ``version`` None creates it."""
 
-    __slots__ = ("data", "key", "version")
+    key: str
+    data: bytes
+    version: int | None
 
-    def __init__(self, key: str, data: bytes, version: int | None) -> None:
-        self.key, self.data, self.version = key, data, version
 
-
+@dataclass(frozen=True, slots=True)
 class LogWrite:
     """A head to write if its version is ``version``, with a transaction record and a new unlinked record."""
 
-    __slots__ = ("head", "name", "txn", "unlinked", "version")
-
-    def __init__(
-        self, name: str, head: bytes, version: int, txn: TxnWrite | None = None, unlinked: bytes | None = None
-    ) -> None:
-        self.name, self.head, self.version, self.txn, self.unlinked = name, head, version, txn, unlinked
+    name: str
+    head: bytes
+    version: int
+    txn: TxnWrite | None = None
+    unlinked: bytes | None = None

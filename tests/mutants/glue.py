@@ -336,7 +336,7 @@ CLIENT = (
     Mutant(
         "a bookie that did not hear is told at each deletion",
         "bk_core/client/deletion.py",
-        "            self._silent.update(dict.fromkeys(untold, now + self._pause_s))\n",
+        "            self._silent.note(untold, self._pause_s)\n",
         "",
         ("tests/client/test_deletion.py",),
         "deleting a thousand ledgers waits a thousand times for one dead bookie",

@@ -67,8 +67,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-watch-that-was-once-of-nothing-stays-so",
         path="bk_core/metadata/tree/watches.py",
-        old="                    node.armed = False  # no watch is left where nothing is\n",
-        new="                    pass\n",
+        old="            node.armed = False\n            return False\n",
+        new="            return False\n",
         tests=(f"{_CONTRACT}::test_ledger_that_was_absent_can_be_watched_once_it_exists[memory]",),
         breaks="who asked too early for a ledger or log can never watch it",
         rule="M5",

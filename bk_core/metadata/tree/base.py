@@ -19,6 +19,7 @@ from bk_core.metadata.tree.tree import (
     ensure_path,
 )
 from bk_core.metadata.tree.watches import Snapshot, Watches, read_data
+from bk_core.model import Versioned
 
 
 def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailableError) -> MetadataUnavailableError:
@@ -118,6 +119,16 @@ class Part:
         assert lost is not None
         raise lost
 
+    def _delete_if_there(self, path: str) -> None:
+        with contextlib.suppress(NoNodeError):
+            self._delete_settled(path)
+
+    def _delete_own(self, path: str) -> None:
+        """Deletes an ephemeral node of this session."""
+        stat = self._tree.exists(path)
+        if stat is not None and stat.owner == self._tree.session_id:
+            self._delete_if_there(path)
+
     # --- reads of one node: if the server does not know it, sync and read again, since the server may lag (M5) ---
 
     def _get(self, path: str) -> tuple[bytes, NodeStat]:
@@ -142,6 +153,13 @@ class Part:
         except NoNodeError:
             self._tree.sync(self._root)
             return self._tree.children(path)
+
+    def _read(self, path: str) -> Versioned[bytes] | None:
+        try:
+            data, stat = self._get(path)
+        except NoNodeError:
+            return None
+        return Versioned(data, stat.version)
 
     def _find(self, path: str) -> bytes | None:
         try:

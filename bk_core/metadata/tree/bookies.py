@@ -120,10 +120,7 @@ class Bookies(Part):
         with self._registering:
             self._registered.pop(bookie_id, None)
             for read_only in (False, True):
-                path = self._registration(bookie_id, read_only)
-                stat = self._tree.exists(path)
-                if stat is not None and stat.owner == self._tree.session_id:
-                    self._delete_if_there(path)
+                self._delete_own(self._registration(bookie_id, read_only))
 
     def _register_in_this_session(self, info: BookieServiceInfo, read_only: bool) -> None:
         session_id = self._tree.session_id  # read before: if the session ends meanwhile, the node is made again
@@ -179,12 +176,6 @@ class Bookies(Part):
             if remaining_s <= 0:
                 raise _taken(info)
             changed.wait(min(remaining_s, _LOOK_AGAIN_S))
-
-    def _delete_if_there(self, path: str) -> None:
-        try:
-            self._delete_settled(path)
-        except NoNodeError:
-            return
 
     # --- registering again ---
 
@@ -262,14 +253,13 @@ class Cookies(Part):
     """Cookies of bookies, in Apache's folder, and our own state records of bookies (S8); as opaque bytes."""
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None:
-        return self._read_record(self._cookie_path(bookie_id))
+        return self._read(self._cookie_path(bookie_id))
 
     def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
         self._write_record(self._cookie_path(bookie_id), cookie, version)
 
     def delete_cookie(self, bookie_id: BookieId) -> None:
-        with contextlib.suppress(NoNodeError):
-            self._delete_settled(self._cookie_path(bookie_id))
+        self._delete_if_there(self._cookie_path(bookie_id))
 
     def known_bookies(self) -> list[BookieId]:
         known = set[BookieId]()
@@ -279,7 +269,7 @@ class Cookies(Part):
         return sorted(known)
 
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
-        return self._read_record(self._state_path(bookie_id))
+        return self._read(self._state_path(bookie_id))
 
     def write_bookie_state(self, bookie_id: BookieId, state: bytes, version: int | None) -> None:
         self._write_record(self._state_path(bookie_id), state, version)
@@ -289,13 +279,6 @@ class Cookies(Part):
 
     def _state_path(self, bookie_id: BookieId) -> str:
         return f"{self._root}-bookies/{check_bookie_id(bookie_id)}"
-
-    def _read_record(self, path: str) -> Versioned[bytes] | None:
-        try:
-            data, stat = self._get(path)
-        except NoNodeError:
-            return None
-        return Versioned(data, stat.version)
 
     def _write_record(self, path: str, data: bytes, version: int | None) -> None:
         try:
@@ -320,6 +303,6 @@ class Cookies(Part):
                 raise
             with looking_after(lost):
                 self._tree.sync(self._root)  # the server may not know the write yet
-                found = self._read_record(path)
+                found = self._read(path)
             if found != Versioned(data, version + 1):
                 raise

@@ -97,7 +97,7 @@ class IdGenerator:
 
     def _ask(self, layout: Layout, count: int) -> list[NewId]:
         if layout is Layout.FLAT:
-            return self._short(self._root, count)
+            return self._sequence(self._root, count) or _used_up()
         long_folder = f"{self._root}/idgen-long"
         if layout is Layout.HIERARCHICAL and self._is_long is None:  # once, as Apache's clients do
             self._is_long = self._tree.exists(long_folder) is not None
@@ -107,9 +107,6 @@ class IdGenerator:
                 return made or _used_up()
             self._is_long = True
         return self._long(long_folder, count)
-
-    def _short(self, folder: str, count: int) -> list[NewId]:
-        return self._sequence(folder, count) or _used_up()
 
     def _long(self, folder: str, count: int) -> list[NewId]:
         ensure_path(self._tree, folder)

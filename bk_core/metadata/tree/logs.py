@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -89,11 +88,10 @@ class Logs(Part):
         raise lost or NoSuchLogError("The folder of logs is deleted again and again", value=f"{self._root}-logs")
 
     def read_log(self, name: str) -> Versioned[bytes]:
-        try:
-            data, stat = self._get(self._head(name))
-        except NoNodeError as error:
-            _raise_no_such_log(name, error)
-        return Versioned(data, stat.version)
+        found = self._read(self._head(name))
+        if found is None:
+            _raise_no_such_log(name, None)
+        return found
 
     def write_logs(self, writes: Iterable[LogWrite]) -> list[Versioned[bytes]]:
         writes = list(writes)
@@ -223,10 +221,7 @@ class Logs(Part):
         return found
 
     def delete_page(self, name: str, page: str) -> None:
-        try:
-            self._delete_settled(self._page(name, page))
-        except NoNodeError:
-            return
+        self._delete_if_there(self._page(name, page))
 
     def list_pages(self, name: str) -> list[str]:
         return self._names_in(f"{self._head(name)}/{_PAGES}")
@@ -261,15 +256,10 @@ class Logs(Part):
 
     def delete_unlinked(self, name: str, records: Sequence[str]) -> None:
         for record in records:
-            with contextlib.suppress(NoNodeError):
-                self._delete_settled(self._record(name, record))
+            self._delete_if_there(self._record(name, record))
 
     def read_txns(self, name: str, key: str) -> Versioned[bytes] | None:
-        try:
-            data, stat = self._get(self._txn(name, key))
-        except NoNodeError:
-            return None
-        return Versioned(data, stat.version)
+        return self._read(self._txn(name, key))
 
     def list_txns(self, name: str) -> list[str]:
         return self._names_in(f"{self._head(name)}/{_TXNS}")

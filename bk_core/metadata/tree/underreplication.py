@@ -122,11 +122,8 @@ class Underreplication(Part):
                 yield ledger_id, decode_mark(node[0]).missing
 
     def read_underreplicated(self, ledger_id: LedgerId) -> Versioned[UnderreplicationMark] | None:
-        try:
-            data, stat = self._get(self._marks + mark_path(ledger_id))
-        except NoNodeError:
-            return None
-        return Versioned(decode_mark(data), stat.version)
+        found = self._read(self._marks + mark_path(ledger_id))
+        return None if found is None else Versioned(decode_mark(found.value), found.version)
 
     def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
         path, lock = self._marks + mark_path(ledger_id), self._lock_of(ledger_id)
@@ -181,13 +178,6 @@ class Underreplication(Part):
     def unlock_underreplicated(self, ledger_id: LedgerId) -> None:
         self._delete_own(self._lock_of(ledger_id))
 
-    def _delete_own(self, path: str) -> None:
-        """Deletes an ephemeral node of this session."""
-        stat = self._tree.exists(path)
-        if stat is not None and stat.owner == self._tree.session_id:
-            with contextlib.suppress(NoNodeError):
-                self._delete_settled(path)
-
     def underreplication_locks(self) -> Mapping[LedgerId, str]:
         found: dict[LedgerId, str] = {}
         for name, data, _ in self._nodes(f"{self._folder}/locks"):
@@ -213,8 +203,7 @@ class Underreplication(Part):
     def enable_replication(self, enabled: bool) -> None:
         path = f"{self._folder}/disable"
         if enabled:
-            with contextlib.suppress(NoNodeError):
-                self._delete_settled(path)
+            self._delete_if_there(path)
             return
         self._make_folders()
         with contextlib.suppress(NodeExistsError):

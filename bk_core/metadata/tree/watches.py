@@ -63,25 +63,20 @@ class Watches:
     def add(self, path: str, read: Read, listener: Callable[[Snapshot], None]) -> tuple[Snapshot, CancelWatch]:
         """Watch a node: returns its present state, and calls ``listener`` with later ones until the watch is cancelled
         or the node deleted. The watch is set before this returns. Raises the error of the read."""
-        with self._lock:
-            node = self._nodes.setdefault((path, read), _Node(path, read))
+        node = self._node(path, read)
         with node.reading:
             if not node.armed:
                 self._read(node)
             key = object()
             with self._lock:
-                if node.snapshot is None:
-                    node.armed = False  # no watch is left where nothing is
-                else:
-                    self._nodes[path, read] = node
+                if self._kept(node):
                     node.listeners[key] = [listener, node.snapshot]
                 return node.snapshot, lambda: self._remove(node, key)
 
     def read(self, path: str, read: Read) -> Snapshot:
         """The present state. :meth:`seen` returns it from now on, until a watch tells of a change. Raises the error of
         the read."""
-        with self._lock:
-            node = self._nodes.setdefault((path, read), _Node(path, read))
+        node = self._node(path, read)
         with node.reading:
             if node.armed:
                 found = read(self._tree, path, None)
@@ -90,11 +85,20 @@ class Watches:
                 return found
             self._read(node)
             with self._lock:
-                if node.snapshot is None:
-                    node.armed = False  # as above
-                else:
-                    self._nodes[path, read] = node
+                self._kept(node)
             return node.snapshot
+
+    def _node(self, path: str, read: Read) -> _Node:
+        with self._lock:
+            return self._nodes.setdefault((path, read), _Node(path, read))
+
+    def _kept(self, node: _Node) -> bool:
+        """Whether the node that was read is there: no watch is left where nothing is. The lock is held."""
+        if node.snapshot is None:
+            node.armed = False
+            return False
+        self._nodes[node.path, node.read] = node
+        return True
 
     def seen(self, path: str, read: Read) -> Snapshot:
         """The state as it was last read, if no watch has told of a change since; else None. Asks nobody."""
