@@ -17,14 +17,14 @@ import numpy as np
 from bk_core.client.connect import BookKeeper
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import BookKeeperError, IntegrityError
+from bk_core.errors import IntegrityError
+from bk_core.logs.ledgers import create_for_log, drop_ledger, written_extent
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.compaction import Compacted, Compaction
 from bk_core.logs.model.compaction import ENTRY_COST_BYTES, CompactionLimits, Content, Run, runs_to_compact, weight_of
-from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId
 from bk_core.logs.sequences import Answers, carry_out
 from bk_core.logs.store import LogStore, nonce
-from bk_core.model import LedgerId
 
 logger = logging.getLogger("bk_core.logs")
 
@@ -80,7 +80,7 @@ class Compactor:
             case ask.ReadCopy(new):
                 return await self._content(new)
             case ask.DropCopy(ledger_id):
-                return await self._drop(ledger_id)
+                return await drop_ledger(self._bookkeeper, ledger_id)
         return await self._answers.answer(request)
 
     # --- the requests ------------------------------------------------------------------------------------------------
@@ -106,35 +106,20 @@ class Compactor:
                     self._progress(len(piece))
             await writer.close()
         except BaseException:  # also if cancelled: nobody else knows this ledger
-            await asyncio.shield(self._give_up(writer))
+            await asyncio.shield(drop_ledger(self._bookkeeper, writer.ledger_id, writer))
             raise
-        metadata = writer.metadata
-        new = NewExtent(
-            ledger_id=writer.ledger_id,
-            entry_count=writer.last_add_confirmed + 1,
-            size_bytes=writer.length,
-            created_ms=max(extent.created_ms for extent in run),
-            codec=run[0].codec,
-            schema_number=run[0].schema_number,
-            ensemble_size=metadata.ensemble_size,
-            write_quorum_size=metadata.write_quorum_size,
-            ack_quorum_size=metadata.ack_quorum_size,
-            fragments=metadata.fragments,
-        )
+        created_ms = max(extent.created_ms for extent in run)
+        codec, schema_number = run[0].codec, run[0].schema_number
+        new = written_extent(writer, codec=codec, created_ms=created_ms, schema_number=schema_number)
         return ask.RunCopied(new, content)
 
     async def _create(self, run: Run, number: int) -> LedgerWriter:
         """Create a ledger with the largest ensemble and quorums of the run, so that no entry gets less safe."""
         assert self._head is not None
-        publish_id, codec = self._publish_id, run[0].codec
-        return await self._bookkeeper.create_ledger(
-            ensemble_size=max(extent.ensemble_size for extent in run),
-            write_quorum_size=max(extent.write_quorum_size for extent in run),
-            ack_quorum_size=max(extent.ack_quorum_size for extent in run),
-            digest_type=self._head.digest_type,
-            password=self._password,
-            custom_metadata=custom_metadata_for(self._head.uuid, publish_id, partition=number, attempt=0, codec=codec),
-        )
+        each = [(extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size) for extent in run]
+        ensemble_size, write_quorum_size, ack_quorum_size = map(max, zip(*each, strict=True))
+        sizes, ids = (ensemble_size, write_quorum_size, ack_quorum_size), (self._publish_id, self._password)
+        return await create_for_log(self._bookkeeper, self._head, sizes, *ids, codec=run[0].codec, partition=number)
 
     async def _content(self, new: NewExtent) -> Content:
         """Read the whole ledger from its bookies."""
@@ -144,16 +129,6 @@ class Compactor:
             async for batch in batches:
                 content = content.with_batch(batch)
         return content
-
-    async def _give_up(self, writer: LedgerWriter) -> None:
-        await writer.abandon()
-        await self._drop(writer.ledger_id)
-
-    async def _drop(self, ledger_id: LedgerId) -> None:
-        try:
-            await self._bookkeeper.delete_ledger(ledger_id)
-        except BookKeeperError as error:
-            logger.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
 
     # --- reading a run -----------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class LogLeader:
         self._requests = LeadershipRequests(bookkeeper, store, head, password, options)
         self._writers = self._requests.writers
         self.created = False
-        self._machine = LogLeadership(attempts_max=options.attempts_max)
+        self._machine = LogLeadership()
         self._driver = Driver(f"leader of log {store.name}", self._machine.step, self._finish)
         self._loop = self._driver.loop
         self._appender: LogAppender | None = None

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.connect import BookKeeper
+from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
+    BookKeeperError,
     MetadataCorruptError,
     MetadataError,
     NoSuchLedgerError,
     PublishConflictError,
 )
-from bk_core.logs.model.head import APPLICATION, LogHead, NewExtent
+from bk_core.logs.model.head import APPLICATION, LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata
@@ -34,6 +36,63 @@ CHECK_THREADS = 16
 def end_of(metadata: LedgerMetadata) -> LedgerEnd:
     assert metadata.is_closed, metadata
     return LedgerEnd(entry_count=metadata.last_entry_id + 1, size_bytes=metadata.length, fragments=metadata.fragments)
+
+
+Sizes = tuple[int, int, int]
+"""Ensemble size, write quorum and ack quorum of a ledger."""
+
+
+async def create_for_log(
+    bookkeeper: BookKeeper,
+    log: LogHead,
+    sizes: Sizes,
+    publish_id: PublishId,
+    password: bytes,
+    *,
+    codec: str,
+    partition: int = 0,
+    attempt: int = 0,
+) -> LedgerWriter:
+    """Create a ledger whose custom metadata says what it is for. Raises as ``create_ledger``."""
+    ensemble_size, write_quorum_size, ack_quorum_size = sizes
+    return await bookkeeper.create_ledger(
+        ensemble_size=ensemble_size,
+        write_quorum_size=write_quorum_size,
+        ack_quorum_size=ack_quorum_size,
+        digest_type=log.digest_type,
+        password=password,
+        custom_metadata=custom_metadata_for(log.uuid, publish_id, partition=partition, attempt=attempt, codec=codec),
+    )
+
+
+def written_extent(
+    writer: LedgerWriter, *, codec: str, created_ms: int, schema_number: int = 0, row_count: int | None = None
+) -> NewExtent:
+    """All of a ledger that was written and closed, to be listed."""
+    metadata = writer.metadata
+    return NewExtent(
+        ledger_id=writer.ledger_id,
+        entry_count=writer.last_add_confirmed + 1,
+        size_bytes=writer.length,
+        created_ms=created_ms,
+        codec=codec,
+        schema_number=schema_number,
+        ensemble_size=metadata.ensemble_size,
+        write_quorum_size=metadata.write_quorum_size,
+        ack_quorum_size=metadata.ack_quorum_size,
+        fragments=metadata.fragments,
+        row_count=row_count,
+    )
+
+
+async def drop_ledger(bookkeeper: BookKeeper, ledger_id: LedgerId, writer: LedgerWriter | None = None) -> None:
+    """Abandon and delete a ledger that no log lists. Best effort: what stays, vacuum finds."""
+    try:
+        if writer is not None:
+            await writer.abandon()
+        await bookkeeper.delete_ledger(ledger_id)
+    except BookKeeperError as error:
+        logger.info("ledger %d, which no log lists, stays until vacuum: %s", ledger_id, error)
 
 
 async def recovered_end(bookkeeper: BookKeeper, ledger_id: LedgerId, password: bytes) -> LedgerEnd:

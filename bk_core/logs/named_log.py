@@ -403,7 +403,7 @@ class NamedLog:
         LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and what else creating, writing and
         publishing a ledger raises. Nothing was appended then, unless the error's outcome is UNKNOWN.
         """
-        from bk_core.logs.arrow_writing import LedgerSizes, RowsToWrite, write_ledger  # needs pyarrow
+        from bk_core.logs.arrow_writing import RowsToWrite, write_ledger  # needs pyarrow
 
         head = await self._head_to_append(digest_type)
         known = {} if head is None else await asyncio.to_thread(self._store.schemas, head)
@@ -415,9 +415,7 @@ class NamedLog:
             if created:
                 logger.warning("created log %s", self.name)
         publish_id = PublishId.job(str(uuid4()))
-        sizes = LedgerSizes(
-            ensemble_size=ensemble_size, write_quorum_size=write_quorum_size, ack_quorum_size=ack_quorum_size
-        )
+        sizes = ensemble_size, write_quorum_size, ack_quorum_size
         extent = await write_ledger(self._bookkeeper, head, rows, publish_id, sizes, self._password)
         options = PublishOptions(schema=rows.schema, merge_schema=merge_schema)
         published = await self.publish([] if extent is None else [extent], publish_id, options)

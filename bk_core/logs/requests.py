@@ -14,18 +14,16 @@ from uuid import uuid4
 from bk_core.client.connect import BookKeeper, check_sizes
 from bk_core.client.writer import LedgerWriter
 from bk_core.errors import (
-    BookKeeperError,
     InvalidArgumentError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     Outcome,
 )
-from bk_core.logs.ledgers import recovered_end
+from bk_core.logs.ledgers import create_for_log, drop_ledger, recovered_end
 from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import LogHead, PublishId, custom_metadata_for
-from bk_core.logs.model.next_head import NewOpenExtent
+from bk_core.logs.model.head import Extent, LogHead, PublishId
 from bk_core.logs.store import Apply, LogStore, nonce
 from bk_core.model import LedgerId, Versioned
 
@@ -48,11 +46,9 @@ class LeadOptions:
     write_quorum_size: int = 3
     ack_quorum_size: int = 2
     codec: str = "raw"
-    schema_number: int = 0
-    attempts_max: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("roll_bytes", "roll_age_s", "attempts_max"):
+        for name in ("roll_bytes", "roll_age_s"):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={getattr(self, name)}")
         check_sizes(self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
@@ -69,7 +65,7 @@ class LeadershipRequests:
         self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions
     ) -> None:
         self._bookkeeper, self._store, self._password, self._options = bookkeeper, store, password, options
-        self._digest_type, self._log_uuid = head.digest_type, head.uuid
+        self._head = head
         self._publish_id = PublishId.job(str(uuid4()))  # names this leadership in its ledgers' metadata
         self._ledgers_made = 0
         self.writers: dict[LedgerId, LedgerWriter] = {}
@@ -110,25 +106,19 @@ class LeadershipRequests:
             return ev.HeadWriteUnknown() if error.outcome is Outcome.UNKNOWN else ev.HeadConflicted()
 
     async def create(self) -> ev.LeadershipEvent:
-        options = self._options
-        writer = await self._bookkeeper.create_ledger(
-            ensemble_size=options.ensemble_size,
-            write_quorum_size=options.write_quorum_size,
-            ack_quorum_size=options.ack_quorum_size,
-            digest_type=self._digest_type,
-            password=self._password,
-            custom_metadata=custom_metadata_for(
-                self._log_uuid, self._publish_id, partition=0, attempt=self._ledgers_made, codec=options.codec
-            ),
+        options, ids = self._options, (self._publish_id, self._password)
+        sizes = options.ensemble_size, options.write_quorum_size, options.ack_quorum_size
+        writer = await create_for_log(
+            self._bookkeeper, self._head, sizes, *ids, codec=options.codec, attempt=self._ledgers_made
         )
         self._ledgers_made += 1
         self.writers[writer.ledger_id] = writer
         return ev.LedgerCreated(
-            NewOpenExtent(
+            Extent(
+                is_open=True,
                 ledger_id=writer.ledger_id,
                 created_ms=writer.metadata.ctime_ms or int(time.time() * 1000),
                 codec=options.codec,
-                schema_number=options.schema_number,
                 ensemble_size=options.ensemble_size,
                 write_quorum_size=options.write_quorum_size,
                 ack_quorum_size=options.ack_quorum_size,
@@ -149,18 +139,10 @@ class LeadershipRequests:
         return ev.WaitEnded()
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger that is not listed. Best effort: if that fails, vacuum finds it."""
-        try:
-            await self._abandon(self.writers.pop(ledger_id, None))
-            await self._bookkeeper.delete_ledger(ledger_id)
-        except BookKeeperError as error:
-            logger.info("ledger %d of log %s stays until vacuum: %s", ledger_id, self._store.name, error)
+        """Delete a ledger that is not listed."""
+        await drop_ledger(self._bookkeeper, ledger_id, self.writers.pop(ledger_id, None))
 
     async def abandon_all(self) -> None:
         """Abandon all writers: another leader recovers their ledgers."""
         while self.writers:
-            await self._abandon(self.writers.popitem()[1])
-
-    async def _abandon(self, writer: LedgerWriter | None) -> None:
-        if writer is not None:
-            await writer.abandon()
+            await self.writers.popitem()[1].abandon()

@@ -16,16 +16,18 @@ from bk_core.logs.machines.leadership_events import (
     Roll,
     TakeOver,
 )
-from bk_core.logs.model.head import LogHead, NewExtent, PublishId
-from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, publish, seal
+from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId
+from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, publish, seal
 from bk_core.model import Versioned
 
 NONCE = itertools.count().__next__
 EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
 
 
-def opened(ledger_id: int) -> NewOpenExtent:
-    return NewOpenExtent(ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+def opened(ledger_id: int) -> Extent:
+    return Extent(
+        is_open=True, ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
+    )
 
 
 def end(count: int) -> LedgerEnd:

@@ -20,7 +20,7 @@ from bk_core.logs.machines import ask, upkeep
 from bk_core.logs.machines.publication import Transaction, recorded
 from bk_core.logs.machines.upkeep import Trim
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import LogTransactions, Published, PublishId, Unlinked
+from bk_core.logs.model.head import Extent, LogTransactions, Published, PublishId, Unlinked
 from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import Versioned
 from tests.kit.sequences import Told
@@ -74,7 +74,7 @@ def test_ledgers_are_checked_again_for_every_head() -> None:
 @pytest.mark.rule("N2")
 @pytest.mark.rule("MUST15")
 def test_a_takeover_recovers_every_open_extent_and_the_last_two_ledgers() -> None:
-    new = commit.NewOpenExtent(ledger_id=8, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+    new = Extent(is_open=True, ledger_id=8, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
     head = commit.add_open_extent(published(EMPTY, 7, "before"), new, nonce=NONCE).head
     told = publication(9, takeover=True)
     asked = run(told, head_read(head))

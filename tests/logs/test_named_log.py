@@ -28,8 +28,8 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines.publication import PublishOptions
 from bk_core.logs.model.codec import encode_head
-from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
-from bk_core.logs.model.next_head import NewOpenExtent, add_open_extent
+from bk_core.logs.model.head import Extent, NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.next_head import add_open_extent
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
@@ -329,8 +329,13 @@ async def list_open(bookkeeper: BookKeeper, *extents: NewExtent) -> None:
     """As a leader lists them that died in the middle of a roll."""
     store = LogStore(bookkeeper.store, "events")
     for extent in extents:
-        opened = NewOpenExtent(
-            ledger_id=extent.ledger_id, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
+        opened = Extent(
+            is_open=True,
+            ledger_id=extent.ledger_id,
+            created_ms=1,
+            ensemble_size=3,
+            write_quorum_size=3,
+            ack_quorum_size=2,
         )
         store.write(store.read(), lambda head, pages, new=opened: add_open_extent(head, new, nonce=nonce, pages=pages))
 

@@ -33,8 +33,8 @@ from bk_core.logs.machines.publication import Publish, PublishAmong, PublishOpti
 from bk_core.logs.machines.upkeep import Compact, Condemn, Trim, Vacuum
 from bk_core.logs.model import paging
 from bk_core.logs.model.compaction import CompactionLimits, Content
-from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked
-from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent, add_open_extent, condemn, publish
+from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, PublishId, Unlinked
+from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, condemn, publish
 from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import Fragment, Versioned
 from tests.kit.sequences import Told
@@ -225,7 +225,7 @@ def _spilled() -> tuple[LogHead, dict[str, paging.LogPage]]:
 
 
 JOB = PublishId.job("a")
-OPENED = NewOpenExtent(ledger_id=20, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+OPENED = Extent(is_open=True, ledger_id=20, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
 OTHER = add_open_extent(EMPTY, OPENED, nonce=NoNonce()).head  # a rival leads
 REBORN = replace(EMPTY, uuid="aaaaaaaa-9abc-def0-1234-56789abcdef0")
 CONDEMNED = condemn(EMPTY, (30,), nonce=NoNonce(), pages={}).head

@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         name="a failed append leaves its ledger",
         path="bk_core/logs/arrow_writing.py",
-        old="            await _give_up(bookkeeper, writer)\n",
+        old="            await drop_ledger(bookkeeper, writer.ledger_id, writer)\n",
         new="            await writer.abandon()\n",
         tests=(_TESTS + "test_an_append_that_fails_leaves_no_rows_and_no_ledger",),
         breaks="ledgers that nobody reads fill the bookies for a week",

@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lock-of-another-is-given-back",
-        path="bk_core/metadata/tree/underreplication.py",
+        path="bk_core/metadata/tree/base.py",
         old="        if stat is not None and stat.owner == self._tree.session_id:\n",
         new="        if stat is not None:\n",
         tests=(f"{_CONTRACT}recovery_contract.py::test_lock_is_held_by_one_session_until_it_is_given_back_or_ends",),

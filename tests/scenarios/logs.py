@@ -13,8 +13,8 @@ from bk_core.errors import BookKeeperError
 from bk_core.logs.machines import leadership_events as lead
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import LogHead
-from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
+from bk_core.logs.model.head import Extent, LogHead
+from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.model import Fragment, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
 from tests.scenarios.actors import Recoverer, Writer
@@ -94,8 +94,13 @@ class Leader(Client):
             self.world.records[ledger_id] = Versioned(record, 0)
             self.world.say(f"store makes ledger {ledger_id} for {self.name}")
             return lead.LedgerCreated(
-                NewOpenExtent(
-                    ledger_id=ledger_id, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
+                Extent(
+                    is_open=True,
+                    ledger_id=ledger_id,
+                    created_ms=1,
+                    ensemble_size=3,
+                    write_quorum_size=3,
+                    ack_quorum_size=2,
                 )
             )
 

@@ -17,8 +17,7 @@ from bk_core.logs.machines.change import write_of
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership import State as Leading
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import LogHead
-from bk_core.logs.model.next_head import NewOpenExtent
+from bk_core.logs.model.head import Extent, LogHead
 from bk_core.logs.model.paging import Change, last_ledgers
 from bk_core.model import LedgerId, Versioned
 from tests.sim.logs import LogWorld
@@ -102,7 +101,9 @@ class Leader:
             case le.CreateLedger():
                 if world.chance(0.05):
                     return le.RequestFailed(NotEnoughBookiesError("none"))
-                made = NewOpenExtent(ledger_id=world.make_ledger([], is_closed=False), created_ms=world.time, **QUORUM)
+                made = Extent(
+                    is_open=True, ledger_id=world.make_ledger([], is_closed=False), created_ms=world.time, **QUORUM
+                )
                 return le.LedgerCreated(made)
             case le.SwitchLedger(ledger_id, _) | le.CloseLedger(ledger_id):
                 if ledger_id not in world.ledgers or world.ledgers[ledger_id].is_closed:

@@ -28,7 +28,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
-from bk_core.logs.machines.change import HeadChange
+from bk_core.logs.machines.change import change_head
 from bk_core.logs.machines.upkeep import Compact
 from bk_core.logs.model.compaction import CompactionLimits, Content, Run, content_problem, runs_to_compact, weight_of
 from bk_core.logs.model.head import Extent
@@ -139,15 +139,11 @@ class Compaction:
 
     def _list(self, run: Run, copied: ask.RunCopied) -> Steps[Extent]:
         try:
-            results = yield from self._change(Compact(run, copied.new, self._nonce)).run()
+            return (yield from change_head(self._name, Compact(run, copied.new, self._nonce)))
         except PublishConflictError as error:
             if error.outcome is Outcome.NOT_APPLIED:
                 raise _Disturbed(error) from error
             raise
-        return results[self._name]
-
-    def _change(self, intent: Compact) -> HeadChange[Extent]:
-        return HeadChange({self._name: intent})
 
     def _drop(self, copied: ask.RunCopied) -> Steps[None]:
         with suppress(BookKeeperError):

@@ -23,8 +23,8 @@ from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
 from bk_core.logs.machines import leadership_events as ev
-from bk_core.logs.model.head import LogHead
-from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
+from bk_core.logs.model.head import Extent, LogHead
+from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.model import LedgerId, Versioned
 
 Effects: TypeAlias = list[ev.LeadershipEffect]
@@ -104,7 +104,7 @@ class LogLeadership:
     _to_recover: tuple[LedgerId, ...] = field(default=(), init=False)
     _ends: tuple[tuple[LedgerId, LedgerEnd], ...] = field(default=(), init=False)  # of open extents that were recovered
     _creating: bool = field(default=False, init=False)  # a CreateLedger has not been answered
-    _spare: NewOpenExtent | None = field(default=None, init=False)  # created, and not known to be listed
+    _spare: Extent | None = field(default=None, init=False)  # created, and not known to be listed
     _listing: bool = field(default=False, init=False)  # a write that lists the spare has not been answered
     _spare_uncertain: bool = field(default=False, init=False)  # the answer to a write that lists the spare was lost
     _current: LedgerId | None = field(default=None, init=False)  # takes the appends; None before the first Serve
@@ -261,7 +261,7 @@ class LogLeadership:
         self._listing = True
         return self._to(state, ev.ListLedger(head, self._spare))
 
-    def _on_created(self, ledger: NewOpenExtent) -> Effects:
+    def _on_created(self, ledger: Extent) -> Effects:
         if not self._creating or ledger.ledger_id in (self._current, self._previous):
             return []
         self._creating = False

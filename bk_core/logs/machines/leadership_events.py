@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError
-from bk_core.logs.model.head import LogHead
-from bk_core.logs.model.next_head import LedgerEnd, NewOpenExtent
+from bk_core.logs.model.head import Extent, LogHead
+from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.model import LedgerId, Versioned
 
 # --- commands and events ----------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class LedgerMissing:
 class LedgerCreated:
     """A new ledger was created for this leader."""
 
-    ledger: NewOpenExtent
+    ledger: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class ListLedger:
     HeadConflicted, HeadWriteUnknown, RequestFailed"""
 
     expected: Versioned[LogHead]
-    ledger: NewOpenExtent
+    ledger: Extent
 
 
 @dataclass(frozen=True, slots=True)

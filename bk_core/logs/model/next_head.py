@@ -35,19 +35,6 @@ class LedgerEnd:
     fragments: tuple[Fragment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewOpenExtent:
-    """A ledger that a leader created and wants to append to."""
-
-    ledger_id: LedgerId
-    created_ms: int
-    codec: str = "raw"
-    schema_number: int = 0
-    ensemble_size: int
-    write_quorum_size: int
-    ack_quorum_size: int
-
-
 def already_published(head: LogHead, publish_id: PublishId, rows: int) -> Published | None:
     """The publish of this id that the head remembers, or None; look here before anything else (N4).
 
@@ -209,25 +196,15 @@ def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
     return replace(head, tail=(*head.sealed_tail, *closed, *still_open), next_offset=offset)
 
 
-def add_open_extent(head: LogHead, new: NewOpenExtent, *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Append the ledger that a leader writes next. Raises LogHasLeaderError if two extents are open already, and
-    PublishConflictError if the ledger is condemned or listed in the head."""
+def add_open_extent(head: LogHead, new: Extent, *, nonce: Nonce, pages: Pages | None = None) -> Change:
+    """Append the open extent of the ledger that a leader writes next. Raises LogHasLeaderError if two extents are open
+    already, and PublishConflictError if the ledger is condemned or listed in the head."""
     if len(head.open_extents) >= OPEN_EXTENTS_MAX:
         raise LogHasLeaderError("the log has two open extents already", value=_ids(head.open_extents))
     if new.ledger_id in head.condemned or any(extent.ledger_id == new.ledger_id for extent in head.tail):
         raise PublishConflictError("the ledger is condemned or already in the log", value=f"ledger {new.ledger_id}")
     _check_codec(new.codec)
-    extent = Extent(
-        ledger_id=new.ledger_id,
-        base_offset=0 if head.open_extents else head.next_offset,
-        created_ms=new.created_ms,
-        codec=new.codec,
-        schema_number=new.schema_number,
-        ensemble_size=new.ensemble_size,
-        write_quorum_size=new.write_quorum_size,
-        ack_quorum_size=new.ack_quorum_size,
-        is_open=True,
-    )
+    extent = replace(new, base_offset=0 if head.open_extents else head.next_offset)
     return fit(replace(head, tail=(*head.tail, extent)), nonce, pages)
 
 

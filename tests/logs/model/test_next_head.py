@@ -21,7 +21,6 @@ from bk_core.logs.model.codec import decode_head, decode_page, encode_head
 from bk_core.logs.model.head import PAGE_BYTES_MAX, PUBLISHED_MAX, Extent, LogHead, LogPage, NewExtent, PublishId
 from bk_core.logs.model.next_head import (
     LedgerEnd,
-    NewOpenExtent,
     add_open_extent,
     already_published,
     publish,
@@ -50,8 +49,10 @@ def new(ledger_id: int, count: int, **more: int) -> NewExtent:
     )
 
 
-def opened(ledger_id: int) -> NewOpenExtent:
-    return NewOpenExtent(ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+def opened(ledger_id: int) -> Extent:
+    return Extent(
+        is_open=True, ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
+    )
 
 
 def add(head: LogHead, ledger_id: int) -> LogHead:
