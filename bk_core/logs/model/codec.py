@@ -9,7 +9,7 @@ table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from google.protobuf.message import DecodeError, Message
@@ -37,6 +37,15 @@ PAGE_LINE = b"BookKeeperLogPageVersion\t1\n"
 TXNS_LINE = b"BookKeeperLogTxnsVersion\t1\n"
 UNLINKED_LINE = b"BookKeeperLogUnlinkedVersion\t1\n"
 
+# Fields that have the same name in a record and in its message: what is written is what is read.
+_HEAD = ("epoch", "created_ms", "ledger_key", "start_offset", "next_offset", "retention_ms", "retention_bytes")
+_PLACE = ("ledger_id", "first_entry_id", "entry_count", "base_offset", "created_ms")
+_EXTENT = (*_PLACE, "codec", "schema_number", "ensemble_size", "write_quorum_size", "ack_quorum_size")
+_REF = ("name", "base_offset", "next_offset", "extents", "level")
+_PUBLISHED = ("publish_id", "base_offset", "rows", "time_ms")
+_SCHEMA = ("number", "page")
+_VERSION = ("version", "publish_id", "rows", "time_ms", "plan")
+
 _M = TypeVar("_M", bound=Message)
 _Unknown = Callable[[Message], bytes]
 
@@ -55,30 +64,18 @@ def head_bytes(head: LogHead) -> bytes:
     assert problem is None, problem
     message = log_pb2.LogHead(
         uuid=bytes.fromhex(head.uuid.replace("-", "")),
-        epoch=head.epoch,
-        created_ms=head.created_ms,
         digest_type=int(head.digest_type),
-        ledger_key=head.ledger_key,
-        start_offset=head.start_offset,
-        next_offset=head.next_offset,
-        retention_ms=head.retention_ms,
-        retention_bytes=head.retention_bytes,
         condemned=head.condemned,
+        **_values(head, _HEAD),
     )
     table = _add_extents(message.tail, head.tail)
     message.bookies.extend(table)
     for ref in head.pages:
-        _set_ref(message.pages.add(), ref)
+        _add_ref(message.pages, ref)
     for published in head.published:
-        added = message.published.add(
-            publish_id=published.publish_id,
-            base_offset=published.base_offset,
-            rows=published.rows,
-            time_ms=published.time_ms,
-        )
-        _restore(added, published.unknown_fields)
+        _restore(message.published.add(**_values(published, _PUBLISHED)), published.unknown_fields)
     for schema in head.schemas:
-        _restore(message.schemas.add(number=schema.number, page=schema.page), schema.unknown_fields)
+        _restore(message.schemas.add(**_values(schema, _SCHEMA)), schema.unknown_fields)
     _restore(message, head.unknown_fields)
     return HEAD_LINE + message.SerializeToString(deterministic=True)
 
@@ -93,20 +90,14 @@ def decode_head(data: bytes, name: str = "") -> LogHead:
             raise ValueError(f"uuid of {len(message.uuid)} bytes")
         head = LogHead(
             uuid=_uuid_text(message.uuid),
-            epoch=message.epoch,
-            created_ms=message.created_ms,
             digest_type=DigestType(message.digest_type),
-            ledger_key=message.ledger_key,
-            start_offset=message.start_offset,
-            next_offset=message.next_offset,
             pages=tuple(_ref(ref, unknown) for ref in message.pages),
             tail=tuple(_extents(message.tail, message.bookies, unknown)),
-            published=tuple(_published(p, unknown) for p in message.published),
+            published=tuple(Published(**_values(p, _PUBLISHED), unknown_fields=unknown(p)) for p in message.published),
             condemned=tuple(message.condemned),
-            schemas=tuple(Schema(number=s.number, page=s.page, unknown_fields=unknown(s)) for s in message.schemas),
-            retention_ms=message.retention_ms,
-            retention_bytes=message.retention_bytes,
+            schemas=tuple(Schema(**_values(s, _SCHEMA), unknown_fields=unknown(s)) for s in message.schemas),
             unknown_fields=unknown(message),
+            **_values(message, _HEAD),
         )
     except (ValueError, IndexError) as error:
         raise _corrupt(where, str(error)) from error
@@ -122,7 +113,7 @@ def encode_page(page: LogPage) -> bytes:
     message = log_pb2.LogPage(schema=page.schema)
     message.bookies.extend(_add_extents(message.extents, page.extents))
     for ref in page.pages:
-        _set_ref(message.pages.add(), ref)
+        _add_ref(message.pages, ref)
     _restore(message, page.unknown_fields)
     return PAGE_LINE + message.SerializeToString(deterministic=True)
 
@@ -161,14 +152,7 @@ def encode_transactions(transactions: LogTransactions) -> bytes:
     """The bytes of a transaction record. Raises LogError over 512 KiB."""
     message = log_pb2.LogTransactions(app_id=transactions.app_id, last_used_ms=transactions.last_used_ms)
     for version in transactions.versions:
-        added = message.versions.add(
-            version=version.version,
-            publish_id=version.publish_id,
-            rows=version.rows,
-            time_ms=version.time_ms,
-            plan=version.plan,
-        )
-        _restore(added, version.unknown_fields)
+        _restore(message.versions.add(**_values(version, _VERSION)), version.unknown_fields)
     _restore(message, transactions.unknown_fields)
     data = TXNS_LINE + message.SerializeToString(deterministic=True)
     if len(data) > PAGE_BYTES_MAX:
@@ -180,17 +164,7 @@ def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
     """The transaction record under ``key`` from its bytes. Raises MetadataCorruptError."""
     message = _parse(data, TXNS_LINE, log_pb2.LogTransactions(), f"transactions {key}")
     unknown = _unknown_of(message)
-    versions = tuple(
-        TransactionVersion(
-            version=v.version,
-            publish_id=v.publish_id,
-            rows=v.rows,
-            time_ms=v.time_ms,
-            plan=v.plan,
-            unknown_fields=unknown(v),
-        )
-        for v in message.versions
-    )
+    versions = tuple(TransactionVersion(**_values(v, _VERSION), unknown_fields=unknown(v)) for v in message.versions)
     return LogTransactions(
         app_id=message.app_id,
         versions=versions,
@@ -203,7 +177,7 @@ def encode_unlinked(unlinked: Unlinked) -> bytes:
     """The bytes of an unlinked record. It names only parts of one head, or has at most UNLINKED_BYTES_MAX bytes."""
     message = log_pb2.LogUnlinked(names=unlinked.names, ledgers=unlinked.ledgers)
     for ref in unlinked.pages:
-        _set_ref(message.pages.add(), ref)
+        _add_ref(message.pages, ref)
     _restore(message, unlinked.unknown_fields)
     return UNLINKED_LINE + message.SerializeToString(deterministic=True)
 
@@ -267,53 +241,23 @@ def _uuid_text(raw: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _set_ref(message: log_pb2.PageRef, ref: PageRef) -> None:
-    message.name, message.level = ref.name, ref.level
-    message.base_offset, message.next_offset = ref.base_offset, ref.next_offset
-    message.extents, message.bytes = ref.extents, ref.size_bytes
-    _restore(message, ref.unknown_fields)
+def _values(record: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
+def _add_ref(field: RepeatedCompositeFieldContainer[log_pb2.PageRef], ref: PageRef) -> None:
+    _restore(field.add(bytes=ref.size_bytes, **_values(ref, _REF)), ref.unknown_fields)
 
 
 def _ref(message: log_pb2.PageRef, unknown: _Unknown) -> PageRef:
-    return PageRef(
-        name=message.name,
-        base_offset=message.base_offset,
-        next_offset=message.next_offset,
-        extents=message.extents,
-        size_bytes=message.bytes,
-        level=message.level,
-        unknown_fields=unknown(message),
-    )
-
-
-def _published(message: log_pb2.Published, unknown: _Unknown) -> Published:
-    return Published(
-        publish_id=message.publish_id,
-        base_offset=message.base_offset,
-        rows=message.rows,
-        time_ms=message.time_ms,
-        unknown_fields=unknown(message),
-    )
+    return PageRef(size_bytes=message.bytes, unknown_fields=unknown(message), **_values(message, _REF))
 
 
 def _add_extents(field: RepeatedCompositeFieldContainer[log_pb2.Extent], extents: Sequence[Extent]) -> list[BookieId]:
     """Fills the repeated field; returns the table of bookies in order of first use."""
     index_of: dict[BookieId, int] = {}
     for extent in extents:
-        message = field.add(
-            ledger_id=extent.ledger_id,
-            first_entry_id=extent.first_entry_id,
-            entry_count=extent.entry_count,
-            bytes=extent.size_bytes,
-            base_offset=extent.base_offset,
-            created_ms=extent.created_ms,
-            codec=extent.codec,
-            schema_number=extent.schema_number,
-            ensemble_size=extent.ensemble_size,
-            write_quorum_size=extent.write_quorum_size,
-            ack_quorum_size=extent.ack_quorum_size,
-            open=extent.is_open,
-        )
+        message = field.add(bytes=extent.size_bytes, open=extent.is_open, **_values(extent, _EXTENT))
         for number, fragment in enumerate(extent.fragments):
             indices = [index_of.setdefault(bookie, len(index_of)) for bookie in fragment.ensemble]
             added = message.fragments.add(first_entry_id=fragment.first_entry_id, bookies=indices)
@@ -332,19 +276,10 @@ def _extents(messages: Iterable[log_pb2.Extent], bookies: Sequence[BookieId], un
         if layout not in known:  # extents with the same fragments share one object
             known[layout] = tuple(Fragment(first, tuple(table[i] for i in indices)) for first, indices in layout)
         yield Extent(
-            ledger_id=message.ledger_id,
-            first_entry_id=message.first_entry_id,
-            entry_count=message.entry_count,
             size_bytes=message.bytes,
-            base_offset=message.base_offset,
-            created_ms=message.created_ms,
-            codec=message.codec,
-            schema_number=message.schema_number,
-            ensemble_size=message.ensemble_size,
-            write_quorum_size=message.write_quorum_size,
-            ack_quorum_size=message.ack_quorum_size,
             fragments=known[layout],
             is_open=message.open,
             unknown_fields=unknown(message),
             fragment_unknown_fields=of_fragments if any(of_fragments) else (),
+            **_values(message, _EXTENT),
         )
