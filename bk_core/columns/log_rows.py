@@ -80,8 +80,11 @@ class LogRows:
         of this codec."""
         if isinstance(batch, ColumnBatch):
             read = _columns(batch, at, self.data)
+        elif self.reads_as == ARROW:
+            read = _arrow(batch, at, self.data)
         else:
-            read = _READERS[self.reads_as](batch, at, self.data)
+            rows = Rows(batch.entry_ids(), batch.lengths, np.zeros(batch.count, dtype=np.int32))
+            read = iter([(_batch(_READERS[self.reads_as](batch, at, self.data), self.data, batch), rows)])
         for data, rows in read:
             found = self.where.filtered(self._with_places(data, rows, at))
             if found.num_rows or not self.where.conditions:
@@ -181,36 +184,32 @@ def _checked(columns: Sequence[str], known: pa.Schema) -> list[str]:
     return names
 
 
-def _raw(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+def _raw(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
     """The values are a view of the receive buffer."""
-    columns = [batch.to_arrow()] if data.names else []
-    yield _batch(columns, data, batch), Rows(batch.entry_ids(), batch.lengths, _first_rows(batch))
+    return [batch.to_arrow()] if data.names else []
 
 
-def _envelope(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+def _envelope(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
     found = envelope_bytes.decode(batch)
     if found.bad.any():
         _refuse(ENVELOPE, found.bad, lambda place: "its bytes are no envelope", batch, at)
-    columns = [getattr(found, name) for name in data.names]
-    yield _batch(columns, data, batch), Rows(batch.entry_ids(), batch.lengths, _first_rows(batch))
+    return [getattr(found, name) for name in data.names]
 
 
-def _json(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
-    rows = Rows(batch.entry_ids(), batch.lengths, _first_rows(batch))
+def _json(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
     found = json_rows.objects_of(batch, pa.struct(list(data)))
     if found.bad is not None and found.bad.any():
         _refuse(JSON, found.bad, found.why, batch, at)
-    yield _batch([pc.struct_field(found.structs, [k]) for k in range(len(data))], data, batch), rows
+    return [pc.struct_field(found.structs, [k]) for k in range(len(data))]
 
 
-def _text(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+def _text(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
     try:
-        columns = [batch.to_arrow().cast(pa.string())] if data.names else []
+        return [batch.to_arrow().cast(pa.string())] if data.names else []
     except pa.ArrowInvalid:
-        bad = np.fromiter((not _is_text(entry) for entry in batch.entry_views()), dtype=np.bool_, count=batch.count)
+        bad = envelope_bytes.no_text(batch.entry_views())
         _refuse(JSON, bad, lambda place: "its bytes are no UTF-8", batch, at)
         raise
-    yield _batch(columns, data, batch), Rows(batch.entry_ids(), batch.lengths, _first_rows(batch))
 
 
 def _arrow(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
@@ -240,13 +239,13 @@ def _intact(
         yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(lengths[number]))
 
 
-_READERS: Mapping[str, Callable[[EntryBatch, LedgerAt, pa.Schema], Iterator[Part]]] = {
+_READERS: Mapping[str, Callable[[EntryBatch, LedgerAt, pa.Schema], list[pa.Array]]] = {
     RAW: _raw,
     ENVELOPE: _envelope,
     JSON: _json,
     TEXT: _text,
-    ARROW: _arrow,
 }
+"""Those of the codecs whose entries are rows: they give the columns of ``data``."""
 
 
 def _batch(columns: list[pa.Array], data: pa.Schema, batch: EntryBatch) -> pa.RecordBatch:
@@ -254,17 +253,6 @@ def _batch(columns: list[pa.Array], data: pa.Schema, batch: EntryBatch) -> pa.Re
         return arrow_rows.without_columns(batch.count)
     cast = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, data, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=data)
-
-
-def _first_rows(batch: EntryBatch) -> Any:
-    return np.zeros(batch.count, dtype=np.int32)
-
-
-def _is_text(entry: memoryview) -> bool:
-    try:
-        return isinstance(str(entry, "utf-8"), str)
-    except UnicodeDecodeError:
-        return False
 
 
 def _refuse(codec: str, bad: Any, why: Callable[[int], str], batch: EntryBatch, at: LedgerAt) -> None:

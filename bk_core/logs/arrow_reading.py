@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -156,6 +157,7 @@ class _Pull:
 
     def __init__(self, bookkeeper: BookKeeper, loop: asyncio.AbstractEventLoop) -> None:
         self._bookkeeper, self._loop, self._guard = bookkeeper, loop, ForkGuard()
+        self._thread = threading.get_ident()  # the loop's
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises what ``work`` raises, ClientClosedError once the client is closed, ForkedHandleError in a forked
@@ -181,7 +183,7 @@ class _Pull:
         if self._loop.is_closed():
             raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
         self._bookkeeper.check_open()
-        if asyncio._get_running_loop() is self._loop:
+        if threading.get_ident() == self._thread:
             raise InvalidArgumentError(
                 "a RecordBatchReader waits for the loop, on whose thread it was called",
                 remedy="await asyncio.to_thread(…) for what reads it, or await log.to_arrow()",
