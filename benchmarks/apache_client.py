@@ -24,6 +24,7 @@ from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import RangeRead
+from bk_core.transport.port import ReadPart
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.lane import AttachMode
@@ -45,10 +46,9 @@ class Taker:
     def on_ended(self, session: int, frames: int, reason: Any, message: str) -> None: ...
     def on_broken(self, session: int, message: str) -> None: ...
 
-    def part(self, frame: bytearray) -> None:
-        self.entries += sum(map(len, verified_batches(memoryview(frame), DIGESTER, always=False)))
-
-    def ended(self, end: Any) -> None: ...
+    def __call__(self, answer: Any) -> None:
+        if isinstance(answer, ReadPart):
+            self.entries += sum(map(len, verified_batches(answer.frames, DIGESTER, always=False)))
 
 
 def frame_of(size: int, entry: int) -> tuple[bytearray, int]:

@@ -174,15 +174,10 @@ def _short(what: object) -> str:
 class SessionAdapter:
     """Gives one machine's session effects to the transport, and the transport's callbacks to the machine as events."""
 
-    def __init__(
-        self, transport: Transport, ledger_id: LedgerId, ledger_key: bytes, feed: Callable[[Any], None]
-    ) -> None:
-        self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, feed
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            SendFrame: self._send,
-            AttachSession: self._attach,
-            DetachSession: self._detach,
-        }
+    def __init__(self, driver: Driver, transport: Transport, ledger_id: LedgerId, ledger_key: bytes) -> None:
+        self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
+        driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
+        driver.at_stop(self.detach_all)
         self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link that this lives on
 
     def _send(self, effect: SendFrame) -> None:
@@ -241,12 +236,13 @@ class MetadataAdapter:
     ) -> None:
         self._store, self._ledger_id, self._driver = store, ledger_id, driver
         self._marks: list[asyncio.Task[None]] = []
-        self.handlers: dict[type, Callable[[Any], object]] = {
+        handlers: dict[type, Callable[[Any], object]] = {
             WriteMetadata: lambda effect: driver.spawn(self._answer(partial(self._write, effect))),
             ReadMetadata: lambda effect: driver.spawn(self._answer(partial(self._read, effect))),
             ReadBookies: lambda _: driver.spawn(self._answer(bookies)),
             MarkUnderreplicated: lambda effect: self._marks.append(driver.spawn(self._mark(effect.bookies))),
         }
+        driver.handle(handlers)
 
     async def marked(self) -> None:
         """Wait until missing copies are marked (P8) or the driver stops. Uses ``wait``, because awaiting a mark that

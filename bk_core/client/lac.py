@@ -97,6 +97,7 @@ class LacFollower:
         self._machine = LedgerFollower(metadata, lac, digester, stall_ms=config.lac_stall_ms)
         self._digester, self._store, self._transport, self._config = digester, store, transport, config
         self._driver = Driver(f"following ledger {digester.ledger_id}", self._machine.step, self._crashed)
+        MetadataAdapter(store, digester.ledger_id, self._driver, _no_bookies)
         self._driver.handle(
             {
                 ev.SendWatchLac: lambda effect: self._ask(effect.index, partial(self._watch_lac, effect)),
@@ -104,10 +105,7 @@ class LacFollower:
                     effect.index, partial(read_lac, transport, digester, effect, config)
                 ),
                 ev.CancelRead: self._cancel,
-                ev.ReadMetadata: MetadataAdapter(store, digester.ledger_id, self._driver, _no_bookies).handlers[
-                    ev.ReadMetadata
-                ],
-                ev.WatchMetadata: self._watch_metadata,
+                ev.WatchMetadata: lambda _: self._driver.spawn(self._watch_record()),
                 ev.Confirm: lambda _: self._changed.set(),
                 ev.Fail: lambda _: self._changed.set(),
                 ev.FinishRefresh: self._refreshed,
@@ -126,10 +124,6 @@ class LacFollower:
     @property
     def metadata(self) -> Versioned[LedgerMetadata]:
         return self._machine.metadata
-
-    @property
-    def digester(self) -> Digester:
-        return self._digester
 
     @property
     def lac(self) -> EntryId:
@@ -249,9 +243,6 @@ class LacFollower:
             self._refreshed(ev.FinishRefresh(caller, error))
 
     # --- the record --------------------------------------------------------------------------------------------------
-
-    def _watch_metadata(self, _: ev.WatchMetadata) -> None:
-        self._driver.spawn(self._watch_record())
 
     async def _watch_record(self) -> None:
         try:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol, TypeAlias, cast
 
 from bk_core.client.config import ClientConfig
+from bk_core.client.driver import Driver
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import Parts
@@ -45,18 +46,37 @@ PARTS_QUEUED_MAX = 8
 _Event: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 
-async def answer_events(
-    transport: Transport, ledger_id: LedgerId, effect: SendRead, *, fence_key: bytes | None, deadline_s: float
-) -> AsyncGenerator[FramesRead | ReadAnswered | ReadFailed, None]:
-    """Send one request; yields its events. The last is ReadAnswered, or ReadFailed after any error or a deadline."""
-    try:
-        parts = _asked(transport, ledger_id, effect, fence_key, deadline_s)
-    except BookKeeperError as error:
-        yield _event_of(effect, error)
-        return
-    async with aclosing(_events_of(parts, effect)) as events:
-        async for event in events:
-            yield event
+class ReadAdapter:
+    """Gives one machine's reads to the transport, each in a task; what they are told becomes events. ``fence_key`` is
+    for reads that fence."""
+
+    def __init__(
+        self, driver: Driver, transport: Transport, ledger_id: LedgerId, fence_key: bytes | None, timeout_ms: float
+    ) -> None:
+        self._driver, self._transport, self._ledger_id = driver, transport, ledger_id
+        self._fence_key, self._deadline_s = fence_key, timeout_ms / 1000
+        self._reads: dict[int, asyncio.Task[None]] = {}
+        driver.handle({SendRead: self._send, CancelRead: self._cancel})
+
+    def _send(self, effect: SendRead) -> None:
+        self._reads[effect.request] = self._driver.spawn(self._read(effect))
+
+    def _cancel(self, effect: CancelRead) -> None:
+        task = self._reads.pop(effect.request, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    async def _read(self, effect: SendRead) -> None:
+        key = self._fence_key if effect.fence else None
+        try:
+            parts = _asked(self._transport, self._ledger_id, effect, key, self._deadline_s)
+        except BookKeeperError as error:
+            self._driver.feed(_event_of(effect, error))
+        else:
+            async with aclosing(_events_of(parts, effect)) as events:
+                async for event in events:
+                    self._driver.feed(event)
+        self._reads.pop(effect.request, None)
 
 
 def _asked(

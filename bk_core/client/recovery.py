@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.lac import evidence_of, lac_event
-from bk_core.client.ranges import answer_events
+from bk_core.client.ranges import ReadAdapter
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
@@ -17,11 +17,9 @@ from bk_core.model import BookieId, LedgerMetadata, Versioned
 from bk_core.protocol.events import (
     BackOff,
     BookiesRead,
-    CancelRead,
     Fail,
     FinishRecovery,
     SendFence,
-    SendRead,
     SetTimer,
 )
 from bk_core.protocol.recovery import LedgerRecovery
@@ -44,23 +42,18 @@ class RecoveryDriver:
         self._machine, self._transport, self._config = machine, transport, config
         self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
         self._driver = Driver(f"recovery of ledger {self._ledger_id}", machine.step, self.end)
-        self._sessions = SessionAdapter(transport, self._ledger_id, self._key, self._driver.feed)
+        SessionAdapter(self._driver, transport, self._ledger_id, self._key)
+        ReadAdapter(self._driver, transport, self._ledger_id, self._key, config.read_timeout_ms)
         self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: bookies(machine.failed_bookies))
-        self._driver.handle(self._sessions.handlers)
-        self._driver.handle(self._metadata.handlers)
-        self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
                 SendFence: lambda effect: self._driver.spawn(self._fence(effect.index, effect.bookie)),
-                SendRead: self._send_read,
-                CancelRead: self._cancel_read,
                 BackOff: self._back_off,
                 FinishRecovery: self._finish,
                 Fail: lambda effect: self.end(effect.error),
             }
         )
         self._done: asyncio.Future[FinishRecovery] = self._driver.loop.create_future()
-        self._reads: dict[int, asyncio.Task[None]] = {}
         self._attempt_began = self._driver.loop.time()
 
     async def run(self) -> tuple[Versioned[LedgerMetadata], int]:
@@ -76,14 +69,6 @@ class RecoveryDriver:
             return finished.metadata, finished.recovered_entries
         finally:
             self._driver.stop()
-
-    def _send_read(self, effect: SendRead) -> None:
-        self._reads[effect.request] = self._driver.spawn(self._read(effect))
-
-    def _cancel_read(self, effect: CancelRead) -> None:
-        task = self._reads.pop(effect.request, None)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
 
     def _back_off(self, effect: BackOff) -> None:
         delay_ms = max((self._driver.loop.time() - self._attempt_began) * 1000 * effect.factor, 10.0)
@@ -105,12 +90,3 @@ class RecoveryDriver:
 
         deadline_s = self._config.lac_timeout_ms / 1000
         self._driver.feed(await lac_event(lambda: evidence_of(ask, deadline_s), index, bookie))
-
-    async def _read(self, effect: SendRead) -> None:
-        deadline_s = self._config.read_timeout_ms / 1000
-        key = self._key if effect.fence else None
-        async for event in answer_events(
-            self._transport, self._ledger_id, effect, fence_key=key, deadline_s=deadline_s
-        ):
-            self._driver.feed(event)
-        self._reads.pop(effect.request, None)

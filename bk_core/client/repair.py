@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
-from bk_core.client.ranges import answer_events
+from bk_core.client.ranges import ReadAdapter
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, DigestType, LedgerMetadata
@@ -69,25 +69,20 @@ class RepairDriver:
         self._ledger_id, self._password = machine.ledger_id, record.password or b""
         self._driver = Driver(f"repair of ledger {self._ledger_id}", machine.step, self.end)
         key = ledger_key(self._password)
-        self._sessions = SessionAdapter(client.transport, self._ledger_id, key, self._driver.feed)
+        SessionAdapter(self._driver, client.transport, self._ledger_id, key)
+        ReadAdapter(self._driver, client.transport, self._ledger_id, None, client.config.read_timeout_ms)
         self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver, _never)
-        self._driver.handle(self._sessions.handlers)
-        self._driver.handle(self._metadata.handlers)
-        self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
                 ReadRecord: lambda _: self._spawn(self._read_record()),
                 ReadCluster: lambda _: self._spawn(self._read_cluster()),
                 RecoverLedger: lambda _: self._spawn(self._recover()),
                 SpendBudget: lambda effect: self._spawn(self._spend(effect.size)),
-                ev.SendRead: self._send_read,
-                ev.CancelRead: self._cancel_read,
                 FinishReplication: self._finish,
                 PostponeReplication: self._finish,
             }
         )
         self._done: asyncio.Future[End] = self._driver.loop.create_future()
-        self._reads: dict[int, asyncio.Task[None]] = {}
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._driver.spawn(work)
@@ -142,22 +137,6 @@ class RepairDriver:
     async def _spend(self, size: int) -> None:
         await self._budget.spend(size)
         self._driver.feed(BudgetGranted())
-
-    def _send_read(self, effect: ev.SendRead) -> None:
-        self._reads[effect.request] = self._driver.spawn(self._read(effect))
-
-    def _cancel_read(self, effect: ev.CancelRead) -> None:
-        task = self._reads.pop(effect.request, None)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-
-    async def _read(self, effect: ev.SendRead) -> None:
-        client = self._client
-        deadline_s = client.config.read_timeout_ms / 1000
-        answers = answer_events(client.transport, self._ledger_id, effect, fence_key=None, deadline_s=deadline_s)
-        async for event in answers:
-            self._driver.feed(event)
-        self._reads.pop(effect.request, None)
 
 
 async def _never() -> ev.BookiesRead:

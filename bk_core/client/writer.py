@@ -83,13 +83,10 @@ class LedgerWriter:
         self._key = ledger_key(password)
         self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._end)
         self._loop, self._thread = self._driver.loop, threading.get_ident()
-        self._sessions = SessionAdapter(transport, protocol.ledger_id, self._key, self._driver.feed)
+        SessionAdapter(self._driver, transport, protocol.ledger_id, self._key)
         self._metadata = MetadataAdapter(
             store, protocol.ledger_id, self._driver, lambda: bookies(self._failed_bookies())
         )
-        self._driver.handle(self._sessions.handlers)
-        self._driver.handle(self._metadata.handlers)
-        self._driver.at_stop(self._sessions.detach_all)
         self._driver.handle(
             {
                 Acked: lambda effect: self._confirm(effect.through),

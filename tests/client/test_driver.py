@@ -115,13 +115,11 @@ def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled() -
 def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere() -> None:
     async def story() -> None:
         fed: asyncio.Queue[Any] = asyncio.Queue()
-        sessions = SessionAdapter(LaneTransport(Caller()), 1, b"", fed.put_nowait)
-        tell = sessions.handlers
-        tell[AttachSession](AttachSession(2, "nobody", 5, AttachMode.WRITE))
+        driver = Driver("test", lambda event: fed.put_nowait(event) or (), lambda error: None)
+        SessionAdapter(driver, LaneTransport(Caller()), 1, b"")
+        driver.begin([AttachSession(2, "nobody", 5, AttachMode.WRITE)])
         assert fed.empty(), "not inside the call"
-        tell[SendFrame](SendFrame(2, "nobody", 5, b"frame"))
-        tell[DetachSession](DetachSession(2, "nobody", 5))
-        sessions.detach_all()
+        driver.begin([SendFrame(2, "nobody", 5, b"frame"), DetachSession(2, "nobody", 5)])
         broken = await asyncio.wait_for(fed.get(), 5)
         assert (type(broken), broken.index, broken.session) == (SessionBroken, 2, 5)
 

@@ -21,7 +21,7 @@ from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
-from bk_core.transport.port import LacEvidence, ReadTrailer, RefusedError
+from bk_core.transport.port import LacEvidence, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import Reason
 from bookie_server.machine import events as ev
@@ -330,7 +330,7 @@ class ApacheRequest:
         line.requests[self] = None
         match event:
             case ev.ReadRequested(_, ledger_id, first, last, bytes_max, key):
-                self._range = RangeRead(ledger_id, first, last, bytes_max or _READ_BYTES_MAX, key, _Taker(self))
+                self._range = RangeRead(ledger_id, first, last, bytes_max or _READ_BYTES_MAX, key, self._read)
                 line.exchange.read(self._range)
             case ev.FenceRequested(_, ledger_id, key):
                 line.lacs.fence(ledger_id, key, self._told)
@@ -352,11 +352,10 @@ class ApacheRequest:
 
     # --- what it is told ---
 
-    def part(self, frame: bytearray) -> None:
-        self._say(ev.SendPart(_ID, [bytes(frame)]))
-
-    def ended_by(self, end: ReadTrailer | BookKeeperError) -> None:
-        if isinstance(end, ReadTrailer):
+    def _read(self, end: ReadPart | ReadTrailer | BookKeeperError) -> None:
+        if isinstance(end, ReadPart):
+            self._say(ev.SendPart(_ID, [bytes(end.frames)]))
+        elif isinstance(end, ReadTrailer):
             self._say(ev.SendTrailer(_ID, end))
         elif isinstance(end, RefusedError):
             self._say(ev.SendTrailer(_ID, ReadTrailer(-1), end.reason, end.what))
@@ -403,10 +402,3 @@ class ApacheRequest:
             self.end()
             if self._range is not None:
                 self._range.forget()
-
-
-class _Taker:
-    """A range's taker, whose ``ended`` is a call and not a state."""
-
-    def __init__(self, request: ApacheRequest) -> None:
-        self.part, self.ended = request.part, request.ended_by

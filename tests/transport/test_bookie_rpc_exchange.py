@@ -24,7 +24,7 @@ from bk_core.transport.bookie_rpc.adds import ADDS_MAX, PAUSES_MAX
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import PIECE_ENTRIES, Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, READS_MAX, RangeRead
-from bk_core.transport.port import ReadTrailer, RefusedError
+from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
@@ -56,7 +56,10 @@ class Said:
     def on_broken(self, session: int, message: str) -> None:
         self.words.append(("broken", session))
 
-    def part(self, made: bytearray) -> None:
+    def __call__(self, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
+        self.part(answer.frames) if isinstance(answer, ReadPart) else self.ended(answer)
+
+    def part(self, made: memoryview) -> None:
         for _, one in split_frames(made):
             self.batches.append(decode_frame(one, digester=Digester(DigestType.CRC32C, b"secret", LEDGER)))
 
@@ -624,7 +627,7 @@ class _Ids(Said):
         super().__init__()
         self.found: list[int] = []
 
-    def part(self, made: bytearray) -> None:
+    def part(self, made: memoryview) -> None:
         for header, one in split_frames(made):
             self.found += entry_ids_of(header, one).tolist()
 

@@ -115,8 +115,9 @@ class BookieRpcLink:
         entries come whole."""
         if self.broken is not None:  # since the caller asked for this iterator
             raise self.broken
-        answers = _Answers()
-        asked = RangeRead(ledger_id, first, last, bytes_max or READ_BYTES_MAX, fence_key, answers)
+        # The answers wait here: at most ``bytes_max`` and one frame.
+        answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError] = asyncio.Queue()
+        asked = RangeRead(ledger_id, first, last, bytes_max or READ_BYTES_MAX, fence_key, answers.put_nowait)
         if self._batches.suit(asked):
             self._batches.read(asked)
             self._second.wake()
@@ -135,14 +136,14 @@ class BookieRpcLink:
             asked.forget()
 
     async def _next_answer(
-        self, asked: RangeRead, answers: _Answers, deadline_s: float
+        self, asked: RangeRead, answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError], deadline_s: float
     ) -> ReadPart | ReadTrailer | BookKeeperError:
         end = self._loop.time() + deadline_s
         while True:
             left_s = end - self._loop.time()
             try:
                 async with asyncio.timeout(min(left_s, PART_S)):
-                    return await answers.queue.get()
+                    return await answers.get()
             except TimeoutError as error:
                 if not asked.hurry() and left_s <= PART_S:
                     raise too_late(self.bookie_id, deadline_s) from error
@@ -243,19 +244,6 @@ class BookieRpcLink:
         error = TransportError("the transport was closed")
         await self._connection.close(error)
         await self._second.close(error)
-
-
-class _Answers:
-    """The answers to one range read, at most ``bytes_max`` and one frame, wait here."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError] = asyncio.Queue()
-
-    def part(self, frame: bytearray) -> None:
-        self.queue.put_nowait(ReadPart(memoryview(frame)))
-
-    def ended(self, end: ReadTrailer | BookKeeperError) -> None:
-        self.queue.put_nowait(end)
 
 
 def _once(call: asyncio.Future[T]) -> Callable[[T], None]:

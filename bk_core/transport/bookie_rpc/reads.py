@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from bk_core.entries.frame import apache_frame
 from bk_core.errors import BookKeeperError, RemoteProtocolError
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.bookie_rpc.packing import Packer, Waiting, take_once
-from bk_core.transport.port import ReadTrailer, RefusedError
+from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
@@ -63,13 +62,6 @@ def in_turn(ranges: deque[RangeRead]) -> Iterator[RangeRead]:
             yield asked
 
 
-class RangeTaker(Protocol):
-    """Who asked for a range."""
-
-    def part(self, frame: bytearray) -> None: ...
-    def ended(self, end: ReadTrailer | BookKeeperError) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class AskedRun:
     """Reads of consecutive ids. Where an entry was found it stands in ``chunks[chunk]``."""
@@ -101,14 +93,14 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class RangeRead:
-    """One range read of a bookie."""
+    """One range read of a bookie. ``told`` gets the parts of the answer in order, and at last its end."""
 
     ledger_id: LedgerId
     first: EntryId
     last: EntryId
     bytes_max: int
     fence_key: bytes | None
-    taker: RangeTaker
+    told: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]
     fencing: bool = False
     over: bool = False
     next: EntryId = 0  # to be asked
@@ -306,7 +298,8 @@ class RangeRead:
         if gathered:
             entries = gathered[0][0] if len(gathered) == 1 else b"".join([piece for piece, *_ in gathered])
             lengths, ids = (np.concatenate([one[k] for one in gathered]) for k in (1, 2))
-            self.taker.part(apache_frame(self.ledger_id, entries, lengths, ids, max(lac for *_, lac in gathered)))
+            frame = apache_frame(self.ledger_id, entries, lengths, ids, max(lac for *_, lac in gathered))
+            self.told(ReadPart(memoryview(frame)))
 
     def hurry(self) -> bool:
         """Passes on what is next in order, although it is little; False if it is nothing. A bookie from which so little
@@ -325,7 +318,7 @@ class RangeRead:
         """The range is over."""
         if not self.over:
             self.forget()
-            self.taker.ended(end)
+            self.told(end)
 
     def forget(self) -> None:
         """Nobody wants to know any more; what is under way is awaited and dropped."""

@@ -22,6 +22,7 @@ from bk_core.wire.bookie_rpc.runs import (
     BatchRead,
     Burst,
     CutFrames,
+    Items,
     ReadAnswers,
     ReadRun,
     Replies,
@@ -57,7 +58,7 @@ class RequestReader:
             row, read_one = [0] * REQUEST_ROWS, v3.read_request if self.version == 3 else v2.read_request
             try:
                 other = read_one(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, row)
-                return Burst([_REQUESTS[row[KIND]](buffer, row) if other is None else other], len(buffer))
+                return Items([_REQUESTS[row[KIND]](buffer, row) if other is None else other], len(buffer))
             except RemoteProtocolError:
                 pass  # it is read again, to turn to version 2 or end all
         cut = frames(buffer, self._limit)
@@ -73,7 +74,7 @@ class RequestReader:
         if self.version == 2:
             more, fault, end = v2.read_requests_of(given, end)
             others += more
-        return Burst(items_of(buffer, rows[:, :end], others, _REQUESTS), *_rest(cut, fault, end))
+        return Items(items_of(buffer, rows[:, :end], others, _REQUESTS), *_rest(cut, fault, end))
 
 
 class AnswerReader:
@@ -95,7 +96,7 @@ class AnswerReader:
             row = [0] * ANSWER_ROWS
             try:
                 other = v3.read_answer(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, row)
-                return Replies([_ANSWERS[row[KIND]](buffer, row) if other is None else other], len(buffer))
+                return Items([_ANSWERS[row[KIND]](buffer, row) if other is None else other], len(buffer))
             except RemoteProtocolError:
                 pass  # it is read again, to say what is wrong
         cut = frames(buffer, self._limit)
@@ -106,7 +107,7 @@ class AnswerReader:
             others, fault, end = self._v3.read(given)
         else:
             others, fault, end = v2.read_answers_of(given)
-        return Replies(items_of(buffer, rows[:, :end], others, _ANSWERS), *_rest(cut, fault, end))
+        return Items(items_of(buffer, rows[:, :end], others, _ANSWERS), *_rest(cut, fault, end))
 
 
 def _is_one_frame(buffer: memoryview, limit: int) -> bool:

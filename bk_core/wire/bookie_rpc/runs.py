@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -260,23 +260,19 @@ Reply: TypeAlias = AddAnswers | ReadAnswers | Answer | BatchAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
-    """What a bookie received. Between two requests that stand alone there is at most one run of adds and one of reads:
-    adds keep their order among themselves, and reads theirs. ``used`` bytes of the buffer are dealt with. If ``fault``
-    is given, the connection must be dropped once ``items``, which came before it, are dealt with."""
+class Items(Generic[T]):
+    """What was received: requests by a bookie, answers by a client. Between two requests that stand alone there is at
+    most one run of adds and one of reads: adds keep their order among themselves, and reads theirs. ``used`` bytes of
+    the buffer are dealt with. If ``fault`` is given, the connection must be dropped once ``items``, which came before
+    it, are dealt with."""
 
-    items: list[Request]
+    items: list[T]
     used: int
     fault: RemoteProtocolError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Replies:
-    """What a client received; as :class:`Burst`."""
-
-    items: list[Reply]
-    used: int
-    fault: RemoteProtocolError | None = None
+Burst: TypeAlias = Items[Request]
+Replies: TypeAlias = Items[Reply]
 
 
 def empty_rows(count: int, rows: int) -> I64:

@@ -22,7 +22,7 @@ from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import RangeRead
-from bk_core.transport.port import ReadTrailer
+from bk_core.transport.port import ReadPart, ReadTrailer
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, Answer, ReadAnswers, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
@@ -408,7 +408,10 @@ class _Range:
         self.of, self.first, self.last, self.over = of, first, last, 0
         self.ids: list[int] = []
 
-    def part(self, frame: bytearray) -> None:
+    def __call__(self, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
+        self.part(answer.frames) if isinstance(answer, ReadPart) else self.ended(answer)
+
+    def part(self, frame: memoryview) -> None:
         assert not self.over
         for _, one in split_frames(frame):
             ids, bodies = bodies_of_frame(one, self.of.ledger)
