@@ -232,17 +232,18 @@ class MetadataAdapter:
         store: MetadataStore,
         ledger_id: LedgerId,
         driver: Driver,
-        bookies: Callable[[], Awaitable[BookiesRead]],
+        bookies: Callable[[], Awaitable[BookiesRead]] | None = None,
     ) -> None:
         self._store, self._ledger_id, self._driver = store, ledger_id, driver
         self._marks: list[asyncio.Task[None]] = []
         handlers: dict[type, Callable[[Any], object]] = {
             WriteMetadata: lambda effect: driver.spawn(self._answer(partial(self._write, effect))),
             ReadMetadata: lambda effect: driver.spawn(self._answer(partial(self._read, effect))),
-            ReadBookies: lambda _: driver.spawn(self._answer(bookies)),
             MarkUnderreplicated: lambda effect: self._marks.append(driver.spawn(self._mark(effect.bookies))),
         }
         driver.handle(handlers)
+        if bookies is not None:
+            driver.handle({ReadBookies: lambda _: driver.spawn(self._answer(bookies))})
 
     async def marked(self) -> None:
         """Wait until missing copies are marked (P8) or the driver stops. Uses ``wait``, because awaiting a mark that

@@ -97,7 +97,7 @@ class LacFollower:
         self._machine = LedgerFollower(metadata, lac, digester, stall_ms=config.lac_stall_ms)
         self._digester, self._store, self._transport, self._config = digester, store, transport, config
         self._driver = Driver(f"following ledger {digester.ledger_id}", self._machine.step, self._crashed)
-        MetadataAdapter(store, digester.ledger_id, self._driver, _no_bookies)
+        MetadataAdapter(store, digester.ledger_id, self._driver)
         self._driver.handle(
             {
                 ev.SendWatchLac: lambda effect: self._ask(effect.index, partial(self._watch_lac, effect)),
@@ -264,7 +264,3 @@ class LacFollower:
     def _store_called(self, found: Versioned[LedgerMetadata] | None) -> None:
         """Called on a thread of the store."""
         self._driver.loop.call_soon_threadsafe(self._driver.feed, ev.MetadataChanged(found))
-
-
-async def _no_bookies() -> ev.BookiesRead:
-    return ev.BookiesRead(())

@@ -71,7 +71,7 @@ class RepairDriver:
         key = ledger_key(self._password)
         SessionAdapter(self._driver, client.transport, self._ledger_id, key)
         ReadAdapter(self._driver, client.transport, self._ledger_id, None, client.config.read_timeout_ms)
-        self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver, _never)
+        self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver)
         self._driver.handle(
             {
                 ReadRecord: lambda _: self._spawn(self._read_record()),
@@ -137,7 +137,3 @@ class RepairDriver:
     async def _spend(self, size: int) -> None:
         await self._budget.spend(size)
         self._driver.feed(BudgetGranted())
-
-
-async def _never() -> ev.BookiesRead:
-    raise AssertionError("a repair asks for the cluster")

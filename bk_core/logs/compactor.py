@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
+from bk_core.client.ahead import read_ahead
 from bk_core.client.connect import BookKeeper
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
@@ -31,7 +32,7 @@ logger = logging.getLogger("bk_core.logs")
 AHEAD_LEDGERS = 32
 """The most ledgers read at a time: small ones cost a round trip each."""
 AHEAD_BYTES = 16 << 20
-"""The most bytes held of ledgers read ahead; a ledger over a quarter of it is read in its turn, batch by batch."""
+"""The most bytes held of ledgers read ahead; a ledger with more is read alone."""
 JOIN_BYTES = 1 << 20
 """Batches are joined up to this size before they are appended, so that a small ledger does not cost a frame."""
 
@@ -134,23 +135,14 @@ class Compactor:
 
     async def _entries(self, run: Run) -> AsyncGenerator[EntryBatch, None]:
         """All entries of the run, in order; many small extents are read ahead at a time."""
-        ahead = _Ahead(run, self._whole)
-        try:
-            while (extent_and_task := ahead.next()) is not None:
-                extent, task = extent_and_task
-                if task is not None:
-                    for batch in await task:
-                        yield batch
-                else:
-                    async with aclosing(self._extent(extent)) as batches:
-                        async for batch in batches:
-                            yield batch
-        finally:
-            await ahead.stop()
-
-    async def _whole(self, extent: Extent) -> list[EntryBatch]:
-        async with aclosing(self._extent(extent)) as batches:
-            return [batch async for batch in batches]
+        wanted = [_Weighed(extent, weight_of(extent)) for extent in run]
+        ahead = read_ahead(
+            wanted, lambda each: self._extent(each.extent), ranges_max=AHEAD_LEDGERS, bytes_max=AHEAD_BYTES
+        )
+        async with aclosing(ahead) as lists:
+            async for found in lists:
+                for _, batch in found:
+                    yield batch
 
     async def _extent(self, extent: Extent) -> AsyncGenerator[EntryBatch, None]:
         opening = self._bookkeeper.open_ledger(extent.ledger_id, recover=False, password=self._password)
@@ -168,41 +160,10 @@ class Compactor:
                     yield batch
 
 
-Reading = asyncio.Task[list[EntryBatch]]
-
-
-class _Ahead:
-    """The extents of a run, in order; a task reads each small one ahead."""
-
-    def __init__(self, run: Run, read: Callable[[Extent], Coroutine[Any, Any, list[EntryBatch]]]) -> None:
-        self._left, self._read = deque(run), read
-        self._begun: deque[tuple[Extent, Reading | None]] = deque()
-        self._held = 0
-
-    def next(self) -> tuple[Extent, Reading | None] | None:
-        """The next extent with the task that reads it, or with None for a large one; None after the last extent."""
-        while self._left and len(self._begun) < AHEAD_LEDGERS:
-            weight = weight_of(self._left[0])
-            if weight > AHEAD_BYTES // 4:
-                self._begun.append((self._left.popleft(), None))
-            elif self._begun and self._held + weight > AHEAD_BYTES:
-                break
-            else:
-                extent = self._left.popleft()
-                self._begun.append((extent, asyncio.create_task(self._read(extent))))
-                self._held += weight
-        if not self._begun:
-            return None
-        extent, task = self._begun.popleft()
-        self._held -= 0 if task is None else weight_of(extent)
-        return extent, task
-
-    async def stop(self) -> None:
-        """Cancel all tasks."""
-        tasks = [task for _, task in self._begun if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    extent: Extent
+    bytes: int
 
 
 async def _joined(batches: AsyncIterator[EntryBatch]) -> AsyncGenerator[EntryBatch, None]:

@@ -8,11 +8,10 @@ a reader never disturbs the leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import cast
 
 from bk_core.client.ahead import BYTES_MAX
 from bk_core.client.columns import columns_or_entries, pays
@@ -98,7 +97,7 @@ class LogReading:
         """The entries of a part, with the ids that they have in its ledger."""
         first, stop = part.first - part.shift, part.stop - part.shift
         opening = self._bookkeeper.open_ledger(part.extent.ledger_id, recover=False, password=self._password)
-        async with await opening as reader, _closing(reader.read(first, stop - 1)) as batches:
+        async with await opening as reader, aclosing(reader.read(first, stop - 1)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -146,7 +145,7 @@ class LogReading:
             return
         base, ledger_id = head.next_offset, head.open_extents[0].ledger_id
         opening = self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
-        async with await opening as reader, _closing(reader.tail(offset - base)) as batches:
+        async with await opening as reader, aclosing(reader.tail(offset - base)) as batches:
             async for batch in batches:
                 yield base + batch.first_entry_id, batch
 
@@ -159,10 +158,6 @@ def check_not_trimmed(offset: int, head: LogHead, name: str) -> None:
             value=f"offset {offset}, the log begins at {head.start_offset}",
             remedy=f"read from offset {head.start_offset}",
         )
-
-
-def _closing(batches: AsyncIterator[EntryBatch]) -> aclosing[AsyncGenerator[EntryBatch, None]]:
-    return aclosing(cast("AsyncGenerator[EntryBatch, None]", batches))
 
 
 class HeadWatch:

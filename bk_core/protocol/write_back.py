@@ -65,11 +65,8 @@ class WriteBack:
             self._complete
             and not self._replacing
             and self.delivery.confirmed() == self.delivery.last_sent
-            and (self._lingered or not self._waiting())
+            and (self._lingered or not self.delivery.owing)
         )
-
-    def _waiting(self) -> bool:
-        return self.delivery.owing
 
     def push(self, batch: EntryBatch) -> list[WriteBackEffect]:
         """Writes these entries back; they follow the last ones pushed."""

@@ -8,7 +8,7 @@ nothing that is trimmed, compacted or published meanwhile changes the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bk_core.errors import LogHasLeaderError, MetadataCorruptError
@@ -87,30 +87,26 @@ def ranges_of(
     options: BkOptions,
     source: LogSource,
     head: LogHead,
-    extents: Iterable[Extent],
+    extents: Sequence[Extent],
     first: int,
     stop: int,
     spans: Sequence[Span],
 ) -> Resolved:
     """The parts of ``extents`` between two offsets, which must be readable. ``spans`` estimate the bytes of the open
     extent; sealed ones know theirs."""
-    parts: list[tuple[Extent, int, int]] = []
-    for extent in extents:
-        begin, end = max(first, extent.base_offset), stop if extent.is_open else min(stop, extent.next_offset)
-        if begin < end:
-            parts.append((extent, begin, end))
-        if extent.is_open:
-            break  # readers never pass an unsealed extent (RULES N2)
-    layout_of = _layouts(bookkeeper, options, head, [extent for extent, _, _ in parts])
+    from bk_core.logs.reading import parts_of
+
+    parts = parts_of(extents, first, stop)
+    layout_of = _layouts(bookkeeper, options, head, [part.extent for part in parts])
     written = set[tuple[str, int]]()
     ranges: list[LedgerRange] = []
-    for extent, begin, end in parts:
-        entry_id = extent.first_entry_id + begin - extent.base_offset
+    for part in parts:
+        extent, begin, end = part.extent, part.first, part.stop
         ranges.append(
             LedgerRange(
                 ledger_id=extent.ledger_id,
-                first=entry_id,
-                last=entry_id + end - begin - 1,
+                first=begin - part.shift,
+                last=end - part.shift - 1,
                 bytes=_size(extent, begin, end, spans),
                 log=source.name,
                 offset=begin,

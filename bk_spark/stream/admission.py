@@ -79,7 +79,7 @@ def _fits(waiting: Mapping[Source, Backlog], limits: Limits) -> bool:
         return True
     room = limits.bytes_max
     for each in waiting.values():
-        room -= _bytes_up_to(each.spans, each.begin, each.end, room)
+        room -= bytes_between(each.spans, each.begin, each.end, room)
         if room < 0:
             return False
     return True
@@ -121,7 +121,7 @@ def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, B
 
 def _by_bytes(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
     """The same backlogs, cut to ``room`` bytes in all, in proportion to the bytes that each could use of it."""
-    wanted = {source: _bytes_up_to(b.spans, b.begin, b.end, room) for source, b in backlogs.items()}
+    wanted = {source: bytes_between(b.spans, b.begin, b.end, room) for source, b in backlogs.items()}
     total = sum(wanted.values())
     if total <= room:
         return dict(backlogs)
@@ -139,17 +139,6 @@ def end_by_bytes(backlog: Backlog, room: int) -> int:
         return begin
     first = bytes_between(spans, begin, begin + 1)
     return begin if first > room else admit(begin, backlog.end, spans, None, room)
-
-
-def _bytes_up_to(spans: Sequence[Span], begin: int, end: int, most: int) -> int:
-    """Bytes of positions ``begin`` to ``end`` − 1. Stops counting above ``most``, because there may be
-    100,000 spans."""
-    size = 0
-    for number in range(max(0, bisect_right(spans, begin, key=lambda span: span.begin) - 1), len(spans)):
-        if spans[number].begin >= end or size > most:
-            break
-        size += bytes_between(spans[number : number + 1], begin, end)
-    return size
 
 
 class HoldBack:

@@ -203,12 +203,8 @@ def check_sources(held: Iterable[Source], options: BkOptions) -> None:
 
 
 def _standing(offset: StreamOffset, source: Source, known: SourceSeen, options: BkOptions) -> Standing:
-    if known.head is not None:
-        at = _log_position(offset, source)
-        _check_uuid(source, at, known.head)
-        if at.epoch != known.head.epoch:
-            _check_overwritten(source, at, known.head, options)
-            return Standing(max(at.next, known.start), is_fresh=True)
+    if _is_overwritten(source, offset, known, options):
+        return Standing(max(next_of(offset, source), known.start), is_fresh=True)
     return Standing(_not_trimmed(source, next_of(offset, source), known, options))
 
 
@@ -217,13 +213,8 @@ def _part(source: Source, start: StreamOffset, end: StreamOffset, seen: Seen, op
     if known is None:
         _check_gone(source, seen, options)
         return None
-    if known.head is not None:
-        for offset in (start, end):
-            at = _log_position(offset, source)
-            _check_uuid(source, at, known.head)
-            if at.epoch != known.head.epoch:
-                _check_overwritten(source, at, known.head, options)
-                return None
+    if any(_is_overwritten(source, offset, known, options) for offset in (start, end)):
+        return None
     first, stop = next_of(start, source), next_of(end, source)
     return Part(source, min(_not_trimmed(source, first, known, options), stop), stop)
 
@@ -233,11 +224,6 @@ def next_of(offset: StreamOffset, source: Source) -> int:
     if isinstance(source, LedgerSource):
         return offset.ledgers[source.ledger_id]
     return offset.logs[source.name].next
-
-
-def _log_position(offset: StreamOffset, source: Source) -> LogPosition:
-    assert isinstance(source, LogSource)
-    return offset.logs[source.name]
 
 
 def _not_trimmed(source: Source, wanted: int, known: SourceSeen, options: BkOptions) -> int:
@@ -264,19 +250,24 @@ def _check_gone(source: Source, seen: Seen, options: BkOptions) -> None:
     ) from seen.gone.get(source)
 
 
-def _check_uuid(source: Source, at: LogPosition, head: LogHead) -> None:
+def _is_overwritten(source: Source, offset: StreamOffset, known: SourceSeen, options: BkOptions) -> bool:
+    """Whether a log was overwritten since; never a ledger. Raises LogRecreatedError for another log of this name, and
+    LogOverwrittenError (``onOverwrite``)."""
+    head = known.head
+    if head is None:
+        return False
+    assert isinstance(source, LogSource)
+    at = offset.logs[source.name]
     if at.uuid != head.uuid:
         raise LogRecreatedError(
             f"the checkpoint belongs to another {source}, which was deleted and made again since",
             value=f"uuid {at.uuid}, the log now has {head.uuid}",
             remedy=ANOTHER_CHECKPOINT,
         )
-
-
-def _check_overwritten(source: Source, at: LogPosition, head: LogHead, options: BkOptions) -> None:
-    if options.on_overwrite == "fail":
+    if at.epoch != head.epoch and options.on_overwrite == "fail":
         raise LogOverwrittenError(
             f"{source} was overwritten since",
             value=f"epoch {at.epoch} and offset {at.next}, the log is at epoch {head.epoch} from {head.start_offset}",
             remedy=f"set onOverwrite=skip to go on with what replaced it, or {ANOTHER_CHECKPOINT}",
         )
+    return at.epoch != head.epoch

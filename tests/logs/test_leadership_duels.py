@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from copy import copy
 from random import Random
 
 import pytest
@@ -100,7 +101,7 @@ def test_every_event_in_every_state_ends_in_a_legal_state() -> None:
     while pending:
         machine, late = pending.pop()
         for event in (*EVENTS, *late):
-            after = machine.copy()
+            after = copy(machine)
             effects = after.step(event)  # asserts the move
             reached.add(after.state)
             ended = [e for e in effects if isinstance(e, LoseLeadership | FinishLeadership)]

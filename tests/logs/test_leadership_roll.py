@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -92,14 +93,14 @@ def test_a_lost_answer_of_a_roll_is_settled_by_reading() -> None:
     run(machine, HeadWriteUnknown(), WaitEnded())
     assert machine.step(HeadRead(v(BOTH, 2), (7, 8))) == [SwitchLedger(7, 8)]
     run(machine, LedgerClosed(7, end(5)), HeadWriteUnknown(), WaitEnded())
-    assert machine.copy().step(HeadRead(v(ROLLED, 3), (7, 8))) == [FinishRoll()]
+    assert copy(machine).step(HeadRead(v(ROLLED, 3), (7, 8))) == [FinishRoll()]
     assert machine.step(HeadRead(v(BOTH, 2), (7, 8))) == [SealExtents(v(BOTH, 2), ((7, end(5)),))]
 
 
 def test_a_roll_whose_answer_is_lost_twice_keeps_the_doubt_only_while_the_version_stands() -> None:
     machine = rolling()
     run(machine, HeadWriteUnknown(), WaitEnded(), HeadRead(v(listed(EMPTY, 7), 1), (7,)))
-    (loss,) = run(machine.copy(), HeadConflicted(), LeaderAnswered(False))
+    (loss,) = run(copy(machine), HeadConflicted(), LeaderAnswered(False))
     assert isinstance(loss, LoseLeadership)
     run(machine, HeadConflicted(), LeaderAnswered(True), WaitEnded(), HeadRead(v(listed(EMPTY, 7), 5), (7,)))
     run(machine, HeadConflicted())

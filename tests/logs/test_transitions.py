@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -61,7 +62,7 @@ class Search:
             machine = todo.popleft()
             self.states += 1
             for event in events(machine):
-                twin = machine.copy()
+                twin = copy(machine)
                 state, was = machine.state.name, words(event)
                 effects = twin.step(event)
                 assert words(event) == was, event

@@ -17,8 +17,7 @@ that named it was certainly refused; otherwise vacuum finds it (N4, N6).
 from __future__ import annotations
 
 import enum
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
@@ -112,14 +111,6 @@ class LogLeadership:
     _closed: tuple[LedgerId, LedgerEnd] | None = field(default=None, init=False)  # our closed ledger, to be sealed
     _resume: State = field(default=State.READING, init=False)  # the state to go on with after REREADING
     _give_up_wanted: bool = field(default=False, init=False)
-
-    def copy(self) -> LogLeadership:
-        """An independent machine in the same state."""
-        return copy(self)
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Equal for machines that behave alike."""
-        return tuple(getattr(self, each.name) for each in fields(self))
 
     def step(self, event: ev.LeadershipEvent) -> Effects:
         """Handles one event and returns the effects in order."""

@@ -8,7 +8,7 @@ head by compare-and-set. ``nonce`` and ``pages`` are those of :func:`bk_core.log
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 from bk_core.errors import InvalidArgumentError, LogHasLeaderError, PublishConflictError, TransactionReplayDiffersError
@@ -249,20 +249,8 @@ def _check_codec(codec: str) -> None:
 
 
 def _sealed(new: NewExtent, base_offset: int) -> Extent:
-    return Extent(
-        ledger_id=new.ledger_id,
-        first_entry_id=new.first_entry_id,
-        entry_count=new.entry_count,
-        size_bytes=new.size_bytes,
-        base_offset=base_offset,
-        created_ms=new.created_ms,
-        codec=new.codec,
-        schema_number=new.schema_number,
-        ensemble_size=new.ensemble_size,
-        write_quorum_size=new.write_quorum_size,
-        ack_quorum_size=new.ack_quorum_size,
-        fragments=new.fragments,
-    )
+    known = {each.name: getattr(new, each.name) for each in fields(new) if each.name != "row_count"}
+    return Extent(base_offset=base_offset, **known)
 
 
 def _ids(extents: Sequence[Extent]) -> str:

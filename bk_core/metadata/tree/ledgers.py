@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,7 +38,6 @@ from bk_core.metadata.tree.tree import (
 from bk_core.metadata.tree.watches import Watches
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
 
-logger = logging.getLogger(__name__)
 _ID_TRIES = 100
 
 

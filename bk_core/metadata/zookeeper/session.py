@@ -98,9 +98,6 @@ _HAS_POLL = hasattr(select, "poll")  # not on Windows
 _REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
 
 
-logger = logging.getLogger(__name__)
-
-
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Kazoo's handler, but connecting and greeting together take at most ``attempt_s``, so that no single server can
     use up a caller's deadline (M5).
