@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.errors import NotEnoughBookiesError
-from tests.kit.memory_cluster import memory_cluster
+from tests.kit.memory_cluster import memory_cluster, run
 from tests.kit.memory_store import MemoryStore
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work
-
-    asyncio.run(bounded())
 
 
 def requests_of(client: BookKeeper) -> list[str]:

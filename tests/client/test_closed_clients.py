@@ -14,15 +14,7 @@ from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
-
-
-def run(work: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(15):
-            await work
-
-    asyncio.run(bounded())
+from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster, run
 
 
 async def follow(batches: Any, seen: list[Any]) -> None:

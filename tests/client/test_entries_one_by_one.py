@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -22,27 +20,9 @@ from bk_core.errors import (
     WindowFullError,
 )
 from bk_core.wire.lane import ENTRY_BYTES_MAX
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import FAST, hold, memory_cluster, release, run
 
 SMALL = ClientConfig(frame_bytes=1_000, window_bytes_max=4_000, slow_bookie_bytes_max=64_000)
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work
-
-    asyncio.run(bounded())
-
-
-def hold(cluster: MemoryBookKeeper) -> None:
-    for bookie in cluster.network.bookies.values():
-        bookie.hold_commits()
-
-
-def release(cluster: MemoryBookKeeper) -> None:
-    for bookie in cluster.network.bookies.values():
-        bookie.release_commits()
 
 
 def test_ids_are_told_at_once_and_in_order_across_single_entries_and_batches() -> None:

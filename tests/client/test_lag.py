@@ -3,28 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerState
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster, run
 from tests.kit.memory_store import MemoryStore, MemoryTree
 
 pytestmark = pytest.mark.rule("M5")
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work
-
-    asyncio.run(bounded())
 
 
 def tree_of(bookkeeper: BookKeeper) -> MemoryTree:

@@ -7,7 +7,6 @@ import asyncio
 import os
 import threading
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from bk_core.client.budget import ProcessBudget, process_budget
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import eventually, hold, memory_cluster, release, run
 
 MIB = 1 << 20
 CONFIG = ClientConfig(
@@ -26,24 +25,6 @@ CONFIG = ClientConfig(
     add_timeout_ms=60_000,
     add_quorum_timeout_ms=60_000,
 )
-
-
-def run(work: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await work
-
-    asyncio.run(bounded())
-
-
-def hold(cluster: MemoryBookKeeper) -> None:
-    for bookie in cluster.network.bookies.values():
-        bookie.hold_commits()
-
-
-def release(cluster: MemoryBookKeeper) -> None:
-    for bookie in cluster.network.bookies.values():
-        bookie.release_commits()
 
 
 def fill(writer: LedgerWriter, payload: bytes) -> int:

@@ -13,7 +13,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.client import ClientConfig, LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, eventually, hold, memory_cluster, release, run
 
 SMALL = ClientConfig(
     frame_bytes=1_000,
@@ -22,24 +22,6 @@ SMALL = ClientConfig(
     add_timeout_ms=60_000,
     add_quorum_timeout_ms=60_000,
 )
-
-
-def run(work: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work
-
-    asyncio.run(bounded())
-
-
-def hold(cluster: MemoryBookKeeper) -> None:
-    for bookie in cluster.network.bookies.values():
-        bookie.hold_commits()
-
-
-def release(cluster: MemoryBookKeeper) -> None:
-    for bookie in cluster.network.bookies.values():
-        bookie.release_commits()
 
 
 async def entries_of(cluster: MemoryBookKeeper, writer: LedgerWriter) -> list[bytes]:

@@ -11,15 +11,7 @@ import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError
-from tests.kit.memory_cluster import FAST, memory_cluster
-
-
-def run(work: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(15):
-            await work
-
-    asyncio.run(bounded())
+from tests.kit.memory_cluster import FAST, memory_cluster, run
 
 
 @pytest.mark.parametrize("how", ["read", "tail"])

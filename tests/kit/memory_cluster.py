@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.model import BookieServiceInfo
@@ -68,6 +69,28 @@ async def memory_cluster(
         yield cluster
     finally:
         await cluster.close()
+
+
+def run(work: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
+    """Run a test's work in a loop of its own; what hangs fails."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(timeout_s):
+            await work
+
+    asyncio.run(bounded())
+
+
+def hold(cluster: MemoryBookKeeper) -> None:
+    """No bookie confirms anything from now on."""
+    for bookie in cluster.network.bookies.values():
+        bookie.hold_commits()
+
+
+def release(cluster: MemoryBookKeeper) -> None:
+    """End what :func:`hold` began."""
+    for bookie in cluster.network.bookies.values():
+        bookie.release_commits()
 
 
 async def eventually(condition: object, timeout_s: float = 3.0) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -34,17 +33,9 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
 from bk_core.model import DigestType
-from tests.kit.memory_cluster import memory_cluster
+from tests.kit.memory_cluster import memory_cluster, run
 
 PASSWORD = b"secret"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work
-
-    asyncio.run(bounded())
 
 
 def values(first: int, count: int) -> list[bytes]:
