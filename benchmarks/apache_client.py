@@ -24,7 +24,7 @@ from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import RangeRead
-from bk_core.transport.port import ReadPart
+from bk_core.transport.port import NewSession, ReadPart
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.lane import AttachMode
@@ -75,7 +75,7 @@ def add_run(frame: bytearray, spent: list[float]) -> None:
     packer = Packer()
     exchanges = [Exchange(packer) for _ in range(BOOKIES)]
     for exchange in exchanges:
-        exchange.adds.attach(LEDGER, KEY, AttachMode.WRITE, 1, Taker())
+        exchange.adds.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, Taker()))
         clocked(lambda exchange=exchange: exchange.adds.send(1, frame), spent)
     for exchange in exchanges:
         while buffers := clocked(lambda exchange=exchange: sent(exchange), spent):

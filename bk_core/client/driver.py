@@ -39,7 +39,7 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
-from bk_core.transport.port import Link, Transport
+from bk_core.transport.port import Link, NewSession, Transport
 from bk_core.wire.lane import Reason
 
 logger = logging.getLogger("bk_core.client")
@@ -203,7 +203,8 @@ class SessionAdapter:
             asyncio.get_running_loop().call_soon(listener.on_broken, effect.session, str(error))
             return
         self._open[effect.index] = effect.session, link
-        link.attach(self._ledger_id, self._ledger_key, effect.mode, effect.session, listener, deferred=effect.deferred)
+        about = self._ledger_id, self._ledger_key, effect.mode, effect.session
+        link.attach(NewSession(*about, listener, effect.deferred))
 
 
 class _Listener:

@@ -43,6 +43,7 @@ from bk_core.transport.port import (
     BookieInfo,
     Caller,
     LacEvidence,
+    NewSession,
     ReadPart,
     ReadTrailer,
     RefusedError,
@@ -163,13 +164,12 @@ class AddStream(LaneStream):
         self._frames: deque[tuple[int, Buffer]] = deque()
         self._detaches: list[int] = []
 
-    def attach(
-        self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode, listener: AddListener
-    ) -> None:
-        self._listeners[session] = listener
-        self._sent[session] = 0
-        wanted = lane_pb2.RECOVER if mode is AttachMode.RECOVER else lane_pb2.WRITE
-        self._attaches.append(lane_pb2.Attach(session=session, ledger_id=ledger_id, ledger_key=ledger_key, mode=wanted))
+    def attach(self, session: NewSession) -> None:
+        number, ledger_id, key = session.number, session.ledger_id, session.ledger_key
+        self._listeners[number] = session.listener
+        self._sent[number] = 0
+        wanted = lane_pb2.RECOVER if session.mode is AttachMode.RECOVER else lane_pb2.WRITE
+        self._attaches.append(lane_pb2.Attach(session=number, ledger_id=ledger_id, ledger_key=key, mode=wanted))
         self.wake()
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
@@ -499,18 +499,9 @@ class LaneLink:
 
     # --- calls ---
 
-    def attach(
-        self,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
+    def attach(self, session: NewSession) -> None:
         """As in the port. ``deferred`` is no word of this wire: its bookies sync every frame before they ack it."""
-        self._stream(AddStream).attach(session, ledger_id, ledger_key, mode, listener)
+        self._stream(AddStream).attach(session)
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         stream = self._streams.get(AddStream)

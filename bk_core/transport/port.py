@@ -50,6 +50,19 @@ class AddListener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to be opened. ``number`` is unique in the transport. ``deferred``: acks may come before the bookie has
+    synced the frames."""
+
+    ledger_id: LedgerId
+    ledger_key: bytes
+    mode: AttachMode
+    number: int
+    listener: AddListener
+    deferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LacEvidence:
     """A bookie's evidence of a ledger's end; only parts with a valid digest count (P5)."""
 
@@ -130,19 +143,9 @@ class Link(Protocol):
         """Why the link broke."""
         ...
 
-    def attach(
-        self,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
+    def attach(self, session: NewSession) -> None:
         """Open a session on the bookie's add stream. Never blocks; network errors are not raised but reported by
-        ``on_broken``. ``session`` is unique in the transport. ``deferred``: acks may come before the bookie has synced
-        the frames."""
+        ``on_broken``."""
         ...
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:

@@ -20,7 +20,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, DigestType, LedgerId
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, LacEvidence, Link, ReadPart, ReadTrailer, Transport
+from bk_core.transport.port import Caller, LacEvidence, Link, NewSession, ReadPart, ReadTrailer, Transport
 from bk_core.wire.bookie_rpc.status import reason_of, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.config import BookieConfig
@@ -116,7 +116,7 @@ class Lane:
             options.get("key", KEY),
             options.get("deferred", False),
         )
-        self.link.attach(ledger_id, key, mode, self._session, listener, deferred=deferred)
+        self.link.attach(NewSession(ledger_id, key, mode, self._session, listener, deferred=deferred))
         return self._session
 
     def send(self, session: int, ledger_id: LedgerId, first: int, entries: Sequence[bytes], **said: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.transport.port import AddListener, BookieInfo, LacEvidence, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import AddListener, BookieInfo, LacEvidence, NewSession, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.lane import AttachMode, Cut, Reason
 
 
@@ -187,18 +187,9 @@ class MemoryLink:
     def begin(self, call: Call) -> _CallUnderWay:
         return _CallUnderWay(self, call)
 
-    def attach(
-        self,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        self.listeners[session] = listener
-        self.connection.attach(session, ledger_id, ledger_key, mode)
+    def attach(self, session: NewSession) -> None:
+        self.listeners[session.number] = session.listener
+        self.connection.attach(session.number, session.ledger_id, session.ledger_key, session.mode)
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self.listeners:

@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "entries are made for each bookie anew",
         PACKING,
-        "        if last is None or last[0] is not frame or last[1:] != how:\n",
+        "        if last is None or last[0] is not frame or last[1] != how:\n",
         "        if True:\n",
         (EXCHANGE + "entries_are_made_once_for_all_bookies_of_a_write_set",),
         "a writer costs Qw times as much",

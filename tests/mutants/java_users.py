@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "bookies are not told that syncs may wait",
         ADDS,
-        "v3.DEFERRED_SYNC if deferred else 0",
+        "v3.DEFERRED_SYNC if session.deferred else 0",
         "0",
         (OVER_SOCKETS + "the_lac_follows_forces_alone",),
         "deferred syncs are as slow as others",
@@ -91,9 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was sent with one flag is sent again with another",
         "bk_core/transport/bookie_rpc/packing.py",
-        "        last, how = self._key, (ledger_id, ledger_key, recovery, write_flags)\n"
-        "        if last is None or last[0] is not frame or last[1:] != how:\n",
-        "        last, how = self._key, (ledger_id, ledger_key, recovery, write_flags)\n"
+        "        if last is None or last[0] is not frame or last[1] != how:\n",
         "        if last is None or last[0] is not frame:\n",
         ("tests/transport/test_bookie_rpc_exchange.py::test_a_frame_is_packed_anew_for_another_kind_of_session",),
         "an entry that has to be synced is not",

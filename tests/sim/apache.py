@@ -21,7 +21,7 @@ from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
-from bk_core.transport.port import LacEvidence, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import LacEvidence, NewSession, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import Reason
 from bookie_server.machine import events as ev
@@ -205,7 +205,7 @@ class ApacheLine:
 
     def attach(self, asked: AttachSession, ledger_id: LedgerId, key: bytes, feed: Feed) -> None:
         self.sessions[asked.session] = asked.index, feed
-        self.exchange.adds.attach(ledger_id, key, asked.mode, asked.session, self, deferred=asked.deferred)
+        self.exchange.adds.attach(NewSession(ledger_id, key, asked.mode, asked.session, self, asked.deferred))
         self.wake()
 
     def send(self, session: int, frame: Any) -> None:

@@ -24,7 +24,7 @@ from bk_core.transport.bookie_rpc.adds import ADDS_MAX, PAUSES_MAX
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import PIECE_ENTRIES, Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, READS_MAX, RangeRead
-from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import NewSession, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
@@ -114,7 +114,7 @@ class World:
                 self.exchange.adds.resume()
 
     def attach(self, session: int, said: Said, mode: AttachMode = AttachMode.WRITE, ledger_id: int = LEDGER) -> None:
-        self.exchange.adds.attach(ledger_id, KEY, mode, session, said)
+        self.exchange.adds.attach(NewSession(ledger_id, KEY, mode, session, said))
 
     def write(self, frames: Sequence[bytes], session: int = 1) -> Said:
         said = Said()
@@ -148,7 +148,7 @@ def test_a_frame_is_packed_anew_for_another_kind_of_session() -> None:
     packer, (one,) = Packer(), frames_of([3])
     for deferred in (False, True):
         exchange = Exchange(packer)
-        exchange.adds.attach(LEDGER, KEY, AttachMode.WRITE, 1, Said(), deferred=deferred)
+        exchange.adds.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, Said(), deferred=deferred))
         exchange.adds.send(1, one)
         sent = b"".join(b"".join(buffers) for buffers in iter(exchange.next_buffers, None))
         (run,) = RequestReader().read(sent).items
@@ -268,7 +268,7 @@ def test_entries_are_made_once_for_all_bookies_of_a_write_set() -> None:
     (one,) = frames_of([2000])
     sent = []
     for exchange in exchanges:
-        exchange.adds.attach(LEDGER, KEY, AttachMode.WRITE, 1, Said())
+        exchange.adds.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, Said()))
         exchange.adds.send(1, one)
     for exchange in exchanges:
         sent.append([id(buffer) for buffers in iter(exchange.next_buffers, None) for buffer in buffers])

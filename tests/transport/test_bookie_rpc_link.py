@@ -14,7 +14,7 @@ from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.transport.bookie_rpc import connection as connection_module
 from bk_core.transport.bookie_rpc.link import BookieRpcLink
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.transport.port import Caller, ReadPart, RefusedError
+from bk_core.transport.port import Caller, NewSession, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import AttachMode, Reason
 from tests.kit.apache_bookie import ApacheServer
@@ -45,7 +45,7 @@ def linked(port: int, *, batch_reads: bool = True) -> BookieRpcLink:
 
 async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> Listener:
     listener = Listener()
-    link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener)
+    link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener))
     for first in range(frames):
         link.send(1, frame(LEDGER, first, [entry], session=1))
     await listener.acked(1, frames)
@@ -62,7 +62,7 @@ def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         await server.stop()
         listener = Listener()
-        link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener)
+        link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener))
         with pytest.raises(BookieUnreachableError, match="cannot be reached from host"):
             await link.fence(LEDGER, KEY, deadline_s=5)
         await listener.broken(1)
@@ -77,7 +77,7 @@ def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None
 def test_a_force_needs_the_session_that_it_speaks_of() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         listener = Listener()
-        link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener, deferred=True)
+        link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener, deferred=True))
         server.bookie.held = True
         link.send(1, frame(LEDGER, 0, [b"x"], session=1))
         await listener.acked(1, 1)
@@ -119,7 +119,7 @@ def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         server.lie = lambda said: [said, said]
         listener = Listener()
-        link.attach(LEDGER, KEY, AttachMode.WRITE, 1, listener)
+        link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener))
         link.send(1, frame(LEDGER, 0, [b"acked twice"], session=1))
         await listener.broken(1)
         assert link.broken is not None
@@ -284,7 +284,7 @@ def test_a_link_that_never_connected_closes() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         await link.close()
         other = linked(server.port)
-        other.attach(LEDGER, KEY, AttachMode.WRITE, 1, Listener())
+        other.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, Listener()))
         await other.close()
 
     told(story)

@@ -21,7 +21,7 @@ from bk_core.transport.lane_streams import (
     too_late,
 )
 from bk_core.transport.messages import hello
-from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import NewSession, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.frames_codec import pack
 from bk_core.wire.lane import AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
@@ -58,7 +58,7 @@ def sent(stream: AddStream) -> lane_pb2.AddRequest | None:
 
 
 def attach(stream: AddStream, session: int, listener: Listener) -> None:
-    stream.attach(session, 7, KEY, AttachMode.WRITE, listener)
+    stream.attach(NewSession(7, KEY, AttachMode.WRITE, session, listener))
 
 
 @pytest.mark.rule("L4")

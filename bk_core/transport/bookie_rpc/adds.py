@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.errors import BookKeeperError, IntegrityError, RemoteProtocolError
-from bk_core.model import LedgerId
-from bk_core.transport.bookie_rpc.packing import AddPiece, Packer, Waiting, take_once
-from bk_core.transport.port import AddListener
+from bk_core.transport.bookie_rpc.packing import AddPiece, How, Packer, Waiting, take_once
+from bk_core.transport.port import AddListener, NewSession
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
@@ -38,10 +37,7 @@ PAUSES_MAX = 8
 @dataclass(slots=True)
 class Session:
     number: int
-    ledger_id: LedgerId
-    ledger_key: bytes
-    recovery: bool
-    write_flags: int
+    how: How
     listener: AddListener
     frames: deque[int] = field(default_factory=deque)  # entries without an answer, of each frame that is not durable
     acked: int = 0  # frames that are durable
@@ -92,18 +88,10 @@ class Adds:
 
     # --- calls ---
 
-    def attach(
-        self,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        recovery, flags = mode is AttachMode.RECOVER, v3.DEFERRED_SYNC if deferred else 0
-        self._sessions[session] = Session(session, ledger_id, ledger_key, recovery, flags, listener)
+    def attach(self, session: NewSession) -> None:
+        recovery, flags = session.mode is AttachMode.RECOVER, v3.DEFERRED_SYNC if session.deferred else 0
+        how = How(session.ledger_id, session.ledger_key, recovery, flags)
+        self._sessions[session.number] = Session(session.number, how, session.listener)
 
     def has(self, session: int) -> bool:
         """Whether the session lives."""
@@ -127,11 +115,10 @@ class Adds:
                 self._ready.append(SentPiece(session, at, piece, np.ones(size, dtype=np.bool_), size))
 
     def _pieces(self, session: Session, frame: Buffer) -> tuple[AddPiece, ...]:
-        asked = session.ledger_id, session.ledger_key, session.recovery, session.write_flags
-        pieces = self._packer.pieces(frame, *asked)
+        pieces = self._packer.pieces(frame, session.how)
         if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs transactions of its own
             self._packer.forget()
-            pieces = self._packer.pieces(frame, *asked)
+            pieces = self._packer.pieces(frame, session.how)
         self._last_txn = pieces[0].first_txn
         return pieces
 
@@ -180,19 +167,7 @@ class Adds:
         bodies = piece.bodies
         heads = None if bodies.heads is None else bodies.heads[places]
         some = Bodies(bodies.payload, bodies.offsets[places], bodies.lengths[places], heads)
-        txns = (piece.first_txn + places).astype(np.uint64)
-        priority = v3.HIGH_PRIORITY if session.recovery else 0
-        ids, key = piece.entry_ids[places], session.ledger_key
-        return v3.add_requests(
-            txns,
-            piece.ledger_id,
-            ids,
-            key,
-            some,
-            recovery=session.recovery,
-            priority=priority,
-            write_flags=session.write_flags,
-        )
+        return session.how.requests((piece.first_txn + places).astype(np.uint64), piece.entry_ids[places], some)
 
     # --- in ---
 

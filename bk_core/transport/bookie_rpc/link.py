@@ -19,10 +19,10 @@ from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
 from bk_core.transport.lane_streams import READ_BYTES_MAX, too_late
 from bk_core.transport.port import (
-    AddListener,
     BookieInfo,
     Caller,
     LacEvidence,
+    NewSession,
     ReadPart,
     ReadTrailer,
     RefusedError,
@@ -30,7 +30,7 @@ from bk_core.transport.port import (
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import HINT_IDS_MAX, AttachMode, Cut, Reason
+from bk_core.wire.lane import HINT_IDS_MAX, Cut, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -69,17 +69,8 @@ class BookieRpcLink:
 
     # --- adds ---
 
-    def attach(
-        self,
-        ledger_id: LedgerId,
-        ledger_key: bytes,
-        mode: AttachMode,
-        session: int,
-        listener: AddListener,
-        *,
-        deferred: bool = False,
-    ) -> None:
-        self._exchange.adds.attach(ledger_id, ledger_key, mode, session, listener, deferred=deferred)
+    def attach(self, session: NewSession) -> None:
+        self._exchange.adds.attach(session)
         self._connection.wake()
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,28 @@ FIRST_TXN = 1 << 21
 """From here on numbers have four bytes for a long time: messages of one length are read faster."""
 
 
+class How(NamedTuple):
+    """What all adds of a session have in common."""
+
+    ledger_id: LedgerId
+    ledger_key: bytes
+    recovery: bool
+    write_flags: int
+
+    def requests(self, txns: U64, entry_ids: I64, bodies: Bodies) -> list[Buffer]:
+        """The adds of some entries."""
+        return v3.add_requests(
+            txns,
+            self.ledger_id,
+            entry_ids,
+            self.ledger_key,
+            bodies,
+            recovery=self.recovery,
+            priority=v3.HIGH_PRIORITY if self.recovery else 0,
+            write_flags=self.write_flags,
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AddPiece:
     """A part of a frame as adds. Entry k has the transaction ``first_txn + k``. ``buffers`` are the requests of all
@@ -51,7 +73,7 @@ class Packer:
 
     def __init__(self) -> None:
         self._next_txn = FIRST_TXN
-        self._key: tuple[Buffer, LedgerId, bytes, bool, int] | None = None
+        self._key: tuple[Buffer, How] | None = None
         self._pieces: tuple[AddPiece, ...] = ()
 
     def txns(self, count: int) -> int:
@@ -64,21 +86,17 @@ class Packer:
         """Lets go of the last frame."""
         self._key, self._pieces = None, ()
 
-    def pieces(
-        self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, recovery: bool, write_flags: int
-    ) -> tuple[AddPiece, ...]:
+    def pieces(self, frame: Buffer, how: How) -> tuple[AddPiece, ...]:
         """The adds of a frame. Raises IntegrityError if it is not intact, InvalidArgumentError if it is of
         another ledger."""
-        last, how = self._key, (ledger_id, ledger_key, recovery, write_flags)
-        if last is None or last[0] is not frame or last[1:] != how:
-            self._pieces = tuple(self._pack(frame, *how))
-            self._key = (frame, *how)
+        last = self._key
+        if last is None or last[0] is not frame or last[1] != how:
+            self._pieces = tuple(self._pack(frame, how))
+            self._key = frame, how
         return self._pieces
 
-    def _pack(
-        self, frame: Buffer, ledger_id: LedgerId, ledger_key: bytes, recovery: bool, write_flags: int
-    ) -> Iterator[AddPiece]:
-        ids, bodies = bodies_of_frame(frame, ledger_id)
+    def _pack(self, frame: Buffer, how: How) -> Iterator[AddPiece]:
+        ids, bodies = bodies_of_frame(frame, how.ledger_id)
         ends = np.cumsum(bodies.lengths + bodies.head_bytes)
         start, count = 0, ids.size
         while start < count:
@@ -88,22 +106,8 @@ class Packer:
             part, some = bodies.slice(start, stop), ids[start:stop]
             first = self.txns(stop - start)
             txns = np.arange(first, first + stop - start, dtype=np.uint64)
-            buffers = v3.add_requests(
-                txns,
-                ledger_id,
-                some,
-                ledger_key,
-                part,
-                recovery=recovery,
-                priority=_of(recovery),
-                write_flags=write_flags,
-            )
-            yield AddPiece(first, ledger_id, some, part, buffers)
+            yield AddPiece(first, how.ledger_id, some, part, how.requests(txns, some, part))
             start = stop
-
-
-def _of(recovery: bool) -> int:
-    return v3.HIGH_PRIORITY if recovery else 0
 
 
 def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:

@@ -16,7 +16,7 @@ from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.metadata import open_store
 from bk_core.model import DIRECT, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
+from bk_core.transport.port import Caller, NewSession
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
@@ -128,7 +128,7 @@ def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -
         address = Endpoint(lane, "127.0.0.1", direct_port(bookie) if lane == DIRECT else grpc_port(bookie), lane)
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
         listener = Listener()
-        transport.link("b2:3181").attach(7, KEY, AttachMode.WRITE, 1, listener)
+        transport.link("b2:3181").attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
         transport.link("b2:3181").send(1, frame(7, 0, [b"meant for b2"], session=1))
         await listener.broken(1)
         said = await transport.link(bookie.bookie_id).read_lac(7, deadline_s=DEADLINE_S)
@@ -169,10 +169,10 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str
         transport = LaneTransport(Caller(lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         listener = Listener()
-        transport.link(bookie.bookie_id).attach(7, KEY, AttachMode.WRITE, 1, listener)
+        transport.link(bookie.bookie_id).attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
         transport.link(bookie.bookie_id).send(1, bytes(FRAME_BYTES_MAX + (1 << 20)))
         await listener.broken(1)
-        transport.link(bookie.bookie_id).attach(7, KEY, AttachMode.WRITE, 2, listener)
+        transport.link(bookie.bookie_id).attach(NewSession(7, KEY, AttachMode.WRITE, 2, listener))
         transport.link(bookie.bookie_id).send(2, frame(7, 0, [b"a"], session=2))
         await listener.acked(2, 1)
         await transport.close()
@@ -203,7 +203,7 @@ def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lan
         transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         name, listener = bookie.bookie_id, Listener()
-        transport.link(name).attach(7, KEY, AttachMode.WRITE, 1, listener)
+        transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
         transport.link(name).send(1, frame(7, 0, [b"a"], session=1))
         await listener.acked(1, 1)
         await bookie.stop()
@@ -212,7 +212,7 @@ def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lan
         bookie = await Bookie.start(bookie_config(tmp_path, uri))
         assert bookie.bookie_id == name, "the id was fixed at the first start"
         transport.update_bookies(list(store.writable_bookies().values()))
-        transport.link(name).attach(7, KEY, AttachMode.WRITE, 2, listener)
+        transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 2, listener))
         transport.link(name).send(2, frame(7, 1, [b"b"], session=2))
         await listener.acked(2, 1)
         said = await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)

@@ -22,7 +22,7 @@ from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import RangeRead
-from bk_core.transport.port import ReadPart, ReadTrailer
+from bk_core.transport.port import NewSession, ReadPart, ReadTrailer
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, Answer, ReadAnswers, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
@@ -283,7 +283,7 @@ class _OneClient:
             session = _Session(self, number)
             first = 1000 * (number - 1)
             mode = rng.choice((AttachMode.WRITE, AttachMode.RECOVER))
-            exchange.adds.attach(ledger, KEY, mode, number, session)
+            exchange.adds.attach(NewSession(ledger, KEY, mode, number, session))
             for _ in range(rng.randrange(1, 5)):
                 ids = range(first, first + rng.randrange(1, 12))
                 first = ids.stop
