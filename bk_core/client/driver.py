@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bk_core.client.agenda import Timer, agenda_of
 from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome, TransportError
@@ -41,6 +41,8 @@ from bk_core.protocol.events import (
 )
 from bk_core.transport.port import Link, NewSession, Transport
 from bk_core.wire.lane import Reason
+
+T = TypeVar("T")
 
 logger = logging.getLogger("bk_core.client")
 
@@ -238,13 +240,13 @@ class MetadataAdapter:
         self._store, self._ledger_id, self._driver = store, ledger_id, driver
         self._marks: list[asyncio.Task[None]] = []
         handlers: dict[type, Callable[[Any], object]] = {
-            WriteMetadata: lambda effect: driver.spawn(self._answer(partial(self._write, effect))),
-            ReadMetadata: lambda effect: driver.spawn(self._answer(partial(self._read, effect))),
+            WriteMetadata: lambda effect: driver.spawn(self.answer(partial(self._write, effect))),
+            ReadMetadata: lambda effect: driver.spawn(self.answer(partial(self._read, effect))),
             MarkUnderreplicated: lambda effect: self._marks.append(driver.spawn(self._mark(effect.bookies))),
         }
         driver.handle(handlers)
         if bookies is not None:
-            driver.handle({ReadBookies: lambda _: driver.spawn(self._answer(bookies))})
+            driver.handle({ReadBookies: lambda _: driver.spawn(self.answer(bookies))})
 
     async def marked(self) -> None:
         """Wait until missing copies are marked (P8) or the driver stops. Uses ``wait``, because awaiting a mark that
@@ -252,7 +254,7 @@ class MetadataAdapter:
         if self._marks:
             await asyncio.wait(self._marks)
 
-    async def _answer(self, ask: Callable[[], Awaitable[Any]]) -> None:
+    async def answer(self, ask: Callable[[], Awaitable[Any]]) -> None:
         """Gives the machine the event of a call: its own, or that of its failure."""
         try:
             event = await ask()
@@ -277,3 +279,32 @@ class MetadataAdapter:
             logger.warning(
                 "ledger %d misses entries on %s, which could not be noted: %s", self._ledger_id, bookies, error
             )
+
+
+class Work(Generic[T]):
+    """A machine that comes to an end by itself, and what it ends with."""
+
+    _metadata: MetadataAdapter
+
+    def __init__(self, name: str, machine: Any) -> None:
+        self._start = machine.start
+        self._driver = Driver(name, machine.step, self.end)
+        self._ended: asyncio.Future[T] = self._driver.loop.create_future()
+
+    async def _run(self) -> T:
+        try:
+            self._driver.begin(self._start())
+            ended = await self._ended
+            await self._metadata.marked()
+            return ended
+        finally:
+            self._driver.stop()
+
+    def _finish(self, effect: T) -> None:
+        if not self._ended.done():
+            self._ended.set_result(effect)
+
+    def end(self, error: BookKeeperError) -> None:
+        """Make the run raise ``error``; the ledger stays in the state that was reached."""
+        if not self._ended.done():
+            self._ended.set_exception(error)

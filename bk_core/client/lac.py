@@ -25,29 +25,23 @@ from bk_core.wire.lane import Reason
 UNREACHABLE_PAUSE_S = 0.1
 
 
-async def evidence_of(call: Callable[[float], Awaitable[LacEvidence]], deadline_s: float) -> LacEvidence:
-    """Ask a bookie for evidence. While it is unreachable, ask again until the deadline: it may be starting."""
+async def lac_event(
+    index: int, bookie: BookieId, ask: Callable[[float], Awaitable[LacEvidence]], deadline_s: float = 0.0
+) -> ev.LacAnswered | ev.LacFailed:
+    """Turns a bookie's answer or failure into the event for the machine. While the bookie is unreachable, it is asked
+    again until the deadline: it may be starting. ``ask`` is told the seconds that are left."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while True:
         try:
-            return await call(end - loop.time())
-        except BookieUnreachableError:
-            if loop.time() + UNREACHABLE_PAUSE_S >= end:
-                raise
-            await asyncio.sleep(UNREACHABLE_PAUSE_S)
-
-
-async def lac_event(
-    ask: Callable[[], Awaitable[LacEvidence]], index: int, bookie: BookieId
-) -> ev.LacAnswered | ev.LacFailed:
-    """Turns a bookie's answer or failure into the event for the machine."""
-    try:
-        said = await ask()
-    except BookKeeperError as error:
-        reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
-        return ev.LacFailed(index, f"{bookie}: {error}", reason)
-    return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
+            said = await ask(end - loop.time())
+        except BookKeeperError as error:
+            if isinstance(error, BookieUnreachableError) and loop.time() + UNREACHABLE_PAUSE_S < end:
+                await asyncio.sleep(UNREACHABLE_PAUSE_S)
+                continue
+            reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
+            return ev.LacFailed(index, f"{bookie}: {error}", reason)
+        return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
 
 
 async def read_lac(
@@ -58,7 +52,7 @@ async def read_lac(
     def ask(left_s: float) -> Awaitable[LacEvidence]:
         return transport.link(effect.bookie).read_lac(digester.ledger_id, deadline_s=left_s)
 
-    return await lac_event(lambda: evidence_of(ask, config.lac_timeout_ms / 1000), effect.index, effect.bookie)
+    return await lac_event(effect.index, effect.bookie, ask, config.lac_timeout_ms / 1000)
 
 
 async def quorum_lac(
@@ -221,11 +215,11 @@ class LacFollower:
     def _watch_lac(self, effect: ev.SendWatchLac) -> Awaitable[ev.LacAnswered | ev.LacFailed]:
         timeout_s = self._config.watch_timeout_ms / 1000
         ledger_id = self._digester.ledger_id
-        return lac_event(
-            lambda: self._transport.link(effect.bookie).watch_lac(ledger_id, effect.above, timeout_s=timeout_s),
-            effect.index,
-            effect.bookie,
-        )
+
+        def ask(_: float) -> Awaitable[LacEvidence]:
+            return self._transport.link(effect.bookie).watch_lac(ledger_id, effect.above, timeout_s=timeout_s)
+
+        return lac_event(effect.index, effect.bookie, ask)
 
     def _refreshed(self, effect: ev.FinishRefresh) -> None:
         future = self._waiting.get(effect.caller)

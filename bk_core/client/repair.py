@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
-from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
+from bk_core.client.driver import MetadataAdapter, SessionAdapter, Work
 from bk_core.client.ranges import ReadAdapter
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, DigestType, LedgerMetadata
-from bk_core.protocol import events as ev
+from bk_core.protocol.events import MetadataRead
 from bk_core.protocol.replication.events import (
     BudgetGranted,
     ClusterRead,
@@ -52,7 +52,7 @@ class ByteRate:
             await asyncio.sleep(self._paid_until - now)
 
 
-class RepairDriver:
+class RepairDriver(Work[End]):
     """One repair of one ledger. ``cluster`` says who is registered."""
 
     def __init__(
@@ -67,62 +67,31 @@ class RepairDriver:
         self.machine, self._client, self._record = machine, client, record
         self._budget, self._cluster = budget, cluster
         self._ledger_id, self._password = machine.ledger_id, record.password or b""
-        self._driver = Driver(f"repair of ledger {self._ledger_id}", machine.step, self.end)
+        super().__init__(f"repair of ledger {self._ledger_id}", machine)
         key = ledger_key(self._password)
         SessionAdapter(self._driver, client.transport, self._ledger_id, key)
         ReadAdapter(self._driver, client.transport, self._ledger_id, None, client.config.read_timeout_ms)
         self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver)
+        spawn = self._driver.spawn
         self._driver.handle(
             {
-                ReadRecord: lambda _: self._spawn(self._read_record()),
-                ReadCluster: lambda _: self._spawn(self._read_cluster()),
-                RecoverLedger: lambda _: self._spawn(self._recover()),
-                SpendBudget: lambda effect: self._spawn(self._spend(effect.size)),
+                ReadRecord: lambda _: spawn(self._metadata.answer(self._read_record)),
+                ReadCluster: lambda _: spawn(self._metadata.answer(lambda: self._cluster(machine.missing))),
+                RecoverLedger: lambda _: spawn(self._recover()),
+                SpendBudget: lambda effect: spawn(self._spend(effect.size)),
                 FinishReplication: self._finish,
                 PostponeReplication: self._finish,
             }
         )
-        self._done: asyncio.Future[End] = self._driver.loop.create_future()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._driver.spawn(work)
 
     async def run(self) -> End:
         """How the repair ended. Cancelled, it leaves nothing behind but copies that no record names."""
-        try:
-            self._driver.begin(self.machine.start())
-            ended = await self._done
-            await self._metadata.marked()
-            return ended
-        finally:
-            self._driver.stop()
+        return await self._run()
 
-    def _finish(self, effect: End) -> None:
-        if not self._done.done():
-            self._done.set_result(effect)
-
-    def end(self, error: BookKeeperError) -> None:
-        """Make ``run`` raise ``error``."""
-        if not self._done.done():
-            self._done.set_exception(error)
-
-    async def _read_record(self) -> None:
+    async def _read_record(self) -> MetadataRead:
         store = self._client.store
-        try:
-            await asyncio.to_thread(store.sync)
-            found = await asyncio.to_thread(store.read_ledger, self._ledger_id)
-        except BookKeeperError as error:
-            self._driver.feed(ev.MetadataCallFailed(error))
-        else:
-            self._driver.feed(ev.MetadataRead(found))
-
-    async def _read_cluster(self) -> None:
-        try:
-            found = await self._cluster(self.machine.missing)
-        except BookKeeperError as error:
-            self._driver.feed(ev.MetadataCallFailed(error))
-        else:
-            self._driver.feed(found)
+        await asyncio.to_thread(store.sync)
+        return MetadataRead(await asyncio.to_thread(store.read_ledger, self._ledger_id))
 
     async def _recover(self) -> None:
         record = self._record

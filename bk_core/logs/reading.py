@@ -8,7 +8,7 @@ a reader never disturbs the leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,12 +16,14 @@ from types import TracebackType
 from bk_core.client.ahead import BYTES_MAX
 from bk_core.client.columns import columns_or_entries, pays
 from bk_core.client.connect import BookKeeper
+from bk_core.client.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import MetadataUnavailableError, NoSuchEntryError
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.logs.model.position import LogPosition, check_position
 from bk_core.logs.store import LogStore
+from bk_core.model import LedgerId
 
 POLL_S = 2.0
 """The head is read again after this time although no watch fired (P10)."""
@@ -77,38 +79,35 @@ class LogReading:
     def __init__(self, bookkeeper: BookKeeper, store: LogStore, password: bytes) -> None:
         self._bookkeeper, self._store, self._password = bookkeeper, store, password
 
+    def _open(self, ledger_id: LedgerId) -> Awaitable[LedgerReader]:
+        return self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
+
     async def readable_end(self, head: LogHead) -> int:
         """The offset after the last readable entry: sealed extents, and the first open one up to its LAC, are
         readable."""
         if not head.open_extents:
             return head.next_offset
         ledger_id = head.open_extents[0].ledger_id
-        async with await self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password) as reader:
+        async with await self._open(ledger_id) as reader:
             return head.next_offset + reader.last_add_confirmed + 1
 
     async def read(self, extents: Sequence[Extent], start: int, end: int) -> AsyncGenerator[OffsetBatch, None]:
         """The entries ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
         for part in parts_of(extents, start, end):
-            async with aclosing(self.read_part(part)) as batches:
+            first, last = part.first - part.shift, part.stop - part.shift - 1
+            opening = self._open(part.extent.ledger_id)
+            async with await opening as reader, aclosing(reader.read(first, last)) as batches:
                 async for batch in batches:
                     yield batch.first_entry_id + part.shift, batch
-
-    async def read_part(self, part: ExtentPart) -> AsyncGenerator[EntryBatch, None]:
-        """The entries of a part, with the ids that they have in its ledger."""
-        first, stop = part.first - part.shift, part.stop - part.shift
-        opening = self._bookkeeper.open_ledger(part.extent.ledger_id, recover=False, password=self._password)
-        async with await opening as reader, aclosing(reader.read(first, stop - 1)) as batches:
-            async for batch in batches:
-                yield batch
 
     async def read_columns(
         self, part: ExtentPart, wanted: ColumnsWanted | None
     ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
-        """As :meth:`read_part`, of codec ``arrow``: only the wanted columns, and only of entries that may have wanted
-        rows. Whole entries if ``wanted`` is None, if it would not pay, and wherever parts cannot be had."""
+        """The entries of a part, with the ids that they have in its ledger. Of codec ``arrow``: only the wanted
+        columns, and only of entries that may have wanted rows. Whole entries if ``wanted`` is None, if it would not
+        pay, and wherever parts cannot be had."""
         first, last = part.first - part.shift, part.stop - part.shift - 1
-        opening = self._bookkeeper.open_ledger(part.extent.ledger_id, recover=False, password=self._password)
-        async with await opening as reader:
+        async with await self._open(part.extent.ledger_id) as reader:
             found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.read(first, last)
             if wanted is not None and pays(wanted, part.entry_bytes, reader.metadata.digest_type):
                 found = columns_or_entries(reader.read_parts, reader.read, wanted, first, last)
@@ -144,8 +143,7 @@ class LogReading:
         if not head.open_extents:
             return
         base, ledger_id = head.next_offset, head.open_extents[0].ledger_id
-        opening = self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
-        async with await opening as reader, aclosing(reader.tail(offset - base)) as batches:
+        async with await self._open(ledger_id) as reader, aclosing(reader.tail(offset - base)) as batches:
             async for batch in batches:
                 yield base + batch.first_entry_id, batch
 

@@ -153,8 +153,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "each attempt to ask a bookie has the whole time",
         "bk_core/client/lac.py",
-        "return await call(end - loop.time())",
-        "return await call(deadline_s)",
+        "said = await ask(end - loop.time())",
+        "said = await ask(deadline_s)",
         (AGAIN + "test_a_bookie_that_comes_back_and_stays_silent_does_not_get_its_time_twice",),
         "opening and recovering take twice their deadline",
     ),
