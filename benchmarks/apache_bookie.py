@@ -20,6 +20,7 @@ from bk_core.entries.digest import Digester
 from bk_core.model import DigestType
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
+from tests.kit.bookie_requests import add_requests, read_requests
 
 Case = tuple[str, Callable[[], object], int]
 
@@ -50,7 +51,7 @@ def burst_cases(wire: object, version: int, size: int, count: int) -> Iterator[C
         rows = np.frombuffer(entries, np.uint8).reshape(count, width).copy()
         rows[:, 8:16] = ids.astype(">i8").view(np.uint8).reshape(-1, 8)
         each = Bodies.of_entries(rows.tobytes(), np.full(count, width, dtype=np.int64))
-        bursts.append(b"".join(map(bytes, wire.add_requests(ids, 5, ids, KEY, each))))
+        bursts.append(b"".join(map(bytes, add_requests(wire, ids, 5, ids, KEY, each))))
 
     bursts: list[bytes] = []
     adds()
@@ -74,7 +75,7 @@ def burst_cases(wire: object, version: int, size: int, count: int) -> Iterator[C
     begun[0] = 0
     adds()
     client.ask(bursts.pop())
-    asked = wire.read_requests(ids, 5, ids)
+    asked = read_requests(wire, ids, 5, ids)
 
     def read() -> None:
         client.connection.receive(memoryview(asked))

@@ -24,6 +24,7 @@ from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
 from bk_core.wire.bookie_rpc.frames import frames
 from bk_core.wire.bookie_rpc.runs import AddRun, ReadRun
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from tests.kit.bookie_requests import add_requests, read_requests
 
 LEDGER, KEY = 5, bytes(20)
 BURST_BYTES = 1 << 20  # about what one receive gives
@@ -64,26 +65,26 @@ def burst_cases(name: str, batch: EntryBatch) -> Iterator[Case]:
         reader, answers = RequestReader(), AnswerReader(version)
         reader.version = version
 
-        adds = b"".join(wire.add_requests(txns, LEDGER, ids, KEY, plain))
+        adds = b"".join(add_requests(wire, txns, LEDGER, ids, KEY, plain))
         (run,) = reader.read(adds).items
         assert isinstance(run, AddRun)
         acks = wire.add_answers(run.txns, run.ledger_ids, run.entry_ids)
-        reads = wire.read_requests(txns, LEDGER, ids)
+        reads = read_requests(wire, txns, LEDGER, ids)
         (asked,) = reader.read(reads).items
         assert isinstance(asked, ReadRun)
         found = b"".join(wire.read_answers(asked.txns, asked.ledger_ids, asked.entry_ids, run.bodies(), max_lacs=7))
 
         def build_adds(wire=wire, txns=txns):
-            return wire.add_requests(txns, LEDGER, ids, KEY, plain)
+            return add_requests(wire, txns, LEDGER, ids, KEY, plain)
 
         def build_digested(wire=wire, txns=txns):
-            return wire.add_requests(txns, LEDGER, ids, KEY, Bodies.of_batch(batch, digester))
+            return add_requests(wire, txns, LEDGER, ids, KEY, Bodies.of_batch(batch, digester))
 
         def build_acks(wire=wire, run=run):
             return wire.add_answers(run.txns, run.ledger_ids, run.entry_ids)
 
         def build_reads(wire=wire, txns=txns):
-            return wire.read_requests(txns, LEDGER, ids)
+            return read_requests(wire, txns, LEDGER, ids)
 
         def build_found(wire=wire, asked=asked, run=run):
             return wire.read_answers(asked.txns, asked.ledger_ids, asked.entry_ids, run.bodies(), max_lacs=7)
@@ -132,7 +133,7 @@ def single_cases() -> Iterator[Case]:
         version = 3 if wire is v3 else 2
         reader, answers = RequestReader(), AnswerReader(version)
         reader.version = version
-        add = b"".join(wire.add_requests(2, LEDGER, ids, KEY, one))
+        add = b"".join(add_requests(wire, 2, LEDGER, ids, KEY, one))
         ack = wire.add_answers(2, LEDGER, ids)
         yield f"v{version}, one: client builds the add", lambda w=wire: w.add_requests(2, LEDGER, ids, KEY, one), 1
         yield f"v{version}, one: bookie reads the add", lambda reader=reader, add=add: reader.read(add), 1

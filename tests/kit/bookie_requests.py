@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import random
 import struct
+from types import ModuleType
+from typing import Any
 
 from crc32c import crc32c
 
 from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
+from bk_core.wire.bookie_rpc.columns import Ints, Rows
+from bk_core.wire.bookie_rpc.frames import I64, Buffer
 from bk_core.wire.bookie_rpc.runs import BatchRead
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.bookie_wire import KEY, frame
@@ -173,3 +178,25 @@ def fencing_read(ledger_id: int, entry_id: int, key: bytes, *, priority: int = 0
     flags = v2.DO_FENCING | (v2.HIGH_PRIORITY if priority else 0)
     packet = struct.pack(">Iqq", v2.VERSION << 24 | v2.READENTRY << 16 | flags, ledger_id, entry_id) + key
     return len(packet).to_bytes(4, "big") + packet
+
+
+def add_requests(
+    wire: ModuleType, txns: Ints, ledger_ids: Ints, entry_ids: Ints, key: bytes, bodies: Bodies, **more: Any
+) -> list[Buffer]:
+    """As ``v3.add_requests``, in either version. In version 2 ids are those inside the entries, and the answer names
+    them: ``txns`` and ``write_flags`` have no place there."""
+    if wire is v3:
+        return v3.add_requests(txns, ledger_ids, entry_ids, key, bodies, **more)
+    flags = (v2.RECOVERY_ADD if more.get("recovery") else 0) | (v2.HIGH_PRIORITY if more.get("priority") else 0)
+    head = v2._word(v2.VERSION, v2.ADDENTRY, flags) + key
+    before = Rows(len(bodies), [v2._u32(bodies.sizes() + len(head)), head, *bodies.head_pieces()])
+    return scatter(before, bodies, Rows(len(bodies), []), more.get("copy_below", COPY_BELOW_BYTES))
+
+
+def read_requests(wire: ModuleType, txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
+    """As ``v3.read_requests``, in either version. In version 2 the answer names the ids."""
+    if wire is v3:
+        return v3.read_requests(txns, ledger_ids, entry_ids, priority=priority)
+    head = v2._word(v2.VERSION, v2.READENTRY, v2.HIGH_PRIORITY if priority else 0)
+    ids = [v2._i64(each, entry_ids.size) for each in (ledger_ids, entry_ids)]
+    return Rows(entry_ids.size, [(len(head) + 16).to_bytes(4, "big") + head, *ids]).joined()

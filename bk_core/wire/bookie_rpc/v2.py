@@ -2,7 +2,8 @@
 """Version 2 of Apache's protocol: fixed layouts of big-endian numbers, built and read in columns.
 
 A packet begins with its header (u32): version << 24 | operation << 16 | flags; version 0 has the operation alone.
-Functions have the names and arguments of ``v3``, so that a caller chooses the module. Answers carry no transaction:
+Functions have the names and arguments of ``v3``, so that a bookie chooses the module; our client sends adds and reads
+as version 3. Answers carry no transaction:
 ``txns`` are the version bytes that an answer repeats. There is no LAC beside an entry, no deferred sync and no list of
 entries.
 """
@@ -269,33 +270,6 @@ def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> Answe
 
 
 # ── what is sent ──
-
-
-def add_requests(
-    txns: Ints,
-    ledger_ids: Ints,
-    entry_ids: Ints,
-    key: bytes,
-    bodies: Bodies,
-    *,
-    recovery: bool = False,
-    priority: int = 0,
-    write_flags: int = 0,
-    copy_below: int = COPY_BELOW_BYTES,
-) -> list[Buffer]:
-    """As in ``v3``; ids are those inside the entries, and the answer names them. ``txns`` and ``write_flags`` have no
-    place here; what defers a sync must not be sent as version 2."""
-    flags = (RECOVERY_ADD if recovery else 0) | (HIGH_PRIORITY if priority else 0)
-    lengths = _u32(bodies.sizes() + _ENTRY_AT)
-    before = Rows(len(bodies), [lengths, _word(VERSION, ADDENTRY, flags), key, *bodies.head_pieces()])
-    return scatter(before, bodies, Rows(len(bodies), []), copy_below)
-
-
-def read_requests(txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
-    """As in ``v3``; the answer names the ids, so no two reads of one entry may be under way."""
-    head = _word(VERSION, READENTRY, HIGH_PRIORITY if priority else 0)
-    pieces = [_READ_BYTES.to_bytes(LENGTH_BYTES, "big") + head, _i64(ledger_ids, entry_ids.size)]
-    return Rows(entry_ids.size, [*pieces, _i64(entry_ids, entry_ids.size)]).joined()
 
 
 def batch_read(asked: BatchRead) -> bytes:

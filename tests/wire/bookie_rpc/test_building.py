@@ -35,7 +35,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.apache_frames import entry_bytes
-from tests.kit.bookie_requests import fencing_read
+from tests.kit.bookie_requests import add_requests, fencing_read, read_requests
 from tests.kit.bookie_wire import KEY
 
 UNSIGNED = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
@@ -180,8 +180,8 @@ def test_packets_of_version_2_are_read_as_they_were_meant(
     _, ledgers, entries, _ = map(list, zip(*rows, strict=True))
     whole = [struct.pack(">qqqq", ledger, entry, -1, 0) + body for _, ledger, entry, body in rows]
     numbers = v2.VERSION, i64(ledgers), i64(entries)
-    added = v2.add_requests(
-        *numbers, KEY, bodies_of(whole), recovery=recovery, priority=priority, copy_below=copy_below
+    added = add_requests(
+        v2, *numbers, KEY, bodies_of(whole), recovery=recovery, priority=priority, copy_below=copy_below
     )
     reader, answers = RequestReader(), AnswerReader(2)
     (adds,) = reader.read(b"".join(added)).items
@@ -190,7 +190,7 @@ def test_packets_of_version_2_are_read_as_they_were_meant(
     assert (adds.ledger_ids.tolist(), adds.entry_ids.tolist()) == (ledgers, entries)
     assert set(adds.recovery.tolist()) == {int(recovery)}
     assert set(adds.priorities.tolist()) == {priority}
-    (reads,) = reader.read(v2.read_requests(*numbers, priority=priority)).items
+    (reads,) = reader.read(read_requests(v2, *numbers, priority=priority)).items
     assert isinstance(reads, ReadRun)
     assert (reads.ledger_ids.tolist(), reads.entry_ids.tolist()) == (ledgers, entries)
     found = v2.read_answers(*numbers, bodies_of(whole), copy_below=copy_below)
@@ -233,7 +233,7 @@ def test_entries_of_a_batch_arrive_in_apaches_layout(digest_type: DigestType, si
     bodies = Bodies.of_batch(batch, digester)
     assert bodies.joined() == b"".join(entry_bytes(batch, digester))
     module = v3 if wire is v3 else v2
-    burst = b"".join(module.add_requests(2, 7, batch.entry_ids(), KEY, bodies))
+    burst = b"".join(add_requests(module, 2, 7, batch.entry_ids(), KEY, bodies))
     (run,) = RequestReader().read(burst).items
     assert isinstance(run, AddRun)
     arrived = run.bodies()
@@ -263,7 +263,7 @@ def test_an_entry_of_the_greatest_size_fits_into_a_frame_of_each_kind() -> None:
         txn = 2**63 - 1 if module is v3 else 2
         more = {} if module is v2 else {"write_flags": -1}
         head = {"recovery": True, "priority": 2**32 - 1}
-        added = module.add_requests(txn, -1, greatest, KEY, bodies, **head, **more)
+        added = add_requests(module, txn, -1, greatest, KEY, bodies, **head, **more)
         assert sum(map(len, added)) <= FRAME_BYTES_MAX
         read = module.read_answers(txn, -1, greatest, bodies, max_lacs=-1, lac_times=-1)
         assert sum(map(len, read)) <= FRAME_BYTES_MAX
@@ -286,9 +286,9 @@ def test_large_entries_are_sent_from_where_they_are() -> None:
 def test_nothing_is_built_of_nothing() -> None:
     none, empty = i64([]), Bodies.of_entries(b"", i64([]))
     for module in (v3, v2):
-        assert module.add_requests(none, 7, none, KEY, empty) == []
+        assert add_requests(module, none, 7, none, KEY, empty) == []
         assert module.read_answers(2, 7, none, empty) == []
-        assert module.read_requests(none, 7, none) == module.add_answers(none, 7, none) == b""
+        assert read_requests(module, none, 7, none) == module.add_answers(none, 7, none) == b""
     assert empty.headers().shape == (0, 4)
 
 

@@ -27,7 +27,7 @@ from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
 from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, BatchRead, ReadAnswers, ReadRun
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
-from tests.kit.bookie_requests import fencing_read
+from tests.kit.bookie_requests import add_requests, fencing_read, read_requests
 from tests.kit.bookie_wire import as_expected, as_read, told
 
 TESTS = Path(__file__).parent.parent.parent
@@ -81,7 +81,8 @@ def test_what_we_build_from_captured_frames_says_the_same(direction: str, burst:
             for k in range(len(item)):
                 one = item.slice(k, k + 1)
                 assert isinstance(one, AddRun)
-                parts += wire.add_requests(
+                parts += add_requests(
+                    wire,
                     one.txns,
                     one.ledger_ids,
                     one.entry_ids,
@@ -93,7 +94,7 @@ def test_what_we_build_from_captured_frames_says_the_same(direction: str, burst:
                 )
         elif isinstance(item, ReadRun):
             parts.append(
-                wire.read_requests(item.txns, item.ledger_ids, item.entry_ids, priority=int(item.priorities[0]))
+                read_requests(wire, item.txns, item.ledger_ids, item.entry_ids, priority=int(item.priorities[0]))
             )
         elif isinstance(item, AddAnswers):
             parts.append(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, item.statuses))
@@ -147,7 +148,7 @@ def golden() -> Iterator[tuple[str, bytes]]:
     auth = v3.answer(v3.request(pb.AUTH, 10))
     auth.authResponse.authPluginName, auth.authResponse.payload = "AuthDisabledPlugin", b""
     yield "v3 auth answer", v3.framed(auth)
-    yield "v2 add", b"".join(v2.add_requests(2, 1, zero, KEY, bodies))
+    yield "v2 add", b"".join(add_requests(v2, 2, 1, zero, KEY, bodies))
     yield "v2 add answer", v2.add_answers(2, 1, zero)
     yield "v2 fencing read", fencing_read(1, -1, KEY, priority=100)
 

@@ -26,7 +26,7 @@ from bookie_server.services.bookie_rpc import adds as adds_module
 from bookie_server.services.bookie_rpc import entries as entries_module
 from tests.kit.apache_frames import entry_bytes
 from tests.kit.availability import decode_availability
-from tests.kit.bookie_requests import fencing_read
+from tests.kit.bookie_requests import add_requests, fencing_read, read_requests
 from tests.kit.lanes import KEY, PASSWORD
 from tests.kit.rpc_bookie import RpcBookie, RpcClient, answers
 
@@ -51,12 +51,12 @@ def add(ledger_id: int, entry_id: int, payload: bytes = b"x", *, txn: int = 0, k
     lac, wire = more.pop("lac", -1), more.pop("wire", v3)
     body = more.pop("body", entry(ledger_id, entry_id, payload, lac))
     bodies = Bodies.of_entries(body, np.array([len(body)], dtype=np.int64))
-    return b"".join(map(bytes, wire.add_requests(txn, ledger_id, entry_id, key, bodies, **more)))
+    return b"".join(map(bytes, add_requests(wire, txn, ledger_id, entry_id, key, bodies, **more)))
 
 
 def read(ledger_id: int, *ids: int, wire: Any = v3) -> bytes:
     at = np.array(ids, dtype=np.int64)
-    return wire.read_requests(np.arange(at.size, dtype=np.int64), ledger_id, at)
+    return read_requests(wire, np.arange(at.size, dtype=np.int64), ledger_id, at)
 
 
 def request(operation: int, field: str, txn: int = 1, **fields: Any) -> bytes:

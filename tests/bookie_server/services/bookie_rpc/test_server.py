@@ -26,6 +26,7 @@ from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bookie_server.main import Bookie
 from bookie_server.services.bookie_rpc import server
 from tests.kit.apache_frames import entry_bytes
+from tests.kit.bookie_requests import add_requests, read_requests
 from tests.kit.lanes import KEY, bookie_config, digester
 
 DEADLINE_S = 20.0
@@ -49,7 +50,7 @@ def bodies(ledger_id: int, payloads: list[bytes], first: int = 0) -> Bodies:
 
 def adds(ledger_id: int, payloads: list[bytes], first: int = 0, wire: Any = v3) -> bytes:
     ids = np.arange(first, first + len(payloads), dtype=np.int64)
-    return b"".join(map(bytes, wire.add_requests(ids, ledger_id, ids, KEY, bodies(ledger_id, payloads, first))))
+    return b"".join(map(bytes, add_requests(wire, ids, ledger_id, ids, KEY, bodies(ledger_id, payloads, first))))
 
 
 class Peer:
@@ -120,7 +121,7 @@ def test_adds_are_acked_and_read_back_byte_for_byte(version: int, tmp_path: Path
         acked = [each for run in await peer.items(len(payloads)) for each in run.entry_ids.tolist()]
         assert sorted(acked) == list(range(len(payloads)))
         ids = np.arange(len(payloads), dtype=np.int64)
-        peer.writer.write(wire.read_requests(ids, 7, ids))
+        peer.writer.write(read_requests(wire, ids, 7, ids))
         found: dict[int, bytes] = {}
         for run in await peer.items(len(payloads)):
             assert not run.statuses.any()
