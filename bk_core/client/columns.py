@@ -73,10 +73,10 @@ async def columns_or_entries(
             yield batch
 
 
-def pays(wanted: ColumnsWanted | None, entry_bytes: int, digest_type: DigestType | None) -> bool:
-    """Whether to read parts of entries of about ``entry_bytes``, and whether the ledger's digests can vouch for
-    them."""
-    return wanted is not None and entry_bytes >= ENTRY_BYTES_MIN and digest_type in PARTS_FOR
+def if_it_pays(wanted: ColumnsWanted | None, entry_bytes: int, digest_type: DigestType | None) -> ColumnsWanted | None:
+    """``wanted``, or None to read whole entries: they have about ``entry_bytes``, so that parts would cost as much, or
+    the ledger's digests cannot vouch for parts."""
+    return wanted if entry_bytes >= ENTRY_BYTES_MIN and digest_type in PARTS_FOR else None
 
 
 def _kept(directories: Sequence[Directory | None], batch: EntryBatch) -> ColumnBatch:

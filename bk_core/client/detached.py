@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from bk_core.client.ahead import WantedRange, read_ahead
-from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, pays
+from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, if_it_pays
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.ranges import Quarantine, read_range
@@ -62,8 +62,9 @@ class DetachedReader:
         return read_ahead(wanted, lambda each: self._read_range(each, prefer))
 
     async def _read_range(self, each: WantedRange, prefer: int) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
-        ledger_id, metadata, wanted = each.ledger_id, each.metadata, each.columns
-        entry_bytes = each.bytes // max(1, each.last + 1 - each.first)
+        ledger_id, metadata, count = each.ledger_id, each.metadata, each.last + 1 - each.first
+        entry_bytes = each.bytes // max(1, count)
+        wanted = if_it_pays(each.columns, entry_bytes, metadata.digest_type)
 
         def whole(first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
             return self.read(ledger_id, metadata, first, last, prefer=prefer)
@@ -72,14 +73,11 @@ class DetachedReader:
             self._guard.check("this reader")
             return self._range(ledger_id, metadata, first, last, prefer, wanted)
 
-        step = each.last + 1 - each.first
-        is_cut = wanted is not None and pays(wanted, entry_bytes, metadata.digest_type)
-        if is_cut:
-            step = max(1, WINDOW_BYTES // entry_bytes)
+        step = count if wanted is None else max(1, WINDOW_BYTES // entry_bytes)
         for first in range(each.first, each.last + 1, step):
             last = min(first + step - 1, each.last)
             found: AsyncGenerator[EntryBatch | ColumnBatch, None] = whole(first, last)
-            if wanted is not None and is_cut:
+            if wanted is not None:
                 found = columns_or_entries(parts, whole, wanted, first, last)
             async with aclosing(found) as batches:
                 async for batch in batches:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from bk_core.client.ahead import BYTES_MAX
-from bk_core.client.columns import columns_or_entries, pays
+from bk_core.client.columns import columns_or_entries, if_it_pays
 from bk_core.client.connect import BookKeeper
 from bk_core.client.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
@@ -109,7 +109,8 @@ class LogReading:
         first, last = part.first - part.shift, part.stop - part.shift - 1
         async with await self._open(part.extent.ledger_id) as reader:
             found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.read(first, last)
-            if wanted is not None and pays(wanted, part.entry_bytes, reader.metadata.digest_type):
+            wanted = if_it_pays(wanted, part.entry_bytes, reader.metadata.digest_type)
+            if wanted is not None:
                 found = columns_or_entries(reader.read_parts, reader.read, wanted, first, last)
             async with aclosing(found) as batches:
                 async for batch in batches:

@@ -23,7 +23,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 ABSENT = -(1 << 63)
-"""Stands in ``max_lacs`` and ``lac_times`` where the answer has no such field."""
+"""Stands in ``MAX_LAC`` and ``LAC_TIME`` where the answer has no such field."""
 
 T = TypeVar("T")
 
@@ -123,11 +123,6 @@ class AddRun(_WithBodies):
         return self._column(RECOVERY)
 
     @property
-    def priorities(self) -> I64:
-        """Above 0: before others."""
-        return self._column(PRIORITY)
-
-    @property
     def write_flags(self) -> I64:
         """Bit 0: DEFERRED_SYNC."""
         return self._column(WRITE_FLAGS)
@@ -155,11 +150,6 @@ class ReadRun(Run):
 
     __slots__ = ()
 
-    @property
-    def priorities(self) -> I64:
-        """Above 0: before others."""
-        return self._column(PRIORITY)
-
 
 class AddAnswers(Run):
     """Answers to adds. Where a bookie refused without looking at the request, both ids are −1."""
@@ -186,11 +176,6 @@ class ReadAnswers(_WithBodies):
     def max_lacs(self) -> I64:
         """The LAC that the bookie knows; ABSENT where it did not say."""
         return self._column(MAX_LAC)
-
-    @property
-    def lac_times(self) -> I64:
-        """When the bookie learnt of that LAC, in ms since 1970; ABSENT where it did not say."""
-        return self._column(LAC_TIME)
 
 
 @dataclass(frozen=True, slots=True)

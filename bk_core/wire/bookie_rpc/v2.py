@@ -3,9 +3,8 @@
 
 A packet begins with its header (u32): version << 24 | operation << 16 | flags; version 0 has the operation alone.
 Functions have the names and arguments of ``v3``, so that a bookie chooses the module; our client sends adds and reads
-as version 3. Answers carry no transaction:
-``txns`` are the version bytes that an answer repeats. There is no LAC beside an entry, no deferred sync and no list of
-entries.
+as version 3. Answers carry no transaction: ``txns`` are the version bytes that an answer repeats. There is no LAC
+beside an entry, no deferred sync and no list of entries.
 """
 
 from __future__ import annotations

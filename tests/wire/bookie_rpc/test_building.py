@@ -22,6 +22,7 @@ from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bk_core.wire.bookie_rpc.runs import (
     ABSENT,
+    PRIORITY,
     AddAnswers,
     AddRun,
     Answer,
@@ -102,7 +103,7 @@ def test_adds_are_protobufs_own_bytes(
     assert run.bodies().joined() == b"".join(bodies)
     assert (run.txns.tolist(), run.ledger_ids.tolist(), run.entry_ids.tolist()) == (txns, ledgers, entries)
     assert set(run.recovery.tolist()) == {int(recovery)}
-    assert set(run.priorities.tolist()) == {priority}
+    assert {row[PRIORITY] for row in run.rows()} == {priority}
     assert set(run.write_flags.tolist()) == {write_flags}
 
 
@@ -189,7 +190,7 @@ def test_packets_of_version_2_are_read_as_they_were_meant(
     assert adds.bodies().joined() == b"".join(whole)
     assert (adds.ledger_ids.tolist(), adds.entry_ids.tolist()) == (ledgers, entries)
     assert set(adds.recovery.tolist()) == {int(recovery)}
-    assert set(adds.priorities.tolist()) == {priority}
+    assert {row[PRIORITY] for row in adds.rows()} == {priority}
     (reads,) = reader.read(read_requests(v2, *numbers, priority=priority)).items
     assert isinstance(reads, ReadRun)
     assert (reads.ledger_ids.tolist(), reads.entry_ids.tolist()) == (ledgers, entries)

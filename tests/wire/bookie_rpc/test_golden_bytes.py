@@ -24,7 +24,7 @@ from bk_core.model import DigestType
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
-from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, BatchRead, ReadAnswers, ReadRun
+from bk_core.wire.bookie_rpc.runs import PRIORITY, AddAnswers, AddRun, BatchRead, ReadAnswers, ReadRun
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.bookie_requests import add_requests, fencing_read, read_requests
@@ -89,12 +89,12 @@ def test_what_we_build_from_captured_frames_says_the_same(direction: str, burst:
                     keys[k].tobytes(),
                     one.bodies(),
                     recovery=bool(one.recovery[0]),
-                    priority=int(one.priorities[0]),
+                    priority=one.rows()[0][PRIORITY],
                     write_flags=int(one.write_flags[0]),
                 )
         elif isinstance(item, ReadRun):
             parts.append(
-                read_requests(wire, item.txns, item.ledger_ids, item.entry_ids, priority=int(item.priorities[0]))
+                read_requests(wire, item.txns, item.ledger_ids, item.entry_ids, priority=item.rows()[0][PRIORITY])
             )
         elif isinstance(item, AddAnswers):
             parts.append(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, item.statuses))

@@ -17,7 +17,7 @@ from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
 from bk_core.wire.bookie_rpc.frames import I64
 from bk_core.wire.bookie_rpc.layouts import MessageReader
-from bk_core.wire.bookie_rpc.runs import ABSENT, AddAnswers, AddRun, BatchRead, ReadAnswers, ReadRun, Single
+from bk_core.wire.bookie_rpc.runs import ABSENT, LAC_TIME, AddAnswers, AddRun, BatchRead, ReadAnswers, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.amount import examples, some
@@ -150,7 +150,7 @@ def test_large_and_negative_numbers(entry: int, txn: int) -> None:
         assert isinstance(answers, ReadAnswers)
         assert set(answers.txns.tolist()) == {txn}
         assert set(answers.max_lacs.tolist()) == set(answers.entry_ids.tolist()) == {entry}
-        assert set(answers.lac_times.tolist()) == {ABSENT}
+        assert {row[LAC_TIME] for row in answers.rows()} == {ABSENT}
         assert set(answers.body_lengths.tolist()) == {-1}
 
 
