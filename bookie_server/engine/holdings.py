@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import cast
 
-from bk_core.entries.frame import FrameKind, record_payload
+from bk_core.entries.frame import STRIPED, FrameKind, record_payload
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane import EntryRange, Reason
@@ -76,7 +76,7 @@ class IndexHoldings:
     def add(self, pending: Pending, place: Place) -> None:
         header, frame = pending.header, pending.frame
         if header.kind == FrameKind.ENTRIES:
-            striping = striping_of(frame, header)
+            striping = striping_of(frame, header) if header.flags & STRIPED else None
             self._index.add_frame(header.ledger_id, pending.extent, place, striping=striping)
         else:
             self._index.add_record(header.kind, header.ledger_id, bytes(record_payload(frame, header)))

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(NamedTuple):
     """The place of a frame: generation of its segment, offset in it, size in bytes. With ``run_of`` ≥ 0 it is a run:
     several small frames of that ledger, perhaps with frames of others between them (docs/formats.md §3.5)."""
 

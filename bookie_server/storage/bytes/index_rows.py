@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.batch import I64 as I64
-from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameHeader
+from bk_core.entries.frame import FRAME_HEADER_BYTES, IDS, STRIPED, FrameExtent, FrameHeader
 from bookie_server.storage.bytes.blocks import Rows as Rows
 from bookie_server.storage.bytes.membership import Striping
 from bookie_server.storage.bytes.segment import LARGE_FRAME_BYTES
@@ -56,9 +56,10 @@ def pack_row(header: FrameHeader, extent: FrameExtent, offset: int, striping: St
     if striping is not None and not extent.dense and max(striping) <= _STRIPE_MASK:
         bits = STRIPE
         count = striping.ensemble_size << 2 * _STRIPE_BITS | striping.write_quorum << _STRIPE_BITS | striping.index
+    size = FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes
     return _ROW.pack(
         header.ledger_id, extent.first, extent.last, 0, extent.max_lac, offset,
-        header.size, count, header.flags, header.digest_type, bits,
+        size, count, header.flags, header.digest_type, bits,
     )  # fmt: skip
 
 

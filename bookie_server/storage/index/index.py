@@ -109,8 +109,13 @@ class LedgerIndex:
     ) -> None:
         """Take in one durable frame of entries of an unsealed segment. ``striping`` is that of a STRIPED frame. Without
         it, or for IDS, the frame must be read before its ids are known."""
-        if ledger_id not in self._states.deleted:
-            self._frames_in(place.generation, ledger_id).add(extent, place, striping)
+        ledgers = self._unsealed.get(place.generation)
+        frames = ledgers.get(ledger_id) if ledgers else None
+        if frames is None:  # of a deleted ledger there are none
+            if ledger_id in self._states.deleted:
+                return
+            frames = self._frames_in(place.generation, ledger_id)
+        frames.add(extent, place, striping)
 
     def add_rows(self, generation: int, rows: Rows) -> None:
         """Take in the index records of an unsealed segment, sorted as ``sorted_rows`` does."""

@@ -121,20 +121,21 @@ class LedgerFrames(_Frames):
     def add(self, extent: FrameExtent, place: Place, striping: Striping | None) -> None:
         """Take in one frame: appended in the usual case of ascending ids, otherwise inserted."""
         code = DENSE_CODE if extent.dense else UNRESOLVED_CODE if striping is None else code_of(striping)
-        row = array("q", (place.generation, place.offset, place.size | code << 32, extent.max_lac))
-        firsts = self._firsts
-        if not firsts or firsts[-1] <= extent.first:
-            if extent.max_lac > self._lac:
-                self._lac, self._lac_row = extent.max_lac, len(firsts)
-            self._peaks.append(max(extent.last, self._peaks[-1]) if firsts else extent.last)
-            firsts.append(extent.first)
-            self._lasts.append(extent.last)
-            self._rows += row
+        first, last, _, _, lac = extent
+        row = (place.generation, place.offset, place.size | code << 32, lac)
+        firsts, peaks = self._firsts, self._peaks
+        if not firsts or firsts[-1] <= first:
+            if lac > self._lac:
+                self._lac, self._lac_row = lac, len(firsts)
+            peaks.append(peaks[-1] if peaks and peaks[-1] > last else last)
+            firsts.append(first)
+            self._lasts.append(last)
+            self._rows.extend(row)
             return
-        at = bisect_right(firsts, extent.first)
-        firsts.insert(at, extent.first)
-        self._lasts.insert(at, extent.last)
-        self._rows[at * STRIDE : at * STRIDE] = row
+        at = bisect_right(firsts, first)
+        firsts.insert(at, first)
+        self._lasts.insert(at, last)
+        self._rows[at * STRIDE : at * STRIDE] = array("q", row)
         self._peaks.append(0)
         self._rebuild()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from bk_core.entries.frame import FrameHeader, parse_header
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, parse_header
 from bk_core.errors import InvalidArgumentError
 from bookie_server.storage.bytes.segment import (
     FRAME_ALIGNMENT,
@@ -16,15 +16,9 @@ from bookie_server.storage.bytes.segment import (
     LARGE_FRAME_BYTES,
     SEGMENT_HEADER_BYTES,
 )
-from bookie_server.storage.disk.files import BLOCK, round_up
+from bookie_server.storage.disk.files import BLOCK
 
 Frame: TypeAlias = bytes | bytearray | memoryview
-
-
-def start_of(size: int, end: int) -> int:
-    """Where in a group a frame of ``size`` bytes begins if the one before ends at ``end``."""
-    step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
-    return (end + step - 1) & -step
 
 
 def group_limit(segment_bytes: int, position: int) -> int:
@@ -33,46 +27,46 @@ def group_limit(segment_bytes: int, position: int) -> int:
 
 
 class GroupPlan:
-    """The layout of one group of one segment: each frame with its header, size and offset."""
+    """The layout of one group of one segment: each frame with its header and offset."""
 
-    __slots__ = ("end", "frames", "headers", "limit", "new_segment", "offsets", "sizes")
+    __slots__ = ("end", "frames", "headers", "limit", "new_segment", "offsets")
 
     def __init__(self, limit: int, new_segment: bool = False) -> None:
         self.limit, self.new_segment = limit // BLOCK * BLOCK, new_segment
         self.end = GROUP_HEADER_BYTES
         self.frames: list[Frame] = []
         self.headers: list[FrameHeader] = []
-        self.sizes: list[int] = []
         self.offsets: list[int] = []
 
     @property
     def group_bytes(self) -> int:
         """The bytes of the group, header and padding included."""
-        return round_up(self.end, BLOCK)
+        return (self.end + BLOCK - 1) & -BLOCK
 
     def add(self, frame: Frame, header: FrameHeader) -> bool:
         """False, and nothing changed, if the frame does not fit."""
         size = len(frame)
-        start = start_of(size, self.end)
+        step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
+        start = (self.end + step - 1) & -step
         if start + size > self.limit:
             return False
         self.frames.append(frame)
         self.headers.append(header)
-        self.sizes.append(size)
         self.offsets.append(start)
         self.end = start + size
         return True
 
 
-def plan_groups(frames: Sequence[Frame], *, position: int, segment_bytes: int) -> list[GroupPlan]:
+def plan_groups(
+    frames: Sequence[Frame], headers: Sequence[FrameHeader] = (), *, position: int, segment_bytes: int
+) -> list[GroupPlan]:
     """Groups for whole frames from ``position`` on, in new segments once this one is full (at once if ``position`` is
-    ``segment_bytes``). Raises InvalidArgumentError for bytes that are not one whole frame, and for a frame that fits in
-    no segment."""
+    ``segment_bytes``). ``headers`` are theirs, where the caller has parsed them. Raises InvalidArgumentError for bytes
+    that are not one whole frame, and for a frame that fits in no segment."""
     plan: list[GroupPlan] = []
     group = GroupPlan(group_limit(segment_bytes, position))
-    for frame in frames:
-        header = parse_header(frame)
-        if len(frame) != header.size:
+    for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
+        if len(frame) != FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes:
             raise InvalidArgumentError("not one whole frame", value=f"{len(frame)} bytes, not {header.size}")
         while not group.add(frame, header):
             if group.frames:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPED, FrameKind, frame_extent
+from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPED, FrameHeader, FrameKind, frame_extent
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import StateCollector
@@ -46,6 +46,7 @@ notes for each such block that it is written now, which takes longer than the sy
 sixteen. The bytes stay what they were."""
 _ZEROS = memoryview(bytes(AHEAD_BYTES))
 _TAG = struct.Struct("<I")
+_ENTRIES = int(FrameKind.ENTRIES)
 SPARES_RESERVED = 1
 """Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
 
@@ -183,8 +184,11 @@ class SegmentLog:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def append_group(self, frames: Sequence[Frame], *, reserve: bool = False) -> list[Place]:
-        """Write whole, checked frames and make them durable; returns their places, in order.
+    def append_group(
+        self, frames: Sequence[Frame], *, reserve: bool = False, headers: Sequence[FrameHeader] = ()
+    ) -> list[Place]:
+        """Write whole, checked frames and make them durable; returns their places, in order. ``headers`` are theirs,
+        where the caller has parsed them.
 
         They are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. The frames
         are copied; in the copy the placement stamp replaces bytes 60–63. ``reserve``: the last spare segment may be
@@ -197,24 +201,27 @@ class SegmentLog:
         """
         self._check()
         self.release_full()
-        active = self._active
-        position = active.position if active else self._segment_bytes
-        plan = plan_groups(frames, position=position, segment_bytes=self._segment_bytes)
-        rolls = sum([group.new_segment for group in plan])
-        if rolls and active is not None and not reserve:
-            self._check_backlog()
-            self.pool.ensure(rolls + SPARES_RESERVED)
-        elif rolls:
-            self.pool.ensure(rolls)
+        position = self._active.position if self._active else self._segment_bytes
+        plan = plan_groups(frames, headers, position=position, segment_bytes=self._segment_bytes)
+        if len(plan) != 1 or plan[0].new_segment:
+            self._ensure_segments(plan, reserve)
         places: list[Place] = []
         for group in plan:
             if group.new_segment:
                 self._roll()
-            places += self._commit(group)
+            self._commit(group, places)
         self.stats.frames += len(places)
-        self.stats.frame_bytes += sum([place.size for place in places])
         self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
+
+    def _ensure_segments(self, plan: Sequence[GroupPlan], reserve: bool) -> None:
+        rolls = sum([group.new_segment for group in plan])
+        if not rolls:
+            return
+        if self._active is not None and not reserve:
+            self._check_backlog()
+            rolls += SPARES_RESERVED
+        self.pool.ensure(rolls)
 
     def has_room(self, size: int, frames: int) -> bool:
         """Whether so many frames of so many bytes together fit into the segment that is open."""
@@ -227,7 +234,7 @@ class SegmentLog:
         calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError."""
         self._check()
         if self.position_unrecorded:
-            self._commit(GroupPlan(BLOCK))
+            self._commit(GroupPlan(BLOCK), [])
 
     def prepare_segment(self) -> None:
         """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
@@ -286,7 +293,8 @@ class SegmentLog:
 
     # --- carrying out -----------------------------------------------------------------------------------------------
 
-    def _commit(self, group: GroupPlan) -> list[Place]:
+    def _commit(self, group: GroupPlan, places: list[Place]) -> None:
+        """Write a group and sync it; appends the places of its frames."""
         segment = self._active
         assert segment is not None
         total = group.group_bytes
@@ -297,16 +305,16 @@ class SegmentLog:
             self._files.sync_data(segment.handle)
         except OSError as error:
             self._health.fail("a group commit failed", self._path, error)
-        places = self._note(group, segment)
+        self._note(group, segment, places)
         segment.data_end, segment.data_groups = segment.position, segment.group_number
-        segment.written = max(segment.written, segment.position + size)
+        if segment.position + size > segment.written:
+            segment.written = segment.position + size
         segment.position += total
         segment.group_number += 1
         if not group.frames:
             segment.recorded = segment.position
         self.stats.groups += 1
         self.stats.written_bytes += size
-        return places
 
     def _ahead(self, total: int, position: int) -> int:
         """How much a group of ``total`` bytes writes in blocks that were never written; the arena has zeros behind it
@@ -322,10 +330,10 @@ class SegmentLog:
         of the write."""
         arena, base, seed = self._arena, segment.position, segment.stamp_seed
         end = GROUP_HEADER_BYTES
-        for frame, at, size in zip(group.frames, group.offsets, group.sizes, strict=True):
+        for frame, at in zip(group.frames, group.offsets, strict=True):
             if at > end:
                 arena[end:at] = _ZEROS[: at - end]
-            end = at + size
+            end = at + len(frame)
             arena[at:end] = frame
             _TAG.pack_into(arena, at + STAMP_OFFSET, seeded_stamp(seed, base + at, frame[52:60]))
         arena[end:total] = _ZEROS[: total - end]
@@ -334,19 +342,18 @@ class SegmentLog:
             self._incarnation,
         )
 
-    def _note(self, group: GroupPlan, segment: _Segment) -> list[Place]:
-        """Remember what the segment's ``.idx`` needs; returns the places of the frames."""
-        places: list[Place] = []
-        generation, position, rows, entries = segment.generation, segment.position, segment.rows, FrameKind.ENTRIES
-        for frame, header, size, at in zip(group.frames, group.headers, group.sizes, group.offsets, strict=True):
-            if header.kind == entries:
-                extent = frame_extent(frame, header)
+    def _note(self, group: GroupPlan, segment: _Segment, places: list[Place]) -> None:
+        """Remember what the segment's ``.idx`` needs; appends the places of the frames."""
+        generation, position, rows, stats = segment.generation, segment.position, segment.rows, self.stats
+        for frame, header, at in zip(group.frames, group.headers, group.offsets, strict=True):
+            if header.kind == _ENTRIES:
                 striping = striping_of(frame, header) if header.flags & STRIPED else None
-                rows += pack_row(header, extent, position + at, striping)
+                rows += pack_row(header, frame_extent(frame, header), position + at, striping)
             else:
                 segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES:]))
-            places.append(Place(generation, position + at, size))
-        return places
+            place = Place(generation, position + at, len(frame))
+            stats.frame_bytes += place.size
+            places.append(place)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -376,8 +383,8 @@ class SegmentLog:
             )
 
     def _check(self) -> None:
-        self._health.check()
-        if self._closed:
+        if self._health.failed is not None or self._closed:
+            self._health.check()
             raise LocalProtocolError("the segment log is closed")
 
 
