@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bk_core.entries.frame import FrameHeader, parse_header
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.engine.index_hop import poster
 from bookie_server.machine.places import Place
@@ -49,11 +50,15 @@ IDLE_S = 0.05
 
 
 class _Group(NamedTuple):
-    """The frames of one group commit. ``reserve``: one of them may use the last spare segment. Without frames the
-    thread only records the log's position."""
+    """The frames of one group commit and their headers. ``reserve``: one of them may use the last spare segment.
+    Without frames the thread only records the log's position."""
 
     frames: Sequence[bytes | memoryview]
-    reserve: bool = False
+    headers: Sequence[FrameHeader]
+    reserve: bool
+
+
+_NO_FRAMES = _Group((), (), False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,11 +93,11 @@ class Committer:
         self._held = False  # somebody uses the log
         self._scheduled = False  # the loop will look at the end of this turn
         self._untold = 0  # groups of the thread of which the loop has not heard
-        self._inline_at = 0.0
+        self._ended = 0.0  # when the last group did
         self._watched = False  # the loop will wake the thread when it has committed nothing for a while
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
         self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
-        self._frames: deque[tuple[bytes | memoryview, bool]] = deque()
+        self._frames: deque[tuple[bytes | memoryview, FrameHeader, bool]] = deque()
         self._queued = 0  # bytes of these
         self._copies: deque[_Copies] = deque()
         self._copies_turn = False
@@ -103,11 +108,13 @@ class Committer:
         self._thread = threading.Thread(target=self._run, name="bookie-commit", daemon=True)
         self._thread.start()
 
-    def put(self, frames: Sequence[bytes | memoryview], *, reserve: bool = False) -> None:
-        """Queue frames behind all others; ``reserve`` as in :meth:`SegmentLog.append_group`."""
+    def put(
+        self, frames: Sequence[bytes | memoryview], headers: Sequence[FrameHeader] = (), *, reserve: bool = False
+    ) -> None:
+        """Queue frames behind all others; ``headers`` and ``reserve`` as in :meth:`SegmentLog.append_group`."""
         with self._lock:
-            for frame in frames:
-                self._frames.append((frame, reserve))
+            for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
+                self._frames.append((frame, header, reserve))
                 self._queued += len(frame)
             if not self._may_be_inline():
                 self._wake.notify()
@@ -152,9 +159,10 @@ class Committer:
         """Whether what is queued may be committed on the loop."""
         if self._held or self._untold or self._copies or self._halted or self._stopping:
             return False
-        if self._took_s >= self._inline_s or len(self._frames) > INLINE_FRAMES:
+        frames = len(self._frames)
+        if self._took_s >= self._inline_s or frames > INLINE_FRAMES or self._queued > INLINE_BYTES:
             return False
-        return self._queued <= INLINE_BYTES and self._log.has_room(self._queued, len(self._frames))
+        return self._log.has_room(self._queued, frames)
 
     def _commit_inline(self) -> None:
         with self._lock:
@@ -182,7 +190,6 @@ class Committer:
             self._log.release_full()  # only after the places were told
             self._looked_after()
         finally:
-            self._inline_at = self._clock()
             if not self._watched:
                 self._watched = True
                 self._loop.call_later(_LOOK_S, self._look_idle)
@@ -191,7 +198,7 @@ class Committer:
     def _look_idle(self) -> None:
         """Wake the thread once the loop has committed nothing for a while: it records the position if that stays so. It
         is not woken for each group."""
-        left_s = self._inline_at + _LOOK_S - self._loop.time()
+        left_s = self._ended + _LOOK_S - self._loop.time()
         if left_s > 0:
             self._loop.call_later(left_s, self._look_idle)
             return
@@ -270,15 +277,17 @@ class Committer:
         """Commit a group; the caller holds the log."""
         began = self._clock()
         try:
-            return self._log.append_group(group.frames)
+            return self._log.append_group(group.frames, headers=group.headers)
         except DataDirectoryError:
             if not group.reserve:
                 raise
-            return self._log.append_group(group.frames, reserve=True)
+            return self._log.append_group(group.frames, headers=group.headers, reserve=True)
         finally:
-            took_s = self._clock() - began
+            self._ended = self._clock()
+            took_s = self._ended - began
             self.times.observe(took_s)
-            self._took_s = max(took_s, _FORGET * self._took_s)
+            less_s = self._took_s * _FORGET
+            self._took_s = took_s if took_s > less_s else less_s
 
     def _write_copies(self, copies: _Copies) -> None:
         if not copies.done.set_running_or_notify_cancel():
@@ -304,7 +313,7 @@ class Committer:
                 quiet = not self._wake.wait(IDLE_S if unrecorded and not self._watched else None)
                 if quiet and not self._held:
                     self._held = True
-                    return _Group(())
+                    return _NO_FRAMES
 
     def _next(self) -> _Group | _Copies | None:
         if self._halted:
@@ -318,15 +327,22 @@ class Committer:
         return None
 
     def _group(self) -> _Group:
+        queue = self._frames
+        if len(queue) == 1:
+            frame, header, reserve = queue.popleft()
+            self._queued = 0
+            return _Group((frame,), (header,), reserve)
         taken: list[bytes | memoryview] = []
+        headers: list[FrameHeader] = []
         size, any_reserve = 0, False
-        while self._frames and len(taken) < self._frames_max:
-            frame, reserve = self._frames[0]
+        while queue and len(taken) < self._frames_max:
+            frame, header, reserve = queue[0]
             size += len(frame)
             if taken and size > self._bytes_max:
                 break
-            self._frames.popleft()
+            queue.popleft()
             self._queued -= len(frame)
             taken.append(frame)
+            headers.append(header)
             any_reserve |= reserve
-        return _Group(taken, any_reserve)
+        return _Group(taken, headers, any_reserve)

@@ -79,7 +79,7 @@ class LogDriver:
         self._maintenance.start()
 
     def commit(self, effect: events.Commit) -> None:
-        self._committer.put(effect.frames, reserve=effect.reserve)
+        self._committer.put(effect.frames, effect.headers, reserve=effect.reserve)
 
     def read(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
         self._reader.put(effect)

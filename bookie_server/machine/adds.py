@@ -42,6 +42,7 @@ from bookie_server.machine.events import (
 from bookie_server.machine.requests import LEDGER_ID_MAX
 from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
 
+_ENTRIES = int(FrameKind.ENTRIES)
 Compare = Callable[[Session, FrameExtent, memoryview], None]
 _TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)
 """Troubles of a ledger that still takes normal adds. A dropped copy lost entries, but no fence (RULES S4)."""
@@ -148,7 +149,7 @@ class Adds:
         self._paused.pop(stream_id, None)
         if stream:
             stream.closed = True
-            self.normal.waiting -= sum(message.nbytes for message in stream.waiting)
+            self.normal.waiting -= sum(message.frames.nbytes for message in stream.waiting)
             stream.waiting.clear()
             for session in stream.sessions.values():
                 self._drop(session)
@@ -177,24 +178,27 @@ class Adds:
     # --- frames ---
 
     def frames(self, event: FramesArrived) -> None:
-        stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        stream = self._streams.get(event.stream)
+        if stream is None:
+            stream = self._streams[event.stream] = Stream(event.stream)
         if stream.waiting or (not stream.recovering and self.normal.holds_up()):
-            stream.waiting.append(event.frames)
+            stream.waiting.append(event)
             self.normal.waiting += event.frames.nbytes
             self._pause(stream)
         else:
-            self._take(stream, event.frames)
+            self._take(stream, event)
 
     def _take_waiting(self, stream: Stream) -> None:
         """Take the waiting messages of this stream, whether or not there is room."""
         while stream.waiting:
             message = stream.waiting.popleft()
-            self.normal.waiting -= message.nbytes
+            self.normal.waiting -= message.frames.nbytes
             self._take(stream, message)
 
-    def _take(self, stream: Stream, message: memoryview) -> None:
+    def _take(self, stream: Stream, event: FramesArrived) -> None:
+        message, made = event.frames, event.made
         try:
-            frames = split_frames(message)
+            frames = split_frames(message) if made is None else [(made, message)]
         except IntegrityError as error:
             self._close(stream, str(error))
             return
@@ -202,8 +206,9 @@ class Adds:
         for header, frame in frames:
             session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
             self._taken(session, frame.nbytes)
-            self._offer(session, header, frame)
-        self._let_go(message)
+            self._offer(session, header, frame, made is not None)
+        if made is None:
+            self._let_go(message)
         if self._is_too_much(stream):
             self._pause(stream)
 
@@ -216,8 +221,10 @@ class Adds:
     def _let_go(self, message: memoryview) -> None:
         """Copy the accepted frames if they are less than half of their message, so that they do not keep all of it in
         memory: the bound counts only the frames."""
-        accepted, self._accepted = self._accepted, []
-        if accepted and 2 * sum([len(pending.frame) for pending in accepted]) < memoryview(message.obj).nbytes:
+        accepted, size = self._accepted, 0
+        for pending in accepted:
+            size += pending.header.payload_bytes  # the most of a frame, and what is told without a call
+        if 2 * size < memoryview(message.obj).nbytes:
             for pending in accepted:
                 pending.frame = bytes(pending.frame)
 
@@ -230,7 +237,7 @@ class Adds:
         self._refuse(session, (Reason.NOT_ATTACHED, f"no session {number} on this stream"))
         return session
 
-    def _offer(self, session: Session, header: FrameHeader, frame: memoryview) -> None:
+    def _offer(self, session: Session, header: FrameHeader, frame: memoryview, checked: bool) -> None:
         """Handle the next frame of a session: give it to the log, hold it for a comparison, or end the session."""
         ledger = session.ledger
         if session.end or ledger is None:
@@ -239,7 +246,7 @@ class Adds:
         if session.held is not None:
             session.held.append((header, memoryview(bytes(frame))))
             return
-        problem = self._frame_problem(session, ledger, header, frame)
+        problem = self._frame_problem(session, ledger, header, None if checked else frame)
         if problem:
             self._released(session, frame.nbytes)
             self._refuse(session, problem)
@@ -253,9 +260,10 @@ class Adds:
         self._accept(session, ledger, header, extent, frame)
 
     def _frame_problem(
-        self, session: Session, ledger: Ledger, header: FrameHeader, frame: memoryview
+        self, session: Session, ledger: Ledger, header: FrameHeader, frame: memoryview | None
     ) -> Refusal | None:
-        if header.kind != FrameKind.ENTRIES or header.ledger_id != ledger.ledger_id:
+        """``frame``: its bytes, if they are to be checked."""
+        if header.kind != _ENTRIES or header.ledger_id != ledger.ledger_id:
             return Reason.BAD_REQUEST, f"a frame of kind {header.kind}, ledger {header.ledger_id}"
         problem = self._state_problem(session, ledger)
         if problem:
@@ -263,6 +271,8 @@ class Adds:
         flight = self.recovery if session.recover else self.normal
         if flight.refuses():
             return Reason.OVERLOADED, f"{flight.bytes} bytes in {flight.frames} frames wait for a commit"
+        if frame is None:
+            return None
         try:
             check_frame(frame, header)
             if header.flags & APACHE_BYTES:
@@ -279,8 +289,9 @@ class Adds:
     ) -> None:
         if not ledger.key_logged:
             self._core.log_key(ledger)
-        self._core.enqueue(header, extent, frame, ledger, session)
-        self._accepted.append(ledger.log.queue[-1])
+        pending = Pending(header, extent, frame, ledger, session)
+        self._core.enqueue(pending)
+        self._accepted.append(pending)
         session.accepted += 1
 
     def compared(self, session: Session, differing: Sequence[EntryId]) -> None:
@@ -301,7 +312,7 @@ class Adds:
         else:
             self._accept(session, ledger, header, frame_extent(frame, header), frame)
         for header, frame in held:
-            self._offer(session, header, frame)
+            self._offer(session, header, frame, False)
 
     # --- ends and acks ---
 
@@ -313,10 +324,11 @@ class Adds:
         if session.durable == session.accepted:
             self._to_end[session] = None
 
-    def committed(self, pending: Pending) -> None:
+    def committed(self, pending: Pending, size: int) -> None:
+        """This frame of ``size`` bytes is durable."""
         session = pending.session
         assert session is not None
-        self._released(session, pending.header.size)
+        self._released(session, size)
         session.durable += 1
         if session.end and session.durable == session.accepted:
             self._to_end[session] = None
@@ -360,20 +372,25 @@ class Adds:
             self._flush_acks()
 
     def _flush_acks(self) -> None:
-        columns: dict[StreamId, tuple[list[int], list[int], list[Ended]]] = {}
+        acks: dict[StreamId, SendAcks] = {}
         for session in self._to_ack:
             if not session.gone and not session.end:
-                sessions, frames, _ = columns.setdefault(session.stream.stream_id, ([], [], []))
-                sessions.append(session.number)
-                frames.append(session.durable)
+                of_stream = acks.get(session.stream.stream_id) or self._acks_of(session.stream.stream_id, acks)
+                of_stream.sessions.append(session.number)
+                of_stream.frames.append(session.durable)
         for session in self._to_end:
             if not session.gone and session.end and not session.told:
                 session.told = True
-                ended = columns.setdefault(session.stream.stream_id, ([], [], []))[2]
-                ended.append(Ended(session.number, session.durable, *session.end, session.differing))
-        self._core.effects.extend(SendAcks(stream_id, *lists) for stream_id, lists in columns.items())
+                of_stream = acks.get(session.stream.stream_id) or self._acks_of(session.stream.stream_id, acks)
+                of_stream.ended.append(Ended(session.number, session.durable, *session.end, session.differing))
         self._to_ack.clear()
         self._to_end.clear()
+
+    def _acks_of(self, stream_id: StreamId, acks: dict[StreamId, SendAcks]) -> SendAcks:
+        """The effect for a stream's acks, to be filled, behind the other effects."""
+        made = acks[stream_id] = SendAcks(stream_id, [], [], [])
+        self._core.effects.append(made)
+        return made
 
     # --- admission ---
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hmac
 
-from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind, encode_record, parse_header
+from bk_core.entries.frame import FrameExtent, FrameKind, encode_record, parse_header
 from bk_core.model import LEDGER_KEY_BYTES, EntryId, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine.events import Effect
-from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, Session, lac_of_body
+from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, lac_of_body
 
 Refusal = tuple[Reason, str]
 
@@ -76,20 +76,16 @@ class Core:
 
     # --- the queue to the log ---
 
-    def enqueue(
-        self,
-        header: FrameHeader,
-        extent: FrameExtent,
-        frame: bytes | memoryview,
-        ledger: Ledger,
-        session: Session | None,
-    ) -> int:
+    def enqueue(self, pending: Pending) -> int:
         """Give a frame to its ledger's log, behind all others; returns its sequence number there."""
-        sequence = ledger.log.enqueue(Pending(header, extent, frame, ledger, session))
+        ledger = pending.ledger
+        sequence = ledger.log.enqueue(pending)
         ledger.in_log += 1
-        if header.kind == FrameKind.ENTRIES:
-            ledger.pending.append((sequence, extent.first, extent.last))
-            ledger.top = max(ledger.top, extent.last)
+        if pending.session is not None:  # of entries
+            first, last, *_ = pending.extent
+            ledger.pending.append((sequence, first, last))
+            if last > ledger.top:
+                ledger.top = last
         return sequence
 
     def record(self, kind: FrameKind, ledger: Ledger, payload: bytes = b"") -> int:
@@ -98,7 +94,7 @@ class Core:
         if not ledger.key_logged and ledger.key is not None and not keyless:
             self.log_key(ledger)
         frame = encode_record(kind, ledger.ledger_id, payload)
-        return self.enqueue(parse_header(frame), _NO_EXTENT, frame, ledger, None)
+        return self.enqueue(Pending(parse_header(frame), _NO_EXTENT, frame, ledger, None))
 
     def log_key(self, ledger: Ledger) -> None:
         assert ledger.key is not None

@@ -140,30 +140,32 @@ class BookieMachine:
         self._core.logs[event.log].read_only = event.read_only
 
     def _on_committed(self, event: GroupCommitted) -> None:
-        core, watched, seen = self._core, dict[int, Pending](), dict[int, Ledger]()
-        log, entries, size = core.logs[event.log], 0, 0
-        for place in event.places:
-            pending = log.settle()
+        core, places = self._core, event.places
+        log, counts = core.logs[event.log], core.counts
+        watched: dict[int, Pending] = {}
+        idle: dict[int, Ledger] = {}  # as far as can be seen here
+        for pending, place in zip(log.settle(len(places)), places, strict=True):
             ledger = pending.ledger
             ledger.in_log -= 1
-            seen[ledger.ledger_id] = ledger
+            if not ledger.in_log and not ledger.sessions:
+                idle[ledger.ledger_id] = ledger
             core.holdings.add(pending, place)
             if pending.session is None:
                 self._deletions.committed(pending)
                 continue  # a record: requests that wait for it are parked
             ledger.pending.popleft()
-            entries += pending.header.count
-            size += len(pending.frame)
-            self._adds.committed(pending)
+            size = len(pending.frame)
+            counts.added_entries += pending.header.count
+            counts.added_bytes += size
+            self._adds.committed(pending, size)
             if ledger.watches:
                 watched[ledger.ledger_id] = pending
-        core.counts.added_entries += entries
-        core.counts.added_bytes += size
         for pending in watched.values():
             self._lacs.committed(pending)
-        for request in log.unpark():
-            self._requests.resume(request)
-        for ledger in seen.values():
+        if log.parked:
+            for request in log.unpark():
+                self._requests.resume(request)
+        for ledger in idle.values():
             core.forget_if_idle(ledger)
 
     def _on_failed(self, event: CommitFailed) -> None:

@@ -212,7 +212,8 @@ class Reads(Path):
 
     def next_turns(self) -> None:
         """Let waiting requests run while there is room. If there is none, end a stream that takes nothing."""
-        if not self._waiting and not self.turns.stalled:
+        urgent, others = self._waiting.lines
+        if not (urgent or others or self.turns.stalled):  # after each step: usually so
             return
         while self._waiting and (request := self._waiting.take(self.turns.may)):
             request.waiting, request.turn = False, True

@@ -16,7 +16,7 @@ from typing import Protocol
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
-from bookie_server.machine.events import Commit, Piece, RequestId, StreamId
+from bookie_server.machine.events import Commit, FramesArrived, Piece, RequestId, StreamId
 from bookie_server.machine.places import Place, Unresolved
 
 _WAITING_FACTOR = 3
@@ -270,7 +270,7 @@ class Stream:
         self.sessions: dict[int, Session] = {}
         self.pending_bytes = 0
         self.recovering = 0  # sessions that recover
-        self.waiting: deque[memoryview] = deque()  # messages that wait for room; one, if the driver heeds the pause
+        self.waiting: deque[FramesArrived] = deque()  # for room; one, if the driver heeds the pause
         self.paused = False
         self.closed = False
 
@@ -307,7 +307,7 @@ class LogQueue:
     different logs never meet.
     """
 
-    __slots__ = ("_outgoing_reserve", "_parked", "appended", "durable", "number", "outgoing", "queue", "read_only")
+    __slots__ = ("_outgoing_reserve", "appended", "durable", "number", "outgoing", "parked", "queue", "read_only")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -317,29 +317,32 @@ class LogQueue:
         self.read_only = False  # no normal adds: the remaining room is for fences and recovery
         self.outgoing: list[Pending] = []  # frames of this step's Commit
         self._outgoing_reserve = False  # one of them may use the reserved space
-        self._parked: dict[int, list[RequestId]] = {}  # requests that wait for a sequence number to be durable
+        self.parked: dict[int, list[RequestId]] = {}  # requests that wait for a sequence number to be durable
 
     def enqueue(self, pending: Pending) -> int:
         """Queue a frame for the log, behind all others; returns its sequence number."""
         self.queue.append(pending)
         self.outgoing.append(pending)
         session = pending.session
-        self._outgoing_reserve |= session.recover if session else pending.header.kind not in _NO_RESERVE
+        if session.recover if session else pending.header.kind not in _NO_RESERVE:
+            self._outgoing_reserve = True
         self.appended += 1
         return self.appended
 
     def take_commit(self) -> Commit:
         """The effect for all frames enqueued since the last call, of which there are some."""
-        frames = tuple([pending.frame for pending in self.outgoing])
-        commit = Commit(frames, self._outgoing_reserve, self.number)
-        self.outgoing.clear()
-        self._outgoing_reserve = False
-        return commit
+        outgoing, reserve = self.outgoing, self._outgoing_reserve
+        self.outgoing, self._outgoing_reserve = [], False
+        if len(outgoing) == 1:
+            return Commit((outgoing[0].frame,), reserve, self.number, (outgoing[0].header,))
+        frames = tuple([pending.frame for pending in outgoing])
+        return Commit(frames, reserve, self.number, tuple([pending.header for pending in outgoing]))
 
-    def settle(self) -> Pending:
-        """The oldest frame in the queue is durable."""
-        self.durable += 1
-        return self.queue.popleft()
+    def settle(self, count: int) -> list[Pending]:
+        """The oldest frames in the queue are durable."""
+        self.durable += count
+        queue = self.queue
+        return [queue.popleft()] if count == 1 else [queue.popleft() for _ in range(count)]
 
     def drop(self) -> list[Pending]:
         """Drop the queue, because none of it will ever be durable; returns the dropped frames."""
@@ -352,11 +355,9 @@ class LogQueue:
 
     def park(self, request: RequestId, sequence: int) -> None:
         """Run this request again when the frame of that number is durable, or never will be."""
-        self._parked.setdefault(sequence, []).append(request)
+        self.parked.setdefault(sequence, []).append(request)
 
     def unpark(self) -> list[RequestId]:
         """Requests whose frame is settled, in order."""
-        if not self._parked:
-            return []
-        ripe = sorted(sequence for sequence in self._parked if sequence <= self.durable)
-        return [request for sequence in ripe for request in self._parked.pop(sequence)]
+        ripe = sorted(sequence for sequence in self.parked if sequence <= self.durable)
+        return [request for sequence in ripe for request in self.parked.pop(sequence)]

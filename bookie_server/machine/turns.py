@@ -26,19 +26,20 @@ URGENT_IN_A_ROW_MAX = 3
 class FairQueue(Generic[T]):
     """A queue of things in which streams take turns; urgent things have a line of their own."""
 
-    __slots__ = ("_in_a_row", "_lines")
+    __slots__ = ("_in_a_row", "lines")
 
     def __init__(self) -> None:
-        self._lines: tuple[dict[StreamId, deque[T]], dict[StreamId, deque[T]]] = ({}, {})
+        self.lines: tuple[dict[StreamId, deque[T]], dict[StreamId, deque[T]]] = ({}, {})
+        """The urgent one and the other; to be looked at only."""
         self._in_a_row = 0
 
     def put(self, stream: StreamId, thing: T, *, urgent: bool) -> None:
         """Queue a thing behind all others of its stream; a new stream comes behind all other streams."""
-        self._lines[0 if urgent else 1].setdefault(stream, deque()).append(thing)
+        self.lines[0 if urgent else 1].setdefault(stream, deque()).append(thing)
 
     def remove(self, stream: StreamId, thing: T) -> None:
         """Remove a thing that is in the queue."""
-        for line in self._lines:
+        for line in self.lines:
             things = line.get(stream)
             if things and thing in things:
                 things.remove(thing)
@@ -49,9 +50,9 @@ class FairQueue(Generic[T]):
     def take(self, may: Callable[[StreamId | None, bool], bool]) -> T | None:
         """The next thing whose stream ``may`` go on; None if there is none. ``may`` is called with a stream and whether
         the thing is urgent; with None instead of a stream it says whether any stream may."""
-        order = (1, 0) if self._in_a_row >= URGENT_IN_A_ROW_MAX and self._lines[1] else (0, 1)
+        order = (1, 0) if self._in_a_row >= URGENT_IN_A_ROW_MAX and self.lines[1] else (0, 1)
         for number in order:
-            line, urgent = self._lines[number], number == 0
+            line, urgent = self.lines[number], number == 0
             if not line or not may(None, urgent):
                 continue
             stream = next((stream for stream in line if may(stream, urgent)), None)
@@ -68,11 +69,11 @@ class FairQueue(Generic[T]):
         return thing
 
     def __bool__(self) -> bool:
-        return bool(self._lines[0] or self._lines[1])
+        return bool(self.lines[0] or self.lines[1])
 
     def streams(self) -> Iterator[StreamId]:
         """The streams that have something in the queue."""
-        return (stream for line in self._lines for stream in line)
+        return (stream for line in self.lines for stream in line)
 
 
 class Turns:

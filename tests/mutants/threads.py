@@ -206,7 +206,7 @@ COMMITTER = (
         "a reserve group is tried once only",
         "bookie_server/engine/committer.py",
         "        except DataDirectoryError:\n            if not group.reserve:\n                raise\n"
-        "            return self._log.append_group(group.frames, reserve=True)\n",
+        "            return self._log.append_group(group.frames, headers=group.headers, reserve=True)\n",
         "        except DataDirectoryError:\n            raise\n",
         ("tests/bookie_server/engine/test_committer.py",),
         "a full bookie cannot be fenced: no ledger on it can be recovered",

@@ -57,7 +57,7 @@ def evidence(effect: ev.SendLac, random: Random, scheduler: Scheduler) -> ev.Sen
 def acks(effect: ev.SendAcks, scheduler: Scheduler) -> ev.SendAcks:
     """More frames than were ever sent are said to be durable."""
     scheduler.reached("a lie: acks")
-    return replace(effect, frames=[frames + 1000 for frames in effect.frames])
+    return effect._replace(frames=[frames + 1000 for frames in effect.frames])
 
 
 def _flipped(data: Any, random: Random) -> bytes:

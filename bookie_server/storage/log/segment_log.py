@@ -163,6 +163,11 @@ class SegmentLog:
         return SPARES_RESERVED + half_full
 
     @property
+    def lacks_spares(self) -> bool:
+        """Whether fewer are ready than should be."""
+        return self.pool.spares < self.spares_wanted
+
+    @property
     def position(self) -> tuple[int, int]:
         """(generation, offset) of the end of the log; everything below is durable. (0, 0) before the first segment."""
         return (self._active.generation, self._active.position) if self._active else (0, 0)
@@ -400,7 +405,7 @@ class LogMaintenance:
     @property
     def due(self) -> bool:
         """Whether there is something to do, even if the disk has no room for it. Any thread."""
-        return bool(self._log.seal_jobs) or self._log.pool.spares < self._log.spares_wanted
+        return bool(self._log.seal_jobs) or self._log.lacks_spares
 
     def step(self) -> bool:
         """Do one piece of work. False: there is nothing to do, or the disk has no room for it now.

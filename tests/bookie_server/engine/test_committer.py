@@ -313,7 +313,7 @@ class OfTheLoop(bytes):
 def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         await rig.commit(part(0))
-        rig.committer.put([OfTheLoop(part(1))])  # a bug of whoever gave it is what is tested
+        rig.committer.put([OfTheLoop(part(1)), part(2)])  # a bug of whoever gave it is what is tested
         failure = await asyncio.wait_for(rig.answers.get(), PART_S)
         assert isinstance(failure, StorageFailedError)
         assert "the commit thread failed" in str(failure)

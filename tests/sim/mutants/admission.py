@@ -73,7 +73,7 @@ def streams_that_are_gone_wait_on() -> AbstractContextManager[None]:
     def mutant(self: Adds, stream_id: int) -> None:
         stream = self._streams.get(stream_id)
         if stream:
-            self.normal.waiting += sum(message.nbytes for message in stream.waiting)
+            self.normal.waiting += sum(message.frames.nbytes for message in stream.waiting)
         _close(self, stream_id)
 
     return patched((Adds, "close", mutant))
