@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence, Sized
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
 from bk_core.model import LedgerId
@@ -25,6 +25,7 @@ from bookie_server.machine.places import Place
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 StreamEffect = (
@@ -81,7 +82,9 @@ class BookieEngine:
         self._events: deque[events.Event] = deque()
         self.taken: defaultdict[type[events.Event], int] = defaultdict(int)
         self._stepping = False
-        self._answered: dict[StreamSink, None] | None = None  # by the commit that is told
+        self._answered: dict[StreamSink, None] = {}  # by the commit that is told
+        self.tells_a_commit = False
+        """Whether the streams to which something is delivered now are told to :meth:`~StreamSink.leave` at once."""
         self._broken = self._failed = False
         self._in_burst = False
         self._at_turn_end: list[Callable[[], None]] = []
@@ -110,16 +113,18 @@ class BookieEngine:
 
     def feed(self, event: events.Event) -> None:
         """Give the machine an event and carry out its effects."""
-        self._events.append(event)
         if self._stepping:
+            self._events.append(event)
             return
         self._stepping = True
         try:
-            while self._events and not self._broken:
-                event = self._events.popleft()
+            while not self._broken:
                 self.taken[type(event)] += 1
                 for effect in self._machine.step(event):
                     self._carry_out(effect)
+                if not self._events:
+                    break
+                event = self._events.popleft()
         except Exception as error:
             logger.critical("the machine failed on %s", type(event).__name__, exc_info=True)
             self._broken = True
@@ -141,12 +146,12 @@ class BookieEngine:
         """What the machine holds and counts. Any thread."""
         return self._machine.numbers()
 
-    def burst(self, take: Callable[[], T]) -> T:
-        """Run ``take``, which feeds all that a connection received at once. Where the loop has nothing else to do, its
+    def burst(self, take: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``take``, which feeds all that a connection received at once. Where the loop has nothing else to do, its
         turn ends with the burst: what the burst gave to a log is committed here, without another turn."""
         self._in_burst = True
         try:
-            return take()
+            return take(*args, **kwargs)
         finally:
             self._in_burst = False
             if self._at_turn_end:
@@ -170,11 +175,6 @@ class BookieEngine:
             self._at_turn_end.append(call)
         else:
             self._loop.call_soon(call)
-
-    @property
-    def tells_a_commit(self) -> bool:
-        """Whether the streams to which something is delivered now are told to :meth:`~StreamSink.leave` at once."""
-        return self._answered is not None
 
     def end_streams(self, message: str) -> None:
         """End every stream once its queued answers have been written."""
@@ -224,7 +224,7 @@ class BookieEngine:
         sink = self._streams.get(stream)
         if sink:
             sink.deliver(effect)
-            if self._answered is not None:
+            if self.tells_a_commit:
                 self._answered[sink] = None
 
     def _fire(self, timer: events.TimerId) -> None:
@@ -238,9 +238,10 @@ class BookieEngine:
         up."""
         if self._failed:
             return
-        answered = self._answered = dict[StreamSink, None]()
+        self.tells_a_commit = True
         self.feed(events.GroupCommitted(places, number))
-        self._answered = None
+        self.tells_a_commit = False
+        answered, self._answered = self._answered, {}
         for sink in answered:
             try:
                 sink.leave()

@@ -90,6 +90,10 @@ def encode_varint(value: int) -> bytes:
     """The varint of one number of 64 bits, signed or unsigned."""
     if 0 <= value < 0x80:
         return _SHORT[value]
+    if 0 <= value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if 0 <= value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:

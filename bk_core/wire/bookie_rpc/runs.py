@@ -50,8 +50,12 @@ class Run:
 
     def __init__(self, buffer: memoryview, rows: I64 | list[int]) -> None:
         self.buffer = buffer
-        self.alone = rows if isinstance(rows, list) else None
-        self._matrix = None if isinstance(rows, list) else rows
+        self.alone: list[int] | None = None
+        self._matrix: I64 | None = None
+        if isinstance(rows, list):
+            self.alone = rows
+        else:
+            self._matrix = rows
 
     def __len__(self) -> int:
         return 1 if self._matrix is None else int(self._matrix.shape[1])
@@ -244,8 +248,7 @@ Request: TypeAlias = AddRun | ReadRun | Single | BatchRead
 Reply: TypeAlias = AddAnswers | ReadAnswers | Answer | BatchAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Items(Generic[T]):
+class Items(NamedTuple, Generic[T]):
     """What was received: requests by a bookie, answers by a client. Between two requests that stand alone there is at
     most one run of adds and one of reads: adds keep their order among themselves, and reads theirs. ``used`` bytes of
     the buffer are dealt with. If ``fault`` is given, the connection must be dropped once ``items``, which came before

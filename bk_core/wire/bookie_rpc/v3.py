@@ -8,6 +8,8 @@ of one item a row.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from google.protobuf.message import DecodeError
 
@@ -77,6 +79,9 @@ _FIELDS = {
     pb.GET_LIST_OF_ENTRIES_OF_LEDGER: ("getListOfEntriesOfLedgerRequest", "getListOfEntriesOfLedgerResponse"),
 }
 _WITHOUT_STATUS = (pb.AUTH, pb.START_TLS)
+_RECOVERY_ADD = int(pb.AddRequest.RECOVERY_ADD)
+
+_again = lru_cache(maxsize=1024)(encode_varint)  # of numbers that stay the same from answer to answer
 
 
 # ── one message ──
@@ -163,7 +168,7 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
         key, body = add.masterKey, add.body
         column[KIND] = ADD
         column[LEDGER], column[ENTRY] = add.ledgerId, add.entryId
-        column[RECOVERY] = add.flag == pb.AddRequest.RECOVERY_ADD and add.HasField("flag")
+        column[RECOVERY] = add.flag == _RECOVERY_ADD and add.HasField("flag")
         column[WRITE_FLAGS] = add.writeFlags
         # A bytes field stands in the message as it is, so any place with the same bytes is its place.
         column[KEY_AT], column[KEY_BYTES] = begin + data.find(key), len(key)
@@ -176,7 +181,8 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
         column[LEDGER], column[ENTRY] = read.ledgerId, read.entryId
     else:
         return Single(frame, asked)
-    column[TXN] = _signed(header.txnId)
+    txn = header.txnId
+    column[TXN] = txn - (1 << 64) if txn >> 63 else txn
     column[PRIORITY] = header.priority
     return None
 
@@ -195,7 +201,8 @@ def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> 
     if not there and not told.status:
         raise RemoteProtocolError("an answer says EOK and nothing else", value=f"operation {operation}")
     column[KIND] = ADD if adds else READ
-    column[TXN] = _signed(told.header.txnId)
+    txn = told.header.txnId
+    column[TXN] = txn - (1 << 64) if txn >> 63 else txn
     column[STATUS] = told.status or body.status
     column[LEDGER], column[ENTRY] = (body.ledgerId, body.entryId) if there else (-1, -1)
     if adds:
@@ -208,10 +215,6 @@ def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> 
     else:
         column[BODY_AT], column[BODY_BYTES] = 0, -1
     return None
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
 
 
 # ── many messages ──
@@ -322,8 +325,8 @@ def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, ent
 
 def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
     """As :func:`_plain_answers` makes it, without arrays of one."""
-    number, code = encode_varint(txn), encode_varint(status)
-    inner = b"\x08%b\x10%b\x18%b" % (code, encode_varint(ledger_id), encode_varint(entry_id))
+    number, code = encode_varint(txn), _again(status)
+    inner = b"\x08%b\x10%b\x18%b" % (code, _again(ledger_id), encode_varint(entry_id))
     head = _ANSWER_HEADS[operation] % (5 + len(number), number, code)
     content = b"%b%b%c%b" % (head, tag, len(inner), inner)  # of three varints: its length is one byte
     return len(content).to_bytes(LENGTH_BYTES, "big") + content

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, parse_header
+from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, encode_apache_one, parse_header
 from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
@@ -29,7 +29,7 @@ from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events
 from bookie_server.machine.requests import LEDGER_ID_MAX
-from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of, frame_of_one
+from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of
 
 IDLE_SESSIONS_MAX = 1024
 """So many sessions of a connection stay attached without adds in flight: those of its latest ledgers."""
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
     """A frame that was given to the machine, and what answers its entries: columns of one item an entry, or the numbers
     of the only one."""
 
-    frame: bytearray
+    frame: bytearray | bytes
     txns: U64 | int
     ids: I64 | int
     wire: ModuleType
@@ -88,9 +88,6 @@ class Adds:
 
     def take(self, run: AddRun, wire: ModuleType) -> None:
         """Adds of one burst, in order."""
-        if run.alone is not None:
-            self._take_one(run.alone, run.buffer, wire)
-            return
         bodies = run.bodies()
         headers, ids = bodies.headers(), run.entry_ids
         ledgers = run.ledger_ids
@@ -117,19 +114,21 @@ class Adds:
                 self._offer(session, headers[at], part, run.txns[at], wire, message)
         self._hand_over(message)
 
-    def _take_one(self, row: Sequence[int], buffer: memoryview, wire: ModuleType) -> None:
-        """The same for one add, without numpy's fixed cost: who waits for each add sends one at a time."""
+    def take_one(self, row: Sequence[int], buffer: memoryview, wire: ModuleType) -> None:
+        """The same for an add that came alone, without numpy's fixed cost: who waits for each add sends one at a time.
+        Its frame goes on with its header, which nobody parses again."""
         ledger_id, entry_id, key_at, size = row[LEDGER], row[ENTRY], row[KEY_AT], row[KEY_BYTES]
         status = Status.EBADREQ
         if size == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
             session = self._session((ledger_id, bool(row[RECOVERY]), bytes(buffer[key_at : key_at + size])))
             body = buffer[row[BODY_AT] : row[BODY_AT] + row[BODY_BYTES]]
-            frame = frame_of_one(ledger_id, entry_id, body, session.number)
-            if frame is not None and session.alive:
+            made = encode_apache_one(ledger_id, entry_id, body, session.number)
+            if made is not None and session.alive:
+                header, frame = made
                 session.pending.append(Sent(frame, row[TXN], entry_id, wire))
-                self._feed(events.FramesArrived(self._stream, memoryview(frame).toreadonly()))
+                self._feed(events.FramesArrived(self._stream, memoryview(frame), header))
                 return
-            status = refused_add(session.refused) if frame is not None else status
+            status = refused_add(session.refused) if made is not None else status
         self._send(wire.add_answer(row[TXN], ledger_id, entry_id, int(status)))
 
     def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
@@ -204,16 +203,22 @@ class Adds:
             session = self._by_number.get(number)
             if session:
                 self._settle(session, frames, durable, waits)
-        over = [(end, session) for end in effect.ended if (session := self._by_number.get(end.session))]
+        if effect.ended:
+            self._told_ends(effect.ended, durable, waits)
+        else:
+            self._answer(durable, Status.EOK)
+        for wait in waits:
+            wait.sessions -= 1
+            if not wait.sessions:
+                wait.answer()
+
+    def _told_ends(self, ends: Sequence[events.Ended], durable: list[tuple[Sent, LedgerId]], waits: list[Wait]) -> None:
+        over = [(end, session) for end in ends if (session := self._by_number.get(end.session))]
         for end, session in over:
             self._settle(session, end.frames, durable, waits)
         self._answer(durable, Status.EOK)
         for end, session in over:
             self._ended(session, end, waits)
-        for wait in waits:
-            wait.sessions -= 1
-            if not wait.sessions:
-                wait.answer()
 
     def _settle(self, session: Session, frames: int, durable: list[tuple[Sent, LedgerId]], waits: list[Wait]) -> None:
         pending = session.pending

@@ -75,7 +75,10 @@ class Connection:
         self._waiting: deque[Story] = deque()
         self._requests = 0
         self._running = 0
-        self._out: deque[tuple[Buffer, events.RequestId | None, bool]] = deque()  # request: of a part's last buffer
+        self.answers: deque[tuple[Buffer, events.RequestId | None, bool]] = deque()
+        """What waits to be sent; to be looked at only. The request: of a part's last buffer."""
+        self.flows = True
+        """Whether it may be read."""
         self._answer_bytes = 0  # of those that are counted
         self._leaving: list[events.RequestId] = []
         self._paused = self._stalled = False
@@ -95,19 +98,18 @@ class Connection:
                 return self._take(received) if first.fault else 0
             self._fresh, self.taken = False, True
             used = self._take(received[: int(first.offsets[0] + first.lengths[0])])
-        before = self._reader.version
         if self.closing:
             return len(received)
-        if before == 2:
-            return used + self._take(received[used:])
-        return used + self._take_v3(received[used:])
+        rest, reader = received[used:], self._reader
+        before = reader.version
+        burst = reader.read(rest)
+        if reader.version != before:
+            return used + self._turned(rest)
+        return used + self._handle(burst, v3 if before == 3 else v2)
 
-    def _take_v3(self, received: memoryview) -> int:
-        """A burst of a client that has spoken version 3. If it turns to version 2 in the middle, each frame is read by
+    def _turned(self, received: memoryview) -> int:
+        """A burst of a client that has spoken version 3 and turns to version 2 in the middle: each frame is read by
         itself, because the answers differ."""
-        burst = self._reader.read(received)
-        if self._reader.version == 3:
-            return self._handle(burst, v3)
         self._reader, used = RequestReader(), 0
         for begin, length in zip(*(column.tolist() for column in frames(received)[:2]), strict=True):
             self._take(received[begin - LENGTH_BYTES : begin + length])
@@ -135,24 +137,18 @@ class Connection:
         self.close("the connection ended")
         self._waiting.clear()
         self._stories.clear()
-        while self._out:
+        while self.answers:
             self._pop()
 
-    @property
-    def flows(self) -> bool:
-        """Whether it may be read."""
-        return not (self._paused or self.closing or len(self._waiting) > WAITING_MAX)
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether something waits to be sent."""
-        return bool(self._out)
+    def _look(self) -> None:
+        """What ``flows`` depends on has changed."""
+        self.flows = not (self._paused or self.closing or len(self._waiting) > WAITING_MAX)
 
     def next_message(self) -> list[Buffer]:
         """What is to be sent, about a mebibyte of it; empty if there is nothing."""
         message: list[Buffer] = []
         size = 0
-        while self._out and size < MESSAGE_BYTES:
+        while self.answers and size < MESSAGE_BYTES:
             buffer = self._pop()
             size += len(buffer)
             message.append(buffer)
@@ -177,6 +173,7 @@ class Connection:
     def close(self, message: str) -> None:
         """End the connection once its queued answers are sent."""
         self.closing = self.closing or message
+        self._look()
         if self._stalled:
             self.cut(message)
         self._wake()
@@ -187,6 +184,7 @@ class Connection:
             logger.info("connection %d is cut: %s", self.stream, message)
             self.was_cut = True
             self.closing = self.closing or message
+            self._look()
             self._wake()
 
     # --- requests ---
@@ -195,7 +193,10 @@ class Connection:
         if not self._auth.done and not _may_come_first(item):
             self._unauthenticated(item, wire)
         elif isinstance(item, AddRun):
-            self._adds.take(item, wire)
+            if item.alone is None:
+                self._adds.take(item, wire)
+            else:
+                self._adds.take_one(item.alone, item.buffer, wire)
         elif isinstance(item, ReadRun):
             self._reads(item, wire)
         elif item.status is not Status.EOK:
@@ -296,6 +297,7 @@ class Connection:
         fence must not wait behind reads, nor a read behind long polls."""
         if isinstance(story, RangeRead) and (self._waiting or self._running >= STORIES_MAX):
             self._waiting.append(story)
+            self._look()
             return
         self._running += isinstance(story, RangeRead)
         story.begin()
@@ -311,9 +313,11 @@ class Connection:
                 self._adds.told(effect)
             case events.PauseStream():
                 self._paused = True
+                self._look()
                 self._wake()
             case events.ResumeStream():
                 self._paused = False
+                self._look()
                 self._wake()
             case events.CloseStream(_, message):
                 self.close(message)
@@ -344,19 +348,20 @@ class Connection:
         return self._answer_bytes > ANSWER_BYTES_MAX or self._facts.answers.refuses(fence=fence)
 
     def _next_stories(self) -> None:
-        full = len(self._waiting) > WAITING_MAX
+        flowed = self.flows
         while self._waiting and self._running < STORIES_MAX:
             self._running += 1
             self._waiting.popleft().begin()
-        if full and len(self._waiting) <= WAITING_MAX:
+        self._look()
+        if self.flows and not flowed:
             self._wake()
 
     # --- what goes out ---
 
     def _send(self, buffer: Buffer, request: events.RequestId | None = None, *, counted: bool = False) -> None:
-        if not self._out:
+        if not self.answers:
             self._wake()
-        self._out.append((buffer, request, counted))
+        self.answers.append((buffer, request, counted))
         if counted:
             self._count(len(buffer))
 
@@ -365,7 +370,7 @@ class Connection:
         self._facts.answers.bytes += size
 
     def _pop(self) -> Buffer:
-        buffer, request, counted = self._out.popleft()
+        buffer, request, counted = self.answers.popleft()
         if counted:
             self._count(-len(buffer))
         if request is not None:

@@ -10,14 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bk_core.entries.batch import byte_view
-from bk_core.entries.digest import ENTRY_HEADER, entry_headers
+from bk_core.entries.digest import entry_headers
 from bk_core.entries.frame import (
     APACHE_BYTES,
-    DIGEST_NONE,
     FRAME_HEADER_BYTES,
-    U32_LE,
-    FrameKind,
-    assemble,
     columns_of,
     decode_frame,
     encode_apache,
@@ -26,7 +22,7 @@ from bk_core.entries.frame import (
 )
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import gather
-from bk_core.wire.bookie_rpc.frames import I64, Buffer
+from bk_core.wire.bookie_rpc.frames import I64
 
 FRAME_BYTES = 256 << 10
 """Where a burst is cut into frames. A read of one entry reads the whole frame of it, so this is well below a mebibyte;
@@ -75,17 +71,6 @@ def cuts_of(ids: I64, lengths: I64) -> list[int]:
 def frame_of(ledger_id: int, headers: I64, bodies: Bodies, session: int) -> bytearray:
     """A frame of entries as they are, copied out of the burst."""
     return encode_apache(ledger_id, headers, bodies.lengths, bodies.joined(), session=session)
-
-
-def frame_of_one(ledger_id: int, entry_id: int, entry: Buffer, session: int) -> bytearray | None:
-    """A frame of one entry as it is, without numpy's fixed cost; None if the entry says other ids, or none."""
-    if len(entry) < ENTRY_HEADER.size:
-        return None
-    ledger_inside, entry_inside, lac, _ = ENTRY_HEADER.unpack_from(entry)
-    if (ledger_inside, entry_inside) != (ledger_id, entry_id):
-        return None
-    head = (FrameKind.ENTRIES, APACHE_BYTES, DIGEST_NONE, ledger_id, entry_id, max(-1, lac), -1, 1)
-    return assemble(head, [U32_LE.pack(len(entry))], entry, session)
 
 
 def entries_of(frames: Sequence[bytes | bytearray | memoryview]) -> Iterator[Entries]:

@@ -79,6 +79,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._buffer, self._have = bytearray(BUFFER_BYTES_MIN), 0
         self._writable, self._reading, self._scheduled = True, True, False
+        self._silent_yet = True
         self._timers = Timers()
 
     # --- what asyncio calls ---
@@ -107,27 +108,28 @@ class _Peer(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._have :]
 
     def buffer_updated(self, count: int) -> None:
-        connection, full = self.connection, self._have + count == len(self._buffer)
-        self._have += count
+        connection, have, size = self.connection, self._have + count, len(self._buffer)
+        self._have = have
         try:
-            used = self._engine.burst(self._receive)
+            used = self._engine.burst(connection.receive, memoryview(self._buffer)[:have])
         except Exception as error:
             logger.exception("connection %d ends by an exception", connection.stream)
             connection.cut(f"the bookie failed on this connection: {error!r}")
             used = self._have
         if connection.closing:
-            used = self._have
-        self._keep(used, full)
-        connection.reading_since = self._loop.time() if self._have else math.inf
-        if connection.taken:
-            self._timers.stop("hello")
-        if connection.has_answers or connection.closing:
-            self._flush()
+            used = have
+        if used == have != size == BUFFER_BYTES_MIN:  # as usual
+            self._have = 0
         else:
+            self._keep(used, have == size)
+        connection.reading_since = self._loop.time() if self._have else math.inf
+        if self._silent_yet and connection.taken:
+            self._silent_yet = False
+            self._timers.stop("hello")
+        if connection.answers or connection.closing:
+            self._flush()
+        elif not (connection.flows and self._reading and self._writable):
             self._flow()
-
-    def _receive(self) -> int:
-        return self.connection.receive(memoryview(self._buffer)[: self._have])
 
     def eof_received(self) -> bool:
         self.connection.close("the client is done")
@@ -150,9 +152,6 @@ class _Peer(asyncio.BufferedProtocol):
     def _keep(self, used: int, full: bool) -> None:
         """Keep what is behind ``used``, in a buffer with room: larger if the burst filled it, small again when idle."""
         rest, size = self._have - used, len(self._buffer)
-        if not rest and size == BUFFER_BYTES_MIN and not full:
-            self._have = 0
-            return
         wanted = size
         if rest == size or (full and size < BUFFER_BYTES_MAX):
             wanted = min(2 * size, FRAME_BYTES_MAX)
@@ -182,17 +181,18 @@ class _Peer(asyncio.BufferedProtocol):
         if connection.was_cut:
             self._transport.abort()
             return
-        while self._writable and connection.has_answers and not self._transport.is_closing():
+        while connection.answers and self._writable and not self._transport.is_closing():
             message = connection.next_message()
             if len(message) == 1:
                 self._transport.write(message[0])
             else:
                 self._transport.writelines(message)
             connection.message_left()
-        if connection.closing and not self._transport.is_closing() and not connection.has_answers:
+        if connection.closing and not self._transport.is_closing() and not connection.answers:
             self._timers.start("end", GRACE_S, lambda: connection.cut("the client takes nothing"))
             self._transport.close()
-        self._flow()
+        if not (connection.flows and self._reading and self._writable):
+            self._flow()
 
     def _flow(self) -> None:
         """Read only what can be answered: nothing while the client takes nothing."""
