@@ -116,7 +116,7 @@ class Committer:
             for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
                 self._frames.append((frame, header, reserve))
                 self._queued += len(frame)
-            if not self._may_be_inline():
+            if self._held or self._took_s >= self._inline_s or not self._is_small():
                 self._wake.notify()
             elif not self._scheduled:
                 self._scheduled = True
@@ -155,14 +155,16 @@ class Committer:
 
     # --- on the loop ------------------------------------------------------------------------------------------------
 
+    def _is_small(self) -> bool:
+        return self._queued <= INLINE_BYTES and len(self._frames) <= INLINE_FRAMES
+
     def _may_be_inline(self) -> bool:
         """Whether what is queued may be committed on the loop."""
         if self._held or self._untold or self._copies or self._halted or self._stopping:
             return False
-        frames = len(self._frames)
-        if self._took_s >= self._inline_s or frames > INLINE_FRAMES or self._queued > INLINE_BYTES:
+        if self._took_s >= self._inline_s or not self._is_small():
             return False
-        return self._log.has_room(self._queued, frames)
+        return self._log.has_room(self._queued, len(self._frames))
 
     def _commit_inline(self) -> None:
         with self._lock:
@@ -186,9 +188,7 @@ class Committer:
             self._failed(StorageFailedError("a commit on the loop failed", value=repr(error)))
             return
         try:
-            self._committed(places)
-            self._log.release_full()  # only after the places were told
-            self._looked_after()
+            self._committed(places)  # no segment was begun: there is no full one to be released
         finally:
             if not self._watched:
                 self._watched = True
@@ -196,8 +196,9 @@ class Committer:
             self._let_go(quietly=True)
 
     def _look_idle(self) -> None:
-        """Wake the thread once the loop has committed nothing for a while: it records the position if that stays so. It
-        is not woken for each group."""
+        """Have the log looked after. Wake the thread once the loop has committed nothing for a while: it records the
+        position if that stays so. Neither is done for each group."""
+        self._looked_after()
         left_s = self._ended + _LOOK_S - self._loop.time()
         if left_s > 0:
             self._loop.call_later(left_s, self._look_idle)

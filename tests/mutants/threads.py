@@ -15,8 +15,8 @@ COMMITTER = (
     Mutant(
         "frames are put and nobody is woken",
         "bookie_server/engine/committer.py",
-        "            if not self._may_be_inline():\n                self._wake.notify()\n            elif",
-        "            if not self._may_be_inline():\n                pass\n            elif",
+        "not self._is_small():\n                self._wake.notify()\n            elif",
+        "not self._is_small():\n                pass\n            elif",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "an append waits until something else happens on the bookie",
         "S10",
@@ -245,8 +245,8 @@ ENGINE = (
     Mutant(
         "a log is told of after another one failed for good",
         "bookie_server/engine/engine.py",
-        "        if self._failed:\n            return\n        answered = self._answered",
-        "        answered = self._answered",
+        "        if self._failed:\n            return\n        self.tells_a_commit",
+        "        self.tells_a_commit",
         BOOKIE,
         "the machine fails on an answer to what it has given up",
         "S6",

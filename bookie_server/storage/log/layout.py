@@ -23,7 +23,8 @@ Frame: TypeAlias = bytes | bytearray | memoryview
 
 def group_limit(segment_bytes: int, position: int) -> int:
     """The largest group that may begin at ``position``. One block stays free for the segment's last idle group."""
-    return max(0, min(GROUP_BYTES_MAX, segment_bytes - position - BLOCK))
+    left = segment_bytes - position - BLOCK
+    return GROUP_BYTES_MAX if left > GROUP_BYTES_MAX else left if left > 0 else 0
 
 
 class GroupPlan:

@@ -205,7 +205,8 @@ class SegmentLog:
         unknown and nothing is written any more.
         """
         self._check()
-        self.release_full()
+        if self._full:
+            self.release_full()
         position = self._active.position if self._active else self._segment_bytes
         plan = plan_groups(frames, headers, position=position, segment_bytes=self._segment_bytes)
         if len(plan) != 1 or plan[0].new_segment:
@@ -352,8 +353,9 @@ class SegmentLog:
         generation, position, rows, stats = segment.generation, segment.position, segment.rows, self.stats
         for frame, header, at in zip(group.frames, group.headers, group.offsets, strict=True):
             if header.kind == _ENTRIES:
+                extent = frame_extent(frame, header)
                 striping = striping_of(frame, header) if header.flags & STRIPED else None
-                rows += pack_row(header, frame_extent(frame, header), position + at, striping)
+                rows += pack_row(header, extent, position + at, striping)
             else:
                 segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES:]))
             place = Place(generation, position + at, len(frame))
