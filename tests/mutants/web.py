@@ -70,8 +70,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a frame of many entries counts as one",
         "bookie_server/machine/machine.py",
-        "            entries += pending.header.count",
-        "            entries += 1",
+        "            counts.added_entries += pending.header.count",
+        "            counts.added_entries += 1",
         (f"{_ADMIN_TEST}::test_metrics_count_what_a_client_did",),
         "an operator sees a thousandth of the rate",
     ),
