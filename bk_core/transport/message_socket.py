@@ -64,6 +64,7 @@ class MessageSocket:
         self._on_readable = (self._readable,) if burst is None else (burst, self._readable)
         self._reader, self._queue = MessageReader(slots.take), SendQueue()
         self._scheduled = self._blocked = self._reading = self._closed = False
+        self._flushing = self._again = False
         self._received_at = self._loop.time()
         self._late: asyncio.TimerHandle | None = None  # looks whether a message goes on
         _prepare(sock)
@@ -79,15 +80,23 @@ class MessageSocket:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to send: look at the end of this turn of the loop."""
-        if not self._scheduled and not self._blocked and not self._closed:
+        """There may be something to send: look at the end of this turn of the loop, or of what is being sent."""
+        if self._flushing:
+            self._again = True
+        elif not self._scheduled and not self._blocked and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
     def flush(self) -> None:
         """Send what there is now, as far as the system takes it."""
-        if not self._blocked:
+        if self._flushing:
+            self._again = True
+        elif not self._blocked:
             self._flush()
+
+    @property
+    def reads(self) -> bool:
+        return self._reading
 
     def read(self, wanted: bool) -> None:
         """Go on receiving, or stop it."""
@@ -124,7 +133,8 @@ class MessageSocket:
             self._end(str(error))
         except BookKeeperError as error:
             self._end(str(error), error)
-        self._watch()
+        if self._reader.in_message:
+            self._watch()
 
     def _watch(self) -> None:
         if self._late is None:
@@ -151,11 +161,12 @@ class MessageSocket:
                 self._end(GONE)
                 return
             size += count
-            self._received_at = self._loop.time()
             for message in self._reader.received(count):
                 self._receive(message)
                 if self._closed:
                     return
+            if self._reader.in_message:
+                self._received_at = self._loop.time()
             if self._long_bytes != self._reader.long_bytes:
                 self._long_bytes = self._reader.long_bytes
                 self._long(self._long_bytes)
@@ -168,14 +179,15 @@ class MessageSocket:
         self._scheduled = False
         if self._closed:
             return
+        queue = self._queue
+        self._flushing = self._again = True
         try:
-            while not self._closed:
-                is_some = self._fill()
-                while buffers := self._queue.next():
-                    self._queue.sent(self._sock.sendmsg(buffers))
+            while self._again and not self._closed:
+                self._again = False
+                self._fill()
+                while queue.bytes:
+                    queue.sent(self._sock.sendmsg(queue.next()))
                 self._left()
-                if not is_some:
-                    break
             if self._blocked and not self._closed:
                 self._blocked = False
                 self._loop.remove_writer(self._sock)
@@ -186,12 +198,18 @@ class MessageSocket:
                 self._stuck()
         except OSError as error:
             self._end(str(error))
+        finally:
+            self._flushing = False
 
-    def _fill(self) -> bool:
-        """Queue messages; whether there is something to send."""
-        while self._queue.bytes < _QUEUED_BYTES and (message := self._next_message()) is not None:
-            self._queue.put(message)
-        return self._queue.bytes > 0
+    def _fill(self) -> None:
+        """Queue messages, as many as there are or may wait."""
+        queue = self._queue
+        while queue.bytes < _QUEUED_BYTES:
+            message = self._next_message()
+            if message is None:
+                return
+            queue.put(message)
+        self._again = True
 
     def _end(self, reason: str, error: BookKeeperError | None = None) -> None:
         if not self._closed:

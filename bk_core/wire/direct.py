@@ -70,20 +70,15 @@ class MessageReader:
         self._begin = self._end = 0  # of what waits in it
         self._body: memoryview | None = None  # of the message that is being received
         self._filled = self._frames_bytes = 0
-
-    @property
-    def in_message(self) -> bool:
+        self.in_message = False
         """Whether a message has begun and not ended."""
-        return self._body is not None or self._end > self._begin
-
-    @property
-    def long_bytes(self) -> int:
+        self.long_bytes = 0
         """The bytes of the message that is being received into a buffer of its own; 0 if there is none."""
-        return 0 if self._body is None else len(self._body)
 
     def drop(self) -> None:
         """Nothing more comes: the buffer is given back."""
-        self._body = None
+        self._body, self.long_bytes = None, 0
+        self.in_message = self._end > self._begin
 
     def buffers(self) -> list[memoryview]:
         """Where the next bytes are received, in this order."""
@@ -98,7 +93,7 @@ class MessageReader:
             self._filled += into_body
             count -= into_body
             if self._filled == len(self._body):
-                body, self._body = self._body, None
+                body, self._body, self.long_bytes = self._body, None, 0
                 yield self._cut(body)
         self._end += count
         while (have := self._end - self._begin) >= _HEAD.size:
@@ -115,10 +110,13 @@ class MessageReader:
                 break  # it fits here
             else:
                 self._body, self._filled = self._take(size), have - _HEAD.size
+                self.long_bytes, self.in_message = size, True
                 self._body[: self._filled] = memoryview(self._staging)[begin : self._end]
                 self._begin = self._end = 0
                 return
-        self._tidy()
+        if self._begin:
+            self._tidy()
+        self.in_message = self._end > 0 or self._body is not None
 
     def _cut(self, body: memoryview) -> Received:
         frames = body[: self._frames_bytes] if self._frames_bytes else None
@@ -127,9 +125,9 @@ class MessageReader:
     def _tidy(self) -> None:
         """What waits moves to the front, where there is room for the rest of it."""
         have = self._end - self._begin
-        if self._begin:
+        if have:
             self._staging[:have] = self._staging[self._begin : self._end]
-            self._begin, self._end = 0, have
+        self._begin, self._end = 0, have
 
 
 class SendQueue:
@@ -143,6 +141,9 @@ class SendQueue:
     def put(self, message: LaneMessage) -> None:
         """Queue a message behind all others. Its frames are not copied, unless they are so small that a buffer for each
         costs the system more than the copy."""
+        if not message.frames:
+            self._put(_HEAD.pack(0, len(message.rest)) + message.rest)
+            return
         frames = [memoryview(each).cast("B") for each in message.frames]
         size = sum(map(len, frames))
         head = _HEAD.pack(size, len(message.rest))

@@ -34,7 +34,6 @@ class ControlStream(LaneStream):
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         super().__init__(engine, facts)
         self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
-        self._bytes = 0
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._fences: set[int] = set()  # requests under way that fence
 
@@ -94,7 +93,7 @@ class ControlStream(LaneStream):
             reason = proto_reason(effect.reason)
             self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=effect.message))
             return
-        beyond = self._bytes > _STREAM_FACTOR * self.waiting_max
+        beyond = self.waiting > _STREAM_FACTOR * self.waiting_max
         if beyond or self.facts.answers.refuses(fence=fence):
             message = "too many answers wait to be taken"
             self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.OVERLOADED, message=message))
@@ -107,18 +106,15 @@ class ControlStream(LaneStream):
     def _answer(self, answer: events.SendLac | lane_pb2.ControlResponse, size: int = 0) -> None:
         size += _REPLY_BYTES
         self._answers.append((answer, size))
-        self._bytes += size
+        self.waiting += size
         self.facts.answers.bytes += size
         self.wake()
 
     def _next(self) -> events.SendLac | lane_pb2.ControlResponse:
         answer, size = self._answers.popleft()
-        self._bytes -= size
+        self.waiting -= size
         self.facts.answers.bytes -= size
         return answer
-
-    def waiting(self) -> int:
-        return self._bytes
 
     def next_message(self) -> LaneMessage | None:
         if self._hello:

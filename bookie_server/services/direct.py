@@ -156,6 +156,7 @@ class _Connection:
         self._loop = asyncio.get_running_loop()
         self._timers = Timers()
         self._leaving = 0  # bytes of the stream's messages that have not left
+        self._silent_yet, self._is_stuck = True, False
         self._socket = MessageSocket(
             sock,
             server.slots,
@@ -182,7 +183,9 @@ class _Connection:
         self.stream.cut(message)
 
     def _receive(self, message: Received) -> None:
-        self._timers.stop("hello")
+        if self._silent_yet:
+            self._silent_yet = False
+            self._timers.stop("hello")
         stream = self.stream
         if stream.closing:
             return
@@ -209,7 +212,9 @@ class _Connection:
         self._read()
 
     def _read(self) -> None:
-        self._socket.read(self.stream.flows and not self.stream.closing and not self._waits)
+        wanted = self.stream.flows and not self.stream.closing and not self._waits
+        if wanted is not self._socket.reads:
+            self._socket.read(wanted)
 
     def _wake(self) -> None:
         if self not in self._opened:  # the stream tells its own end
@@ -228,17 +233,24 @@ class _Connection:
             return None
         message = self.stream.next_message()
         if message is not None:
-            self._leaving += HEAD_BYTES + len(message.rest) + sum(map(len, message.frames))
+            self._leaving += HEAD_BYTES + len(message.rest)
+            if message.frames:
+                self._leaving += sum(map(len, message.frames))
         return message
 
     def _stuck(self) -> None:
+        self._is_stuck = True
         self._timers.start("stall", self._clients.read_stall_s, self.stream.stall)
         self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.stream.cut("the client takes nothing"))
 
     def _left(self) -> None:
-        self._timers.stop("stall")
-        self._timers.stop("write")
+        if self._is_stuck:
+            self._is_stuck = False
+            self._timers.stop("stall")
+            self._timers.stop("write")
         if self._leaving:
+            if self._leaving >= _LEAVING_BYTES or self.stream.closing:
+                self._socket.wake()  # more may wait, or nothing: then this is the end
             self._leaving = 0
             self.stream.message_left()
         elif self.stream.closing:

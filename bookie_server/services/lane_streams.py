@@ -73,7 +73,7 @@ class LaneStream:
     """Whether the client's messages carry frames, in field 1."""
 
     waiting_max = 0
-    """How many answers may wait while more is received, in units of :meth:`waiting`."""
+    """How many answers may wait while more is received, in units of ``waiting``."""
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self.engine, self.facts = engine, facts
@@ -85,6 +85,8 @@ class LaneStream:
         self.was_cut = self.writing = self._stalled = self._paused = False
         self.on_cut: Callable[[], object] | None = None
         self.reading_since = math.inf
+        self.waiting = 0
+        """How much waits until the client takes it."""
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
 
@@ -93,7 +95,8 @@ class LaneStream:
         self._greeted = self._greeted or self._greet(rest)
         if self._greeted:
             self.take(rest, frames)
-            self._flow()
+            if self.waiting or not self.flows:
+                self._flow()
 
     def end(self) -> None:
         """The stream is gone."""
@@ -160,7 +163,7 @@ class LaneStream:
     def stall(self) -> None:
         """The client has taken nothing for a while. The driver calls it while it writes."""
         self._stalled = True
-        if self.closing or self.waiting() > self.waiting_max:
+        if self.closing or self.waiting > self.waiting_max:
             self.cut("the client takes nothing")
         else:
             self.engine.feed(events.StreamStalled(self.stream))
@@ -168,10 +171,11 @@ class LaneStream:
     def message_left(self) -> None:
         """All messages that were taken are written."""
         self._stalled = False
-        self._flow()
+        if not self.flows:
+            self._flow()
 
     def _flow(self) -> None:
-        waiting, before = self.waiting(), self.flows
+        waiting, before = self.waiting, self.flows
         if self.closing or (not self._paused and waiting <= self.waiting_max // 2):
             self.flows = True
         elif self._paused or waiting > self.waiting_max:
@@ -192,7 +196,8 @@ class LaneStream:
             case _:
                 self.take_effect(effect)
                 self.wake()
-                self._flow()
+                if self.waiting:
+                    self._flow()
 
     # --- what differs ---
 
@@ -206,10 +211,6 @@ class LaneStream:
 
     def next_message(self) -> LaneMessage | None:
         """The queued answers, as far as they fit one message; None if there are none."""
-        raise NotImplementedError
-
-    def waiting(self) -> int:
-        """How much waits until the client takes it."""
         raise NotImplementedError
 
 
@@ -255,37 +256,36 @@ class AddStream(LaneStream):
         for ended in effect.ended:
             self._acks.pop(ended.session, None)
             self._ended.append(ended)
-
-    def waiting(self) -> int:
-        return len(self._ended)
+            self.waiting += 1
 
     def next_message(self) -> LaneMessage | None:
         if not (self._acks or self._ended or self._hello):
             return None
-        ends, self._ended = self._ended[:_ENDS_OF_A_MESSAGE], self._ended[_ENDS_OF_A_MESSAGE:]
-        answer = lane_pb2.AddResponse(
-            sessions=self._acks.keys(),
-            frames=self._acks.values(),
-            ended=[
-                lane_pb2.SessionEnded(
-                    session=end.session, frames=end.frames, reason=proto_reason(end.reason), message=end.message
-                )
-                for end in ends
-            ],
-            hello=self._hello,
-        )
+        acks = self._acks
+        answer = lane_pb2.AddResponse(sessions=acks.keys(), frames=acks.values(), hello=self._hello)
         self._acks, self._hello = {}, None
+        if self._ended:
+            answer.ended.extend(self._next_ends())
         return LaneMessage(answer.SerializeToString())
+
+    def _next_ends(self) -> list[lane_pb2.SessionEnded]:
+        ends, self._ended = self._ended[:_ENDS_OF_A_MESSAGE], self._ended[_ENDS_OF_A_MESSAGE:]
+        self.waiting = len(self._ended)
+        return [
+            lane_pb2.SessionEnded(
+                session=end.session, frames=end.frames, reason=proto_reason(end.reason), message=end.message
+            )
+            for end in ends
+        ]
 
 
 class ReadStream(LaneStream):
     request_type = lane_pb2.ReadRequest
-    waiting_max = 1 << 14  # ranges of trailers
+    waiting_max = 1 << 14  # ranges of the queued trailers, plus one for each trailer
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
         super().__init__(engine, facts)
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
-        self._ranges = 0  # ranges of the queued trailers, plus one for each trailer
         self._leaving: list[events.RequestId] = []  # whose parts are being written
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
@@ -311,7 +311,7 @@ class ReadStream(LaneStream):
     def _cancel(self, request_id: events.RequestId) -> None:
         self.engine.feed(events.RequestCancelled(request_id))
         answers, self._answers = self._answers, deque()
-        self._ranges = 0
+        self.waiting = 0
         for answer in answers:
             if answer.request != request_id:
                 self._keep(answer)
@@ -320,15 +320,12 @@ class ReadStream(LaneStream):
 
     def _keep(self, answer: events.SendPart | events.SendTrailer) -> None:
         self._answers.append(answer)
-        self._ranges += _ranges_of(answer)
+        self.waiting += _ranges_of(answer)
 
     def _next(self) -> events.SendPart | events.SendTrailer:
         answer = self._answers.popleft()
-        self._ranges -= _ranges_of(answer)
+        self.waiting -= _ranges_of(answer)
         return answer
-
-    def waiting(self) -> int:
-        return self._ranges
 
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, (events.SendPart, events.SendTrailer))

@@ -77,8 +77,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what waits to be sent has no bound",
         _SOCKET,
-        "        while self._queue.bytes < _QUEUED_BYTES and (message := self._next_message()) is not None:",
-        "        while (message := self._next_message()) is not None:",
+        "        while queue.bytes < _QUEUED_BYTES:",
+        "        while True:",
         (f"{_SOCKET_TEST}::test_no_more_messages_are_asked_for_while_much_waits",),
         "a slow bookie's frames are queued outside the writer's window",
     ),
@@ -112,8 +112,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the direct lane reads on while its stream is paused",
         _SERVER,
-        "        self._socket.read(self.stream.flows and not self.stream.closing and not self._waits)\n",
-        "        self._socket.read(not self.stream.closing and not self._waits)\n",
+        "        wanted = self.stream.flows and not self.stream.closing and not self._waits\n",
+        "        wanted = not self.stream.closing and not self._waits\n",
         (f"{_SERVER_TEST}::test_a_stream_that_is_paused_is_not_read",),
         "a client fills the bookie's memory",
         rule="L5",

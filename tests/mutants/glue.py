@@ -117,7 +117,7 @@ STREAMS = (
     Mutant(
         "answers that were taken still count",
         SERVER_CONTROL,
-        "        self._bytes -= size\n        self.facts",
+        "        self.waiting -= size\n        self.facts",
         "        self.facts",
         (ROOM + "control_stream_is_not_read_on_while_its_answers_wait",),
         "a stream is read no more after some megabytes of answers",

@@ -102,7 +102,7 @@ def test_what_is_queued_in_a_turn_leaves_at_its_end() -> None:
             here.send(LaneMessage(b"b", [b"frame"]))
             assert len(here.out) == 2
             await turns()
-            assert (len(here.out), here.told) == (0, ["left", "left"])
+            assert (len(here.out), here.told) == (0, ["left"])
             await until(lambda: len(there.came) == 2)
 
     asyncio.run(story())
@@ -178,7 +178,7 @@ def test_the_end_of_the_other_side_is_told_once_behind_its_last_message() -> Non
         with pair() as (here, there):
             there.socket.read(True)
             here.send(LaneMessage(b"last", [bytes(100_000)]))
-            await until(lambda: here.told == ["left", "left"])
+            await until(lambda: here.told == ["left"])
             here.socket.close()
             await until(lambda: GONE in there.told)
             assert len(there.came) == 1
