@@ -227,7 +227,8 @@ def _check_entries_header(header: FrameHeader) -> None:
             refuse("fields that APACHE_BYTES excludes", header)
     elif digest_type == DIGEST_NONE or (length_before < 0 and not flags & LEDGER_LENGTHS):
         refuse("entries without what their digest needs", header)
-    span, prefix, per_entry = count, 0, header.bytes_per_entry
+    span, prefix = count, 0
+    per_entry = header.bytes_per_entry if flags & _NUMBERS else DIGEST_BYTES[digest_type]
     if flags & STRIPED:
         if flags & (IDS | LEDGER_LENGTHS):
             refuse("STRIPED with ids or ledger lengths", header)
@@ -254,7 +255,7 @@ def split_frames(buf: Bytes, *, flags_known: int = KNOWN_FLAGS) -> list[tuple[Fr
     view, offset, frames = byte_view(buf), 0, []
     while offset < view.nbytes:
         header = parse_header(view, offset, flags_known=flags_known)
-        end = offset + header.size
+        end = offset + FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes
         if end > view.nbytes:
             refuse("cut off", header)
         frames.append((header, view[offset:end]))
@@ -269,21 +270,25 @@ def check_header(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
     It does not check the payload: the caller verifies the digests of entries that it takes out.
     """
     header = parse_header(buf) if parsed is None else parsed
-    view = byte_view(buf)
-    if view.nbytes != header.size:
-        refuse(f"{view.nbytes} bytes instead of {header.size}", header)
+    _check_head(byte_view(buf), header)
+    return header
+
+
+def _check_head(view: memoryview, header: FrameHeader) -> None:
     columns_end = FRAME_HEADER_BYTES + header.columns_bytes
-    if crc32c(view[FRAME_HEADER_BYTES:columns_end], crc32c(view[: _CHECKED.size])) != header.header_crc:
+    if view.nbytes != columns_end + header.payload_bytes:
+        refuse(f"{view.nbytes} bytes instead of {header.size}", header)
+    if crc32c(view[FRAME_HEADER_BYTES:columns_end], crc32c(view[:CHECKED_BYTES])) != header.header_crc:
         refuse("header checksum differs", header)
     if header.kind == _ENTRIES:
         _check_columns(header, view)
-    return header
 
 
 def check_frame(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
     """As :func:`check_header`, and checks the payload's CRC too."""
-    header = check_header(buf, parsed)
-    if crc32c(byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]) != header.payload_crc:
+    header, view = parse_header(buf) if parsed is None else parsed, byte_view(buf)
+    _check_head(view, header)
+    if crc32c(view[FRAME_HEADER_BYTES + header.columns_bytes :]) != header.payload_crc:
         refuse("payload checksum differs", header)
     return header
 

@@ -116,7 +116,8 @@ class Committer:
             for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
                 self._frames.append((frame, header, reserve))
                 self._queued += len(frame)
-            if self._held or self._took_s >= self._inline_s or not self._is_small():
+            is_large = self._queued > INLINE_BYTES or len(self._frames) > INLINE_FRAMES
+            if self._held or is_large or self._took_s >= self._inline_s:
                 self._wake.notify()
             elif not self._scheduled:
                 self._scheduled = True
@@ -155,16 +156,14 @@ class Committer:
 
     # --- on the loop ------------------------------------------------------------------------------------------------
 
-    def _is_small(self) -> bool:
-        return self._queued <= INLINE_BYTES and len(self._frames) <= INLINE_FRAMES
-
     def _may_be_inline(self) -> bool:
         """Whether what is queued may be committed on the loop."""
         if self._held or self._untold or self._copies or self._halted or self._stopping:
             return False
-        if self._took_s >= self._inline_s or not self._is_small():
+        frames = len(self._frames)
+        if self._took_s >= self._inline_s or self._queued > INLINE_BYTES or frames > INLINE_FRAMES:
             return False
-        return self._log.has_room(self._queued, len(self._frames))
+        return self._log.has_room(self._queued, frames)
 
     def _commit_inline(self) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -73,8 +74,8 @@ class LogDriver:
         self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
         self._committer = Committer(
-            self._log, loop, self._committed, self._failed, group_bytes_max, group_frames_max, self._maintenance.look,
-            at_turn_end=engine.at_turn_end,
+            self._log, loop, partial(engine.committed, number), self._failed, group_bytes_max, group_frames_max,
+            self._maintenance.look, at_turn_end=engine.at_turn_end,
         )  # fmt: skip
         self._maintenance.start()
 
@@ -115,9 +116,6 @@ class LogDriver:
         except BookKeeperError as error:
             logger.error("the log could not be closed: %s", error)
         self._reader.stop()
-
-    def _committed(self, places: Sequence[Place]) -> None:
-        self._engine.committed(self.number, places)
 
     def _failed(self, error: BookKeeperError) -> None:
         self._engine.commit_failed(self.number, error)

@@ -202,7 +202,7 @@ class Adds:
         except IntegrityError as error:
             self._close(stream, str(error))
             return
-        self._accepted.clear()
+        self._accepted = []
         for header, frame in frames:
             session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
             self._taken(session, frame.nbytes)
@@ -365,7 +365,8 @@ class Adds:
 
     def flush(self) -> None:
         """Resume paused streams if there is room; emit the acks and ends of this step, one effect for each stream."""
-        self._accepted.clear()
+        if self._accepted:
+            self._accepted = []
         if self._paused:
             self._resume()
         if self._to_ack or self._to_end:
@@ -383,8 +384,8 @@ class Adds:
                 session.told = True
                 of_stream = acks.get(session.stream.stream_id) or self._acks_of(session.stream.stream_id, acks)
                 of_stream.ended.append(Ended(session.number, session.durable, *session.end, session.differing))
-        self._to_ack.clear()
-        self._to_end.clear()
+        self._to_ack = {}
+        self._to_end = {}
 
     def _acks_of(self, stream_id: StreamId, acks: dict[StreamId, SendAcks]) -> SendAcks:
         """The effect for a stream's acks, to be filled, behind the other effects."""

@@ -15,8 +15,8 @@ COMMITTER = (
     Mutant(
         "frames are put and nobody is woken",
         "bookie_server/engine/committer.py",
-        "not self._is_small():\n                self._wake.notify()\n            elif",
-        "not self._is_small():\n                pass\n            elif",
+        "self._took_s >= self._inline_s:\n                self._wake.notify()\n            elif",
+        "self._took_s >= self._inline_s:\n                pass\n            elif",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "an append waits until something else happens on the bookie",
         "S10",

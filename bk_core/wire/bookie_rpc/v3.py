@@ -9,6 +9,7 @@ of one item a row.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -42,6 +43,8 @@ from bk_core.wire.bookie_rpc.runs import (
 )
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+M = TypeVar("M", pb.Request, pb.Response)
 
 DEFERRED_SYNC = 1
 """A flag of adds: the answer may come before the bookie has synced its log."""
@@ -137,7 +140,7 @@ def header_only(asked: pb.Request, status: Status) -> pb.Response:
     return pb.Response(header=asked.header, status=int(status))  # type: ignore[arg-type]  # as above
 
 
-def _parsed(kind: type[pb.Request] | type[pb.Response], data: bytes) -> pb.Request | pb.Response:
+def _parsed(kind: type[M], data: bytes) -> M:
     try:
         message = kind.FromString(data)
     except DecodeError as error:
@@ -151,7 +154,6 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
     """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     asked = _parsed(pb.Request, data)
-    assert isinstance(asked, pb.Request)
     header = asked.header
     operation = header.operation
     names = _FIELDS.get(operation)
@@ -191,7 +193,6 @@ def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> 
     """Reads one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     told = _parsed(pb.Response, data)
-    assert isinstance(told, pb.Response)
     operation = told.header.operation
     if operation not in (pb.ADD_ENTRY, pb.READ_ENTRY):
         return Answer(frame, told)

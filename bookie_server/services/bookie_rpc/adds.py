@@ -82,6 +82,7 @@ class Adds:
         self._stream, self._feed, self._send = stream, feed, send
         self._sessions: dict[Key, Session] = {}  # the one used last at the end
         self._by_number: dict[int, Session] = {}
+        self._latest: Session | None = None  # the one used last
         self._attached = 0
 
     # --- from the client ---
@@ -143,12 +144,16 @@ class Adds:
 
     def _session(self, key: Key) -> Session:
         """The session of a key; it may be over, if it has just been refused."""
+        latest = self._latest
+        if latest is not None and latest.alive and latest.key == key:
+            return latest
         session = self._sessions.pop(key, None)
         if session is not None:
-            self._sessions[key] = session
+            self._sessions[key] = self._latest = session
             return session
         self._attached += 1
         session = self._sessions[key] = self._by_number[self._attached] = Session(key, self._attached)
+        self._latest = session
         ledger_id, recovery, ledger_key = key
         mode = AttachMode.RECOVER if recovery else AttachMode.WRITE
         self._let_go()
@@ -274,7 +279,7 @@ class Adds:
         """Answer all adds of some frames."""
         if len(sent) == 1:
             one, ledger_id = sent[0]
-            answer = one.wire.add_answer if isinstance(one.ids, int) else one.wire.add_answers
+            answer = one.wire.add_answer if one.ids.__class__ is int else one.wire.add_answers
             self._send(answer(one.txns, ledger_id, one.ids, int(status)))
             return
         for wire in dict.fromkeys(each.wire for each, _ in sent):

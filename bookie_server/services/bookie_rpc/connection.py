@@ -146,6 +146,8 @@ class Connection:
 
     def next_message(self) -> list[Buffer]:
         """What is to be sent, about a mebibyte of it; empty if there is nothing."""
+        if len(self.answers) == 1:
+            return [self._pop()]
         message: list[Buffer] = []
         size = 0
         while self.answers and size < MESSAGE_BYTES:

@@ -358,9 +358,9 @@ class SegmentLog:
                 rows += pack_row(header, extent, position + at, striping)
             else:
                 segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES:]))
-            place = Place(generation, position + at, len(frame))
-            stats.frame_bytes += place.size
-            places.append(place)
+            size = len(frame)
+            stats.frame_bytes += size
+            places.append(Place(generation, position + at, size))
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
