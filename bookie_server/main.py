@@ -27,6 +27,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.log_driver import OpenLog
+from bookie_server.engine.loop import new_loop
 from bookie_server.engine.maintenance_thread import maintained
 from bookie_server.engine.spread import SpreadHoldings
 from bookie_server.garbage.garbage_thread import GarbageThread, garbage_thread
@@ -81,7 +82,8 @@ def run(
     """
     tune_allocator()
     raise_files_max()
-    return asyncio.run(_run(config, on_ready or _print_ready, accept_loss, init_cluster))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_run(config, on_ready or _print_ready, accept_loss, init_cluster))
 
 
 def tune_allocator() -> None:

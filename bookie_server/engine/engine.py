@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
 from bk_core.model import LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.engine.log_driver import LogDriver, OpenLog
+from bookie_server.engine.loop import BookieLoop
 from bookie_server.machine import events
 from bookie_server.machine.machine import BookieMachine, MachineNumbers
 from bookie_server.machine.places import Place
@@ -88,7 +89,7 @@ class BookieEngine:
         self._broken = self._failed = False
         self._in_burst = False
         self._at_turn_end: list[Callable[[], None]] = []
-        self._ready: Sized | None = getattr(self._loop, "_ready", None)  # of asyncio's own: what else it is to do
+        self._turn = self._loop.turn if isinstance(self._loop, BookieLoop) else None
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed, self._on_hint = on_failed, on_hint
         self._on_segment, self._on_no_space = on_segment, on_no_space
@@ -147,8 +148,9 @@ class BookieEngine:
         return self._machine.numbers()
 
     def burst(self, take: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``take``, which feeds all that a connection received at once. Where the loop has nothing else to do, its
-        turn ends with the burst: what the burst gave to a log is committed here, without another turn."""
+        """Call ``take``, which feeds all that a connection received at once. Where nothing else came in this turn of
+        the loop, the turn ends with the burst: what the burst gave to a log is committed here, without another
+        turn."""
         self._in_burst = True
         try:
             return take(*args, **kwargs)
@@ -159,7 +161,7 @@ class BookieEngine:
 
     def _end_turn(self) -> None:
         calls, self._at_turn_end = self._at_turn_end, []
-        alone = self._ready is not None and not self._ready
+        alone = self._turn is not None and self._turn.found <= 1
         for call in calls:
             if not alone:
                 self._loop.call_soon(call)

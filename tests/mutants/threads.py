@@ -254,9 +254,9 @@ ENGINE = (
     Mutant(
         "a burst is committed although others wait to be read",
         "bookie_server/engine/engine.py",
-        "        alone = self._ready is not None and not self._ready\n",
+        "        alone = self._turn is not None and self._turn.found <= 1\n",
         "        alone = True\n",
-        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_the_loop_has_more_to_do",),
+        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one",),
         "each of many clients waits for a sync of its own",
         "S10",
     ),
@@ -265,7 +265,7 @@ ENGINE = (
         "bookie_server/engine/engine.py",
         "        if self._in_burst:\n            self._at_turn_end.append(call)\n",
         "        if self._in_burst:\n            call()\n",
-        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_the_loop_has_more_to_do",),
+        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one",),
         "a burst costs a sync for each of its frames",
     ),
     Mutant(
