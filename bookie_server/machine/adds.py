@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 
+from bk_core.entries.apache_frame import check_apache
 from bk_core.entries.frame import (
     APACHE_BYTES,
     FrameExtent,
     FrameHeader,
     FrameKind,
-    check_apache,
     check_frame,
     frame_extent,
     split_frames,

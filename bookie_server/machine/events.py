@@ -40,8 +40,8 @@ class SessionAttached:
 
 
 class FramesArrived(NamedTuple):
-    """The frames of one message, in a buffer that nobody writes to again. ``made`` is the header of the only one, if
-    this process has made it of an entry that it has looked into: then nothing of it is parsed or checked again."""
+    """The frames of one message, in a buffer that nobody writes to again. ``made``: the header of the only one, where
+    this bookie made it of an entry that it had looked into; it is not checked again."""
 
     stream: StreamId
     frames: memoryview

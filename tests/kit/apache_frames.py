@@ -8,7 +8,7 @@ from operator import add
 
 import numpy as np
 
-from bk_core.entries import frame
+from bk_core.entries import apache_frame
 from bk_core.entries.apache import split_entries
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import Digester, entry_headers
@@ -46,4 +46,4 @@ def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> 
     ids = np.ascontiguousarray(numbers[:, 1], dtype="<i8")
     if bool((numbers[:, 0] != ledger_id).any()) or int(ids.min()) < 0:
         raise InvalidArgumentError("an Apache entry of another ledger, or with a negative id", value=f"{ledger_id}")
-    return frame.encode_apache(ledger_id, numbers.astype(np.int64), lengths, b"".join(entries), session=session)
+    return apache_frame.encode_apache(ledger_id, numbers.astype(np.int64), lengths, b"".join(entries), session=session)

@@ -330,6 +330,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a twentieth of the bookie's time",
     ),
     Mutant(
+        "a frame that was made of a single add is parsed and checked again",
+        "bookie_server/services/bookie_rpc/adds.py",
+        "memoryview(frame), header))",
+        "memoryview(frame)))",
+        (f"{_GUARD}::test_a_single_add_takes_no_more_calls",),
+        "an eighth of the calls of an add",
+    ),
+    Mutant(
         "the bookie copies frames that it read",
         "bookie_server/storage/log/segment_reader.py",
         "        return memoryview(data)\n",

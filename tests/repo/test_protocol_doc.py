@@ -48,7 +48,8 @@ SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 
 
 def dataclasses_of(module: ModuleType) -> list[type]:
     """In the order of the file, imported ones not."""
-    return [cls for cls in vars(module).values() if is_dataclass(cls) and cls.__module__ == module.__name__]
+    own = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
+    return [cls for cls in own if is_dataclass(cls) or issubclass(cls, tuple)]
 
 
 EVENTS = members(

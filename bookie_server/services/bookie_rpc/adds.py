@@ -19,7 +19,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, encode_apache_one, parse_header
+from bk_core.entries.apache_frame import encode_apache_one
+from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, parse_header
 from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64

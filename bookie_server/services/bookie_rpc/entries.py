@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bk_core.entries.apache_frame import encode_apache
 from bk_core.entries.batch import byte_view
 from bk_core.entries.digest import entry_headers
 from bk_core.entries.frame import (
@@ -16,7 +17,6 @@ from bk_core.entries.frame import (
     FRAME_HEADER_BYTES,
     columns_of,
     decode_frame,
-    encode_apache,
     entry_ids_of,
     parse_header,
 )

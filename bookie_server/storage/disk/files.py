@@ -162,7 +162,7 @@ class Files:
 
     def sync_data(self, handle: Handle) -> None:
         """When this returns, everything written to the file, and its size, is on disk. A failure is final (S6)."""
-        full = vars(fcntl).get("F_FULLFSYNC")  # a getattr that finds nothing costs as much as twenty that do
+        full = vars(fcntl).get("F_FULLFSYNC")  # a getattr that finds nothing is slow
         if full is not None:
             fcntl.fcntl(handle, full)
             return

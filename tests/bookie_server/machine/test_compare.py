@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from bk_core.entries.apache import entry_headers_of
+from bk_core.entries.apache_frame import check_apache, encode_apache
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import check_apache, check_frame, encode_apache, encode_frame
+from bk_core.entries.frame import check_frame, encode_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 from bookie_server.machine.compare import differing_ids

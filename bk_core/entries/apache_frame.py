@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of entries in Apache's layout as a bookie makes them of what came on Apache's wire, and how they are checked.
+
+docs/formats.md §1 defines frames; ``frame.py`` has what all of them share.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from bk_core.entries.apache import entry_headers_of
+from bk_core.entries.batch import I64, U32, Bytes, byte_view
+from bk_core.entries.digest import ENTRY_HEADER, crc32c
+from bk_core.entries.frame import (
+    APACHE_BYTES,
+    APACHE_HEADER_BYTES,
+    CHECKED_BYTES,
+    CRCS_AND_TAG,
+    DIGEST_NONE,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    FRAME_VERSION,
+    I64_MAX,
+    FrameHeader,
+    FrameKind,
+    apache_frame,
+    columns_of,
+    refuse,
+    refuse_size,
+)
+from bk_core.wire.lane import FRAME_BYTES_MAX
+
+_CHECKED_OF_ONE = struct.Struct("<HBBHBBqqqqIIII")  # what the header CRC covers of a frame of one entry
+_ENTRIES = int(FrameKind.ENTRIES)
+_new = tuple.__new__  # as in ``frame.py``
+
+
+def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
+    """A frame of whole entries in Apache's layout, verbatim: for who does not know their digest type. ``entries`` has
+    them one after the other, ``headers`` are theirs. Raises InvalidArgumentError for a frame over FRAME_BYTES_MAX."""
+    return apache_frame(ledger_id, entries, lengths, headers[:, 1], int(headers[:, 2].max()), session)
+
+
+def encode_apache_one(ledger_id: int, entry_id: int, entry: Bytes, session: int) -> tuple[FrameHeader, bytes] | None:
+    """As :func:`encode_apache`, of one entry without numpy's fixed cost, and its header as :func:`parse_header` makes
+    it. All that is checked of such a frame holds of this one. None if the entry says other ids, or none."""
+    size = len(entry)
+    if size < APACHE_HEADER_BYTES:
+        return None
+    ledger_inside, entry_inside, lac, _ = ENTRY_HEADER.unpack_from(entry)
+    if ledger_inside != ledger_id or entry_inside != entry_id or not 0 <= entry_id < I64_MAX or ledger_id < 0:
+        return None
+    if FRAME_HEADER_BYTES + 4 + size > FRAME_BYTES_MAX:
+        refuse_size(FRAME_HEADER_BYTES + 4 + size)
+    if lac < -1:
+        lac = -1
+    checked = _CHECKED_OF_ONE.pack(
+        FRAME_MAGIC,
+        FRAME_VERSION,
+        _ENTRIES,
+        APACHE_BYTES,
+        DIGEST_NONE,
+        0,
+        ledger_id,
+        entry_id,
+        lac,
+        -1,
+        1,
+        4,
+        size,
+        size,
+    )
+    head = (_ENTRIES, APACHE_BYTES, DIGEST_NONE, ledger_id, entry_id, lac, -1, 1, 4, size)
+    header = _new(FrameHeader, (*head, crc32c(checked), crc32c(entry), session))
+    crcs = CRCS_AND_TAG.pack(*header[10:])
+    return header, b"".join((checked[:CHECKED_BYTES], crcs, checked[CHECKED_BYTES:], entry))
+
+
+def check_apache(header: FrameHeader, buf: Bytes) -> None:
+    """Raises IntegrityError unless a checked frame with APACHE_BYTES says what its entries say: their ledger, their
+    ids, which are different ones, and the greatest of their LACs."""
+    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
+    if header.count == 1:  # as below, without numpy's fixed cost
+        ledger_id, entry_id, lac = ENTRY_HEADER.unpack_from(payload)[:3]
+        if (ledger_id, entry_id) != (header.ledger_id, header.first_entry_id):
+            refuse("ledger or entry ids differ from those inside the entries", header)
+        if max(-1, lac) != header.lac:
+            refuse("its LAC is not the greatest that its entries carry", header)
+        return
+    columns = columns_of(header, buf)
+    lengths = columns.lengths.astype(np.int64)
+    inside = entry_headers_of(payload, lengths.cumsum() - lengths)
+    ids = np.arange(header.first_entry_id, header.first_entry_id + header.count) if columns.ids is None else columns.ids
+    if bool((inside[:, 0] != header.ledger_id).any()) or not np.array_equal(inside[:, 1], ids):
+        refuse("ledger or entry ids differ from those inside the entries", header)
+    if columns.ids is not None and np.unique(ids).size < ids.size:
+        refuse("an entry id occurs twice", header)
+    if max(-1, int(inside[:, 2].max())) != header.lac:
+        refuse("its LAC is not the greatest that its entries carry", header)
