@@ -40,12 +40,13 @@ class SessionAttached:
 
 
 class FramesArrived(NamedTuple):
-    """The frames of one message, in a buffer that nobody writes to again. ``made``: the header of the only one, where
-    this bookie made it of an entry that it had looked into; it is not checked again."""
+    """The frames of one message, in a buffer that nobody writes to again."""
 
     stream: StreamId
     frames: memoryview
     made: FrameHeader | None = None
+    """The header of the only one, where this bookie made it of an entry that it had looked into; it is not checked
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ Event: TypeAlias = (
 class Commit(NamedTuple):
     """Append these frames to the log, in this order and behind all earlier ones; GroupCommitted or CommitFailed
     follows. ``reserve``: they may use the space that is reserved for fences, recovery adds and records on a full
-    disk. ``headers`` are theirs."""
+    disk."""
 
     frames: Sequence[bytes | memoryview]
     reserve: bool
