@@ -126,10 +126,19 @@ def check(directory: Path, repair: bool, as_json: bool) -> int:
 
 
 @bookie.command("inspect")
-@_DIRECTORY
+@click.argument("which", metavar="DIR | ID")
+@access()
 @options.as_json
-def inspect(directory: Path, as_json: bool) -> int:
-    """Show the segments and ledgers in a stopped bookie's data directory."""
-    from bk_cli import bookie_check
+def inspect(which: str, access: Access, as_json: bool) -> int:
+    """Show the segments and ledgers in a stopped bookie's data directory DIR; or, of a bookie ID that runs, what its
+    admin port says: state, room, what is on its way, commits, memory, and with --json its settings.
 
-    return bookie_check.inspect(directory, as_json=as_json)
+    Ends with 1 if a bookie that runs is not ready.
+    """
+    if Path(which).is_dir():
+        from bk_cli import bookie_check
+
+        return bookie_check.inspect(Path(which), as_json=as_json)
+    from bk_cli import bookie_live
+
+    return bookie_live.inspect(access, which, as_json=as_json)

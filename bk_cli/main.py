@@ -22,7 +22,7 @@ from bk_core.errors import BookKeeperError
 # name → where its click command is, and its line of help (so that --help imports nothing)
 COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
-    "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper."),
+    "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper; watch its bookies."),
     "bookie": ("bk_cli.bookie:bookie", "Run a bookie; list all; look into one that is stopped."),
     "autorecovery": ("bk_cli.replication:autorecovery", "Put lost copies of ledgers back."),
     "replication": ("bk_cli.replication:replication", "Show which ledgers lack copies; pause and resume repair."),

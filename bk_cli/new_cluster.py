@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk cluster``: the records that make a ledgers root of ZooKeeper a cluster."""
+"""``bk cluster``: the records that make a ledgers root of ZooKeeper a cluster, and how it does."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def init(access: Access, as_json: bool) -> None:
         output.print_note(f"start bookies, four or more: bk bookie run --data DIR --metadata-service-uri '{where}'")
     else:
         output.print_line(f"there is a cluster at {where} already, instance id {found}")
+
+
+@cluster.command("top")
+@click.option("--every", "every_ms", metavar="TIME", default="2s", callback=options.time_option, help="Between looks.")
+@click.option("--once", is_flag=True, help="One table, with rates of a second.")
+@access()
+@options.as_json
+def top(access: Access, every_ms: int, once: bool, as_json: bool) -> None:
+    """Show all bookies again and again: state, room, appends and reads a second, time of commits, missing copies.
+
+    Numbers come from the bookies' admin ports, each asked with a deadline of 1.5 s; a bookie that does not answer has a
+    row that says so, and why below the table. An admin port on loopback is reached from its own host only.
+    """
+    from bk_cli import cluster_top
+
+    cluster_top.top(access, every_s=max(0.2, every_ms / 1000), once=once, as_json=as_json)

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from bk_core.errors import BookKeeperError
 
@@ -50,12 +52,30 @@ def print_error(error: BookKeeperError) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table without lines; columns whose name ends in a space are right-aligned."""
+    _console().print(_table(columns, rows), markup=False)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for name in columns:
         table.add_column(name.strip(), justify="right" if name.endswith(" ") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    _console().print(table, markup=False)
+        table.add_row(*(Text(str(cell)) for cell in row))
+    return table
+
+
+class ShowTable(Protocol):
+    """Draws a table in place of the one before, and lines below it."""
+
+    def __call__(self, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Sequence[str], /) -> None: ...
+
+
+@contextmanager
+def live_table() -> Iterator[ShowTable]:
+    """A table that is drawn again and again, on a screen of its own if stdout is a terminal."""
+    console = _console()
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        yield lambda columns, rows, notes: live.update(Group(_table(columns, rows), *map(Text, notes)), refresh=True)
 
 
 def print_row(columns: Sequence[tuple[str, int]], row: Sequence[object]) -> None:

@@ -44,6 +44,15 @@ class Histogram:
         self.total += value
 
 
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """The lowest bound below which this share of the observations lies; ``buckets`` has the count up to each bound.
+    None without observations; infinity if it lies above all other bounds."""
+    total = max(buckets.values(), default=0)
+    if total <= 0:
+        return None
+    return min((bound for bound, count in buckets.items() if count >= share * total), default=None)
+
+
 class Scrape:
     """The values of one moment, of declared metrics only. Metrics without a value are left out."""
 
