@@ -170,9 +170,9 @@ class NamedLog(Handle[named_log.NamedLog]):
         on one head is right for every later one."""
         return self._thread.call(self._inner.trim_expired())
 
-    def expired_offset(self) -> int:
-        """The offset below which the log's retention keeps nothing now."""
-        return self._thread.call(self._inner.expired_offset())
+    def expired_offset(self, *, now_ms: int | None = None) -> int:
+        """The offset below which the log's retention keeps nothing now, or at ``now_ms``."""
+        return self._thread.call(self._inner.expired_offset(now_ms=now_ms))
 
     def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
         """List one closed ledger, which holds copies of the same entries, in place of a run of sealed extents.
@@ -194,11 +194,16 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.compact_small(limits, progress))
 
     def vacuum(
-        self, *, delete_delay_ms: int = DELETE_DELAY_MS, txn_retention_ms: int = TXN_RETENTION_MS, force: bool = False
+        self,
+        *,
+        delete_delay_ms: int = DELETE_DELAY_MS,
+        txn_retention_ms: int = TXN_RETENTION_MS,
+        force: bool = False,
+        among: Sequence[LedgerId] | None = None,
     ) -> Vacuumed:
         """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
         they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
-        are by the metadata store's clock.
+        are by the metadata store's clock. ``among``: only these ledgers, so that not all of the cluster are looked at.
 
         A job loses its ledgers if it publishes them later than this delay after it made them, so less than 7 days needs
         ``force``. So does a transaction retention of less than 30 days: a version that is published again after its
@@ -206,7 +211,9 @@ class NamedLog(Handle[named_log.NamedLog]):
         MetadataCorruptError; what was deleted stays deleted, and the next vacuum goes on.
         """
         return self._thread.call(
-            self._inner.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
+            self._inner.vacuum(
+                delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force, among=among
+            )
         )
 
     def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.connect import BookKeeper
@@ -116,15 +116,24 @@ def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[New
                 raise PublishConflictError(why, remedy="it was changed behind its writer's back: run the job again")
 
 
-def of_log(store: MetadataStore, log_uuid: str, before_ms: int) -> Iterator[LedgerId]:
+def of_log(
+    store: MetadataStore, log_uuid: str, before_ms: int, among: Iterable[LedgerId] | None = None
+) -> Iterator[LedgerId]:
     """The ledgers that by their custom metadata were made for this log, before ``before_ms`` by the store's clock (N6).
-    Blocks; reads the record of every ledger in the cluster."""
-    for ledger_id in store.list_ledgers():
+    Blocks; reads the record of every ledger in the cluster, or of those ``among`` which it looks."""
+    for _, ledger_id in of_logs(store, {log_uuid}, before_ms, among):
+        yield ledger_id
+
+
+def of_logs(
+    store: MetadataStore, log_uuids: Collection[str], before_ms: int, among: Iterable[LedgerId] | None = None
+) -> Iterator[tuple[str, LedgerId]]:
+    """As :func:`of_log` for several logs at once, each ledger with the uuid of its log."""
+    for ledger_id in store.list_ledgers() if among is None else among:
         try:
-            if _is_of_log(store.read_ledger(ledger_id).value, log_uuid):
-                made_ms = store.ledger_ctime_ms(ledger_id)
-                if made_ms < before_ms:
-                    yield ledger_id
+            log_uuid = _log_of(store.read_ledger(ledger_id).value)
+            if log_uuid in log_uuids and store.ledger_ctime_ms(ledger_id) < before_ms:
+                yield log_uuid, ledger_id
         except (NoSuchLedgerError, MetadataCorruptError):
             continue  # deleted a moment ago, or unreadable: then it stays
 
@@ -152,8 +161,15 @@ def delete_of_log(
 
 
 def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:
+    return _log_of(metadata) == log_uuid != ""
+
+
+def _log_of(metadata: LedgerMetadata) -> str:
+    """The uuid of the log that the ledger was made for; empty if it was made for none."""
     keys = metadata.custom_metadata
-    return keys.get("application") == APPLICATION.encode() and keys.get("bk.log.uuid") == log_uuid.encode()
+    if keys.get("application") != APPLICATION.encode():
+        return ""
+    return keys.get("bk.log.uuid", b"").decode("utf-8", "replace")
 
 
 def _problem(store: MetadataStore, head: LogHead, ledger_id: LedgerId, extents: Sequence[NewExtent]) -> str | None:

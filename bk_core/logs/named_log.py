@@ -35,7 +35,7 @@ from bk_core.logs.requests import LeadOptions
 from bk_core.logs.sequences import Answers
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
-from bk_core.model import DigestType, Versioned
+from bk_core.model import DigestType, LedgerId, Versioned
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader, Schema, Table
@@ -190,9 +190,9 @@ class NamedLog:
         on one head is right for every later one."""
         return await self.trim(await self.expired_offset())
 
-    async def expired_offset(self) -> int:
-        """The offset below which the log's retention keeps nothing now."""
-        expired = partial(commit.expired_below, (await self.head()).value, _now_ms())
+    async def expired_offset(self, *, now_ms: int | None = None) -> int:
+        """The offset below which the log's retention keeps nothing now, or at ``now_ms``."""
+        expired = partial(commit.expired_below, (await self.head()).value, _now_ms() if now_ms is None else now_ms)
         return await asyncio.to_thread(self._store.with_pages, expired)
 
     async def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
@@ -231,10 +231,11 @@ class NamedLog:
         delete_delay_ms: int = DELETE_DELAY_MS,
         txn_retention_ms: int = TXN_RETENTION_MS,
         force: bool = False,
+        among: Sequence[LedgerId] | None = None,
     ) -> Vacuumed:
         """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
         they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
-        are by the metadata store's clock.
+        are by the metadata store's clock. ``among``: only these ledgers, so that not all of the cluster are looked at.
 
         A job loses its ledgers if it publishes them later than this delay after it made them, so less than 7 days needs
         ``force``. So does a transaction retention of less than 30 days: a version that is published again after its
@@ -245,7 +246,14 @@ class NamedLog:
         head = (await self.head()).value
         now_ms = await asyncio.to_thread(self._store.clock_ms)
         before_ms, txns_before_ms = now_ms - delete_delay_ms, now_ms - txn_retention_ms
-        vacuum = Vacuum(self.name, head.uuid, before_ms, nonce, txns_before_ms=txns_before_ms)
+        vacuum = Vacuum(
+            self.name,
+            head.uuid,
+            before_ms,
+            nonce,
+            txns_before_ms=txns_before_ms,
+            among=None if among is None else tuple(among),
+        )
         return await self._answers().carry_out(vacuum.run())
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:

@@ -12,7 +12,7 @@ import hmac
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -222,8 +222,8 @@ class LogStore:
 
     def _answer_vacuum(self, request: ask.Request | ask.OfOneLog) -> Any:
         match request:
-            case ask.ListOrphans(log_uuid, before_ms):
-                return tuple(of_log(self.store, log_uuid, before_ms))
+            case ask.ListOrphans(log_uuid, before_ms, among):
+                return tuple(of_log(self.store, log_uuid, before_ms, among))
             case ask.DeleteLedgers(ledgers, log_uuid):
                 return delete_of_log(self.store, log_uuid, ledgers, self._deleted)
             case ask.ListPages(before_ms):
@@ -282,8 +282,11 @@ class LogStore:
                 return found.value
         raise AssertionError("unreachable")
 
-    def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """What a vacuum would delete now with these delays. Deletes nothing."""
+    def vacuum_candidates(
+        self, delete_delay_ms: int, txn_retention_ms: int, of_this: Iterable[LedgerId] | None = None
+    ) -> Vacuumed:
+        """What a vacuum would delete now with these delays. Deletes nothing. ``of_this``: the ledgers that
+        :func:`~bk_core.logs.ledgers.of_log` finds, if they are known."""
         now_ms = self.clock_ms()
         before_ms = now_ms - delete_delay_ms
         head = self.read(sync=True).value
@@ -292,7 +295,8 @@ class LogStore:
         kept = self.with_pages(lambda pages: ledgers_kept(head, young, pages))
         kept_pages = self.with_pages(lambda pages: pages_kept(head, young, pages))
         condemned = [each for each in head.condemned if each not in listed]
-        orphans = [each for each in of_log(self.store, head.uuid, before_ms) if each not in kept]
+        of_this = of_log(self.store, head.uuid, before_ms) if of_this is None else of_this
+        orphans = [each for each in of_this if each not in kept]
         pages = [page for page in self._pages_made_before(before_ms) if page not in kept_pages]
         unused = [each.app_id for each in self.all_transactions() if each.last_used_ms < now_ms - txn_retention_ms]
         return Vacuumed(tuple(sorted({*condemned, *orphans})), (), tuple(pages), tuple(unused))

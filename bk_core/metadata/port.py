@@ -223,6 +223,22 @@ class MetadataStore(Protocol):
         """Who cast the first vote, or None."""
         ...
 
+    # --- upkeep of named logs ---
+    def vote_for_upkeep(self, owner: str) -> bool:
+        """As :meth:`vote_for_auditor`, for the worker that keeps the logs, in an election of its own."""
+        ...
+
+    def withdraw_upkeep_vote(self) -> None: ...
+    def current_upkeep_worker(self) -> str | None: ...
+    def read_upkeep_record(self) -> Versioned[bytes] | None:
+        """The record of the elected worker, at ``<root>-upkeep/record``; each worker writes it before each step."""
+        ...
+
+    def write_upkeep_record(self, record: bytes, version: int | None) -> Versioned[bytes]:
+        """Compare-and-set; ``version`` None creates it. After a lost answer, equal bytes in the next version count as
+        written, so a record names its session. Raises MetadataConflictError."""
+        ...
+
     # --- named logs: opaque bytes at <root>-logs/<name> ---
     def log_clock_ms(self, name: str) -> int:
         """The time now by the store's clock, which also gives the times below; a client's clock may be wrong. Raises

@@ -221,6 +221,7 @@ class MemoryTree:
         self._connected, self._closed = True, False
         self._session_id = cluster.new_session()
         self._behind: MemoryCluster | None = None  # the state that this session reads while its server lags
+        self._dies: tuple[int, bool] | None = None  # how many writes come first; whether the last is applied
         self._losses: list[bool] = []  # for each coming write whose answer is lost: whether it is applied
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-memory-session")
@@ -293,6 +294,10 @@ class MemoryTree:
     def lose_next_answer(self, *, applied: bool) -> None:
         """Make the next write fail with outcome UNKNOWN, ``applied`` or not."""
         self._losses.append(applied)
+
+    def die_at_write(self, number: int, *, applied: bool) -> None:
+        """End as ``kill -9`` does at the write after ``number`` others, once it is ``applied`` or before."""
+        self._dies = number, applied
 
     def lag(self, at: MemoryCluster | None = None) -> None:
         """Let this session's server learn of no write from now on, or since ``at`` was copied, until a sync or a write
@@ -367,6 +372,12 @@ class MemoryTree:
         if size > size_max:
             raise InvalidArgumentError(f"A record has at most {size_max} bytes", value=f"{path}: {size} bytes")
         self._await_connected(path)
+        if self._dies is not None and self._dies[0] == 0:
+            if self._dies[1]:
+                change()
+            self.abandon()
+            self._await_connected(path)
+        self._dies = None if self._dies is None else (self._dies[0] - 1, self._dies[1])
         applied = self._losses.pop(0) if self._losses else None
         if applied is not False:
             try:

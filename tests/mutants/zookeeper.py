@@ -348,7 +348,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-set-of-a-cookie-is-not-looked-at",
-        path="bk_core/metadata/tree/bookies.py",
+        path="bk_core/metadata/tree/base.py",
         old="            if found != Versioned(data, version + 1):\n",
         new="            if True:\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_cookie_with_a_lost_answer_is_written_or_unknown",),
@@ -357,7 +357,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-mark-is-not-made-again",
-        path="bk_core/metadata/tree/underreplication.py",
+        path="bk_core/metadata/tree/election.py",
         old="                lost = first_loss(lost, error)\n",
         new="                raise error\n",
         tests=(f"{_CONTRACT}marks_contract.py::test_marking_survives_a_lost_answer",),
@@ -392,7 +392,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="auditor-by-any-vote",
-        path="bk_core/metadata/tree/underreplication.py",
+        path="bk_core/metadata/tree/election.py",
         old="            return votes[0][2].owner == self._tree.session_id\n",
         new="            return True\n",
         tests=(f"{_CONTRACT}recovery_contract.py::test_the_lowest_vote_is_the_auditor_and_the_next_follows_it",),

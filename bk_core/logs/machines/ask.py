@@ -137,11 +137,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ListOrphans:
-    """Find ledgers that by their custom metadata are this log's and were made before this time by the store's clock.
-    → ledgers; the log may list some of them"""
+    """Find ledgers that by their custom metadata are this log's and were made before this time by the store's clock;
+    ``among`` these, or among all. → ledgers; the log may list some of them"""
 
     log_uuid: str
     before_ms: int
+    among: tuple[LedgerId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,12 +220,22 @@ class Vacuumed:
 class Vacuum:
     """One vacuum of the log ``name``. It deletes ledgers and pages that were made before ``before_ms`` and not unlinked
     since, by the store's clock, and transaction records last used before ``txns_before_ms``, by their writers' clocks
-    (0: none). :meth:`run` is the sequence; run it once."""
+    (0: none). ``among``: no other ledgers than these, and those that an interrupted vacuum left. :meth:`run` is the
+    sequence; run it once."""
 
-    def __init__(self, name: str, log_uuid: str, before_ms: int, nonce: Nonce, *, txns_before_ms: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        log_uuid: str,
+        before_ms: int,
+        nonce: Nonce,
+        *,
+        txns_before_ms: int = 0,
+        among: tuple[LedgerId, ...] | None = None,
+    ) -> None:
         self.name, self.log_uuid = name, log_uuid
         self.before_ms, self.txns_before_ms = before_ms, txns_before_ms
-        self._nonce = nonce
+        self._nonce, self._among = nonce, among
         self._done = Vacuumed()
         self._is_begun = False  # a request that changes the store was made
 
@@ -243,7 +253,7 @@ class Vacuum:
 
     def _delete_ledgers(self) -> Steps[None]:
         """Condemns and deletes ledgers in rounds of as many as the head has room for."""
-        candidates = yield ask.ListOrphans(self.log_uuid, self.before_ms)
+        candidates = yield ask.ListOrphans(self.log_uuid, self.before_ms, self._among)
         while condemned := (yield from self._change(self._condemn(candidates))):
             self._is_begun = True
             gone = yield ask.DeleteLedgers(condemned, self.log_uuid)

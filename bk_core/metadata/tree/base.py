@@ -129,6 +129,19 @@ class Part:
         if stat is not None and stat.owner == self._tree.session_id:
             self._delete_if_there(path)
 
+    def _set_settled(self, path: str, data: bytes, version: int) -> None:
+        """Compare-and-set; after a lost answer, our bytes in the next version count as our write."""
+        try:
+            self._tree.set(path, data, version)
+        except MetadataUnavailableError as lost:
+            if lost.outcome is Outcome.NOT_APPLIED:
+                raise
+            with looking_after(lost):
+                self._tree.sync(self._root)  # the server may not know the write yet
+                found = self._read(path)
+            if found != Versioned(data, version + 1):
+                raise
+
     # --- reads of one node: if the server does not know it, sync and read again, since the server may lag (M5) ---
 
     def _get(self, path: str) -> tuple[bytes, NodeStat]:

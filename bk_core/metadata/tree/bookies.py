@@ -19,12 +19,11 @@ from bk_core.errors import (
     MetadataCorruptError,
     MetadataError,
     MetadataUnavailableError,
-    Outcome,
 )
 from bk_core.metadata.layout import Layout, check_bookie_id
 from bk_core.metadata.port import SessionState
 from bk_core.metadata.records import decode_service_info, encode_service_info
-from bk_core.metadata.tree.base import Part, first_loss, looking_after
+from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.tree import (
     WRITE_TRIES,
     BadVersionError,
@@ -293,16 +292,3 @@ class Cookies(Part):
                 value=f"{path}: expected {expected}",
                 remedy="read it again; only one process may use a bookie id",
             ) from error
-
-    def _set_settled(self, path: str, data: bytes, version: int) -> None:
-        """Compare-and-set; after a lost answer, our bytes in the next version count as our write."""
-        try:
-            self._tree.set(path, data, version)
-        except MetadataUnavailableError as lost:
-            if lost.outcome is Outcome.NOT_APPLIED:
-                raise
-            with looking_after(lost):
-                self._tree.sync(self._root)  # the server may not know the write yet
-                found = self._read(path)
-            if found != Versioned(data, version + 1):
-                raise

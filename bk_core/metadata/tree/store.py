@@ -14,11 +14,12 @@ from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.metadata.tree.logs import Logs
 from bk_core.metadata.tree.tree import Tree
 from bk_core.metadata.tree.underreplication import Underreplication
+from bk_core.metadata.tree.upkeep import Upkeep
 from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.worker import Worker
 
 
-class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Logs):
+class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Logs):
     """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads."""
 
     def __init__(self, tree: Tree, uri: ServiceUri) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
-from bk_core.errors import InvalidArgumentError, MetadataCorruptError, MetadataUnavailableError, Outcome
-from bk_core.metadata.layout import ledger_of_mark, mark_name, mark_path, vote_number
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError, MetadataUnavailableError
+from bk_core.metadata.layout import ledger_of_mark, mark_name, mark_path
 from bk_core.metadata.port import Audit
 from bk_core.metadata.records import (
     UNDERREPLICATION_LAYOUT,
@@ -18,36 +17,26 @@ from bk_core.metadata.records import (
     decode_audit_time,
     decode_lock,
     decode_mark,
-    decode_vote,
     encode_audit_time,
     encode_lock,
     encode_mark,
     encode_vote,
 )
-from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.election import Election, TryAgain
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
     BadVersionError,
     Check,
     Delete,
     NodeExistsError,
-    NodeStat,
     NoNodeError,
     NotEmptyError,
     ensure_path,
 )
 from bk_core.model import BookieId, LedgerId, Versioned
 
-T = TypeVar("T")
 
-_TRIES = 10
-
-
-class _TryAgain(Exception):
-    """What was read changed before it was written."""
-
-
-class Underreplication(Part):
+class Underreplication(Election):
     """The subtree ``underreplication`` of one cluster."""
 
     # --- marks ---
@@ -59,23 +48,9 @@ class Underreplication(Part):
             try:
                 self._mark(path, missing)
             except (NoNodeError, NodeExistsError, BadVersionError) as error:
-                raise _TryAgain from error  # the mark changed between our read and our write
+                raise TryAgain from error  # the mark changed between our read and our write
 
         self._settled(mark, f"The mark of ledger {ledger_id}")  # marking twice is marking once
-
-    def _settled(self, act: Callable[[], T], what: str) -> T:
-        """Does what may be done twice until an answer comes. Raises MetadataUnavailableError."""
-        lost: MetadataUnavailableError | None = None
-        for _ in range(_TRIES):
-            try:
-                return act()
-            except _TryAgain:
-                continue
-            except MetadataUnavailableError as error:
-                lost = first_loss(lost, error)
-        raise lost or MetadataUnavailableError(
-            f"{what} changed at each of {_TRIES} tries", remedy="try again", outcome=Outcome.NOT_APPLIED
-        )
 
     @property
     def _folder(self) -> str:
@@ -166,11 +141,11 @@ class Underreplication(Part):
                 return True
             except NoNodeError as error:
                 self._make_folders()
-                raise _TryAgain from error
+                raise TryAgain from error
             except NodeExistsError as error:
                 stat = self._stat(path)
                 if stat is None:
-                    raise _TryAgain from error  # given back meanwhile
+                    raise TryAgain from error  # given back meanwhile
                 return stat.owner == self._tree.session_id  # ours, if the answer to an earlier try was lost
 
         return self._settled(lock, f"The lock of ledger {ledger_id}")
@@ -185,15 +160,6 @@ class Underreplication(Part):
             if ledger_id is not None:
                 found[ledger_id] = decode_lock(data)
         return found
-
-    def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
-        """Name, data and stat of each child; none if there is no such folder."""
-        try:
-            names = self._children(folder)
-        except NoNodeError:
-            return []
-        nodes = self._tree.get_many([f"{folder}/{name}" for name in names])
-        return [(name, *node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
     # --- what all auditors and workers obey ---
 
@@ -245,42 +211,24 @@ class Underreplication(Part):
                 try:
                     self._create_with_parents(path, data)
                 except NodeExistsError as error:
-                    raise _TryAgain from error
+                    raise TryAgain from error
 
         self._settled(put, f"The record {name}")
 
     # --- the election of an auditor ---
 
+    @property
+    def _votes_for_auditor(self) -> str:
+        return f"{self._folder}/auditorelection"
+
     def vote_for_auditor(self, owner: str) -> bool:
-        folder, data = f"{self._folder}/auditorelection", encode_vote(owner)
-
-        def vote() -> bool:
-            votes = self._votes()
-            if not any(stat.owner == self._tree.session_id for _, _, stat in votes):
-                self._make_folders()
-                ensure_path(self._tree, folder)
-                self._tree.create(f"{folder}/V_", data, ephemeral=True, sequential=True)
-                raise _TryAgain  # look where it stands; a vote whose answer was lost is found, too
-            return votes[0][2].owner == self._tree.session_id
-
-        elected = self._settled(vote, "The election of an auditor")
-        if elected and self._find(folder) != data:
-            self._put("auditorelection", data)  # for whoever asks; the votes decide
+        elected = self._vote(self._votes_for_auditor, owner, self._make_folders)
+        if elected and self._find(self._votes_for_auditor) != encode_vote(owner):
+            self._put("auditorelection", encode_vote(owner))  # for whoever asks; the votes decide
         return elected
 
-    def _votes(self) -> list[tuple[str, bytes, NodeStat]]:
-        """The votes, the first one first."""
-        votes = [
-            (number, node)
-            for node in self._nodes(f"{self._folder}/auditorelection")
-            if (number := vote_number(node[0])) is not None
-        ]
-        return [node for _, node in sorted(votes, key=lambda vote: vote[0])]
-
     def withdraw_vote(self) -> None:
-        for name, _, _ in self._votes():
-            self._delete_own(f"{self._folder}/auditorelection/{name}")
+        self._withdraw(self._votes_for_auditor)
 
     def current_auditor(self) -> str | None:
-        votes = self._votes()
-        return decode_vote(votes[0][1]) if votes else None
+        return self._elected(self._votes_for_auditor)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the upkeep of a cluster's logs does next, in which order, and what waits and why. Pure.
+
+First retention, which only unlinks: one compare-and-set for each log, and what is trimmed need not be copied. Then what
+nothing lists any more is deleted (N6), once in ``vacuum_every_ms``, because that reads the record of every ledger. Last
+compaction, the only step that moves bytes; it begins behind the log where it ended, so that each log has its turn
+however small the budget is.
+
+Each step is one of those that :mod:`bk_core.logs.machines.upkeep` and ``compaction`` make safe against crashes and
+against each other: a step that is cut off, or taken twice, harms nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.logs.model.compaction import LEDGER_BYTES_MAX, Run, weight_of
+from bk_core.logs.model.upkeep_record import WINDOW_MS, UpkeepRecord
+from bk_core.model import LedgerId
+
+DAY_MS = 24 * 3600 * 1000
+DELETE_DELAY_MIN_MS = 7 * DAY_MS
+"""Nothing that runs unattended deletes sooner (N6)."""
+TXN_RETENTION_MIN_MS = 30 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepConfig:
+    """``copy_bytes_per_hour`` bounds what compaction copies, ``ledgers_per_hour`` what it merges and what is deleted,
+    in the whole cluster, whoever does it; 0: no bound. A step copies about ``step_bytes``, and then the leadership is
+    proved again. A log with fewer than ``extents_min`` small extents waits. ``vacuum_every_ms``: between two searches
+    for what nothing lists; it is deleted ``delete_delay_ms`` after it was unlinked. All logs are looked at every
+    ``poll_s``; what failed is tried again after ``retry_s``, and then less and less often, at least every
+    ``retry_max_s``."""
+
+    copy_bytes_per_hour: int = 20 << 30
+    ledgers_per_hour: int = 100_000
+    step_bytes: int = 1 << 30
+    ledger_bytes_max: int = LEDGER_BYTES_MAX
+    extents_min: int = 16
+    vacuum_every_ms: int = DAY_MS
+    delete_delay_ms: int = DELETE_DELAY_MIN_MS
+    txn_retention_ms: int = TXN_RETENTION_MIN_MS
+    poll_s: float = 60.0
+    retry_s: float = 5.0
+    retry_max_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        wanted = (
+            ("copy_bytes_per_hour", 0),
+            ("ledgers_per_hour", 0),
+            ("step_bytes", 1),
+            ("ledger_bytes_max", 1),
+            ("extents_min", 2),
+            ("vacuum_every_ms", 0),
+            ("delete_delay_ms", DELETE_DELAY_MIN_MS),
+            ("txn_retention_ms", TXN_RETENTION_MIN_MS),
+            ("poll_s", 0.01),
+            ("retry_s", 0.01),
+            ("retry_max_s", self.retry_s),
+        )
+        for name, least in wanted:
+            if (value := getattr(self, name)) < least:
+                raise InvalidArgumentError(
+                    f"{name} is too small", value=f"{name}={value}", remedy=f"take {least} or more"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """What nothing of a log lists any more and may be deleted now: ledgers, pages, transactions not used for long."""
+
+    ledgers: tuple[LedgerId, ...] = ()
+    pages: int = 0
+    transactions: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.ledgers or self.pages or self.transactions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """A log as it was found. ``trouble``: why it cannot be kept, else empty. A trim to ``expired_offset`` unlinks
+    ``expired_ledgers`` with ``expired_bytes``. ``runs`` are worth merging, each into one ledger. ``unlinked`` records
+    name what was unlinked lately; the oldest is old enough at ``unlinked_until_ms``. ``garbage`` is None if nobody
+    looked for it."""
+
+    name: str
+    trouble: str = ""
+    start_offset: int = 0
+    expired_offset: int = 0
+    expired_ledgers: int = 0
+    expired_bytes: int = 0
+    retention: str = ""
+    runs: tuple[Run, ...] = ()
+    unlinked: int = 0
+    unlinked_until_ms: int = 0
+    garbage: Garbage | None = None
+
+
+class Kind(enum.Enum):
+    """What a step does to a log."""
+
+    TRIM = "trim"
+    VACUUM = "vacuum"
+    COMPACT = "compact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step, and why. ``ledgers`` are those that it unlinks, deletes or merges; ``size_bytes`` what it unlinks or
+    copies. ``before_offset`` is that of a trim, ``doomed`` what a vacuum may delete."""
+
+    kind: Kind
+    log: str
+    why: str
+    ledgers: int = 0
+    size_bytes: int = 0
+    before_offset: int = 0
+    doomed: tuple[LedgerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """What is not done now, why, and until when, if that is known. ``log`` is empty for what concerns all."""
+
+    log: str
+    what: str
+    why: str
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``looked``: garbage was looked for. ``is_rid``: all that was found is in ``steps``."""
+
+    steps: tuple[Step, ...] = ()
+    waits: tuple[Waits, ...] = ()
+    looked: bool = False
+    is_rid: bool = False
+
+
+def is_vacuum_due(record: UpkeepRecord, now_ms: int, config: UpkeepConfig) -> bool:
+    """Whether to look for garbage. A time that lies ahead is one of a clock that was wrong."""
+    return not 0 <= now_ms - record.vacuumed_ms < config.vacuum_every_ms
+
+
+def vacuumed(record: UpkeepRecord, now_ms: int, config: UpkeepConfig, *, is_rid: bool) -> UpkeepRecord:
+    """The record after a search; if something was left over, the next one comes in an hour."""
+    early_ms = 0 if is_rid else max(0, config.vacuum_every_ms - WINDOW_MS)
+    return replace(record, vacuumed_ms=now_ms - early_ms)
+
+
+def spent(record: UpkeepRecord, step: Step, now_ms: int) -> UpkeepRecord:
+    """The record that a worker writes before this step."""
+    record = record.at(now_ms)
+    if step.kind is Kind.VACUUM:
+        return replace(record, ledgers=record.ledgers + step.ledgers)
+    if step.kind is Kind.COMPACT:
+        copied, ledgers = record.copied_bytes + step.size_bytes, record.ledgers + step.ledgers
+        return replace(record, copied_bytes=copied, ledgers=ledgers, turn=step.log)
+    return record
+
+
+def plan(logs: Sequence[LogFacts], record: UpkeepRecord, now_ms: int, config: UpkeepConfig) -> Plan:
+    """What to do with these logs now; ``record`` is the worker's. Times are by the store's clock."""
+    planner = _Planner(record.at(now_ms), config)
+    fit = [log for log in logs if not log.trouble]
+    waits = [Waits(log=log.name, what="all", why=log.trouble) for log in logs if log.trouble]
+    steps = list(_trims(fit))
+    looked = any(log.garbage is not None for log in fit)
+    steps += planner.vacuums(fit)
+    is_rid = looked and not planner.waits
+    steps += planner.compactions(_behind(fit, record.turn))
+    waits += [*planner.waits, *_waiting(fit, record, config)]
+    return Plan(tuple(steps), tuple(waits), looked, is_rid)
+
+
+def _trims(logs: Sequence[LogFacts]) -> Iterator[Step]:
+    for log in logs:
+        if log.expired_offset > log.start_offset:
+            yield Step(
+                kind=Kind.TRIM,
+                log=log.name,
+                why=f"offsets {log.start_offset} to {log.expired_offset} are beyond {log.retention}",
+                ledgers=log.expired_ledgers,
+                size_bytes=log.expired_bytes,
+                before_offset=log.expired_offset,
+            )
+
+
+def _behind(logs: Sequence[LogFacts], turn: str) -> list[LogFacts]:
+    """By name, the first one behind ``turn`` first."""
+    ordered = sorted(logs, key=lambda log: log.name)
+    return [log for log in ordered if log.name > turn] + [log for log in ordered if log.name <= turn]
+
+
+def _waiting(logs: Sequence[LogFacts], record: UpkeepRecord, config: UpkeepConfig) -> Iterator[Waits]:
+    for log in logs:
+        if log.unlinked:
+            why = f"was unlinked less than {config.delete_delay_ms // DAY_MS} days ago: readers may still need it"
+            what = f"what {log.unlinked} changes unlinked"
+            yield Waits(log=log.name, what=what, why=why, until_ms=log.unlinked_until_ms)
+    if logs and all(log.garbage is None for log in logs):
+        until_ms = record.vacuumed_ms + config.vacuum_every_ms
+        yield Waits(log="", what="search for what nothing lists", why="done lately", until_ms=until_ms)
+
+
+class _Planner:
+    """Spends the budget of the record's hour."""
+
+    def __init__(self, record: UpkeepRecord, config: UpkeepConfig) -> None:
+        self._config, self._until_ms = config, record.window_ms + WINDOW_MS
+        self._bytes = _left(config.copy_bytes_per_hour, record.copied_bytes)
+        self._ledgers = _left(config.ledgers_per_hour, record.ledgers)
+        self.waits: list[Waits] = []
+
+    def vacuums(self, logs: Sequence[LogFacts]) -> list[Step]:
+        steps: list[Step] = []
+        for log in logs:
+            if not log.garbage:
+                continue
+            doomed = log.garbage.ledgers[: int(min(self._ledgers, len(log.garbage.ledgers)))]
+            self._ledgers -= len(doomed)
+            if left := len(log.garbage.ledgers) - len(doomed):
+                self._wait(log.name, f"deletion of {left} ledgers", "ledgers_per_hour")
+            if doomed or log.garbage.pages or log.garbage.transactions:
+                why = (
+                    f"{len(log.garbage.ledgers)} ledgers and {log.garbage.pages} pages are listed by nothing since "
+                    f"{self._config.delete_delay_ms // DAY_MS} days, {log.garbage.transactions} transactions unused"
+                )
+                steps.append(Step(kind=Kind.VACUUM, log=log.name, why=why, ledgers=len(doomed), doomed=doomed))
+        return steps
+
+    def compactions(self, logs: Sequence[LogFacts]) -> list[Step]:
+        return [step for log in logs for step in self._compactions(log)]
+
+    def _compactions(self, log: LogFacts) -> Iterator[Step]:
+        extents = sum(map(len, log.runs))
+        if 0 < extents < self._config.extents_min:
+            why = f"fewer than extents_min={self._config.extents_min}"
+            self.waits.append(Waits(log=log.name, what=f"compaction of {extents} small extents", why=why))
+            return
+        part: list[Run] = []
+        for number, run in enumerate(log.runs):
+            spent = "copy_bytes_per_hour" if self._bytes <= 0 else "ledgers_per_hour" if self._ledgers <= 0 else ""
+            if spent:
+                left = sum(map(len, log.runs[number:]))
+                self._wait(log.name, f"compaction of {left} small extents", spent)
+                break
+            part.append(run)
+            self._bytes -= _weight(run)  # a run is never cut, so the last one may exceed what is left
+            self._ledgers -= len(run)
+            if sum(map(_weight, part)) >= self._config.step_bytes:
+                yield _compaction(log.name, part)
+                part = []
+        if part:
+            yield _compaction(log.name, part)
+
+    def _wait(self, log: str, what: str, setting: str) -> None:
+        self.waits.append(Waits(log=log, what=what, why=f"{setting} is spent", until_ms=self._until_ms))
+
+
+def _left(budget: int, spent: int) -> float:
+    return budget - spent if budget else float("inf")
+
+
+def _weight(run: Run) -> int:
+    return sum(map(weight_of, run))
+
+
+def _compaction(log: str, runs: Sequence[Run]) -> Step:
+    extents = sum(map(len, runs))
+    why = f"{extents} small extents fit into {len(runs)}"
+    return Step(kind=Kind.COMPACT, log=log, why=why, ledgers=extents, size_bytes=sum(map(_weight, runs)))

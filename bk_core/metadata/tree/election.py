@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An election as Apache's auditors hold it: votes in a row, each ephemeral; who cast the first is elected, and the next
+follows when that session ends. And what other records of sessions need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from bk_core.errors import MetadataUnavailableError, Outcome
+from bk_core.metadata.layout import vote_number
+from bk_core.metadata.records import decode_vote, encode_vote
+from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.tree import NodeStat, NoNodeError, ensure_path
+
+T = TypeVar("T")
+
+_TRIES = 10
+
+
+class TryAgain(Exception):
+    """What was read changed before it was written."""
+
+
+class Election(Part):
+    """Elections, each in a folder of its own."""
+
+    def _vote(self, folder: str, owner: str, make_folders: Callable[[], None] = lambda: None) -> bool:
+        """Casts this session's vote, unless it is cast; whether it is the first."""
+
+        def vote() -> bool:
+            votes = self._votes(folder)
+            if not any(stat.owner == self._tree.session_id for _, _, stat in votes):
+                make_folders()
+                ensure_path(self._tree, folder)
+                self._tree.create(f"{folder}/V_", encode_vote(owner), ephemeral=True, sequential=True)
+                raise TryAgain  # look where it stands; a vote whose answer was lost is found, too
+            return votes[0][2].owner == self._tree.session_id
+
+        return self._settled(vote, "An election")
+
+    def _votes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
+        """The votes, the first one first."""
+        votes = [(number, node) for node in self._nodes(folder) if (number := vote_number(node[0])) is not None]
+        return [node for _, node in sorted(votes, key=lambda vote: vote[0])]
+
+    def _withdraw(self, folder: str) -> None:
+        for name, _, _ in self._votes(folder):
+            self._delete_own(f"{folder}/{name}")
+
+    def _elected(self, folder: str) -> str | None:
+        votes = self._votes(folder)
+        return decode_vote(votes[0][1]) if votes else None
+
+    def _settled(self, act: Callable[[], T], what: str) -> T:
+        """Does what may be done twice until an answer comes. Raises MetadataUnavailableError."""
+        lost: MetadataUnavailableError | None = None
+        for _ in range(_TRIES):
+            try:
+                return act()
+            except TryAgain:
+                continue
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)
+        raise lost or MetadataUnavailableError(
+            f"{what} changed at each of {_TRIES} tries", remedy="try again", outcome=Outcome.NOT_APPLIED
+        )
+
+    def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
+        """Name, data and stat of each child; none if there is no such folder."""
+        try:
+            names = self._children(folder)
+        except NoNodeError:
+            return []
+        nodes = self._tree.get_many([f"{folder}/{name}" for name in names])
+        return [(name, *node) for name, node in zip(names, nodes, strict=True) if node is not None]

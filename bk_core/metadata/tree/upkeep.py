@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who looks after the named logs of a cluster, and what was spent on that, at ``<root>-upkeep``: beside Apache's tree
+(decision 0057)."""
+
+from __future__ import annotations
+
+from bk_core.errors import MetadataConflictError
+from bk_core.metadata.tree.election import Election
+from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError
+from bk_core.model import Versioned
+
+
+class Upkeep(Election):
+    """The election of the upkeep worker, and its record as opaque bytes."""
+
+    @property
+    def _votes_for_upkeep(self) -> str:
+        return f"{self._root}-upkeep/election"
+
+    @property
+    def _upkeep_record(self) -> str:
+        return f"{self._root}-upkeep/record"
+
+    def vote_for_upkeep(self, owner: str) -> bool:
+        return self._vote(self._votes_for_upkeep, owner)
+
+    def withdraw_upkeep_vote(self) -> None:
+        self._withdraw(self._votes_for_upkeep)
+
+    def current_upkeep_worker(self) -> str | None:
+        return self._elected(self._votes_for_upkeep)
+
+    def read_upkeep_record(self) -> Versioned[bytes] | None:
+        return self._read(self._upkeep_record)
+
+    def write_upkeep_record(self, record: bytes, version: int | None) -> Versioned[bytes]:
+        path = self._upkeep_record
+        try:
+            if version is None:
+                self._create_with_parents(path, record)
+            else:
+                self._set_settled(path, record, version)
+        except (NodeExistsError, NoNodeError, BadVersionError) as error:
+            raise MetadataConflictError(
+                "Another worker keeps the logs by now",
+                value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
+                remedy="nothing is lost: that one goes on",
+            ) from error
+        return Versioned(record, 0 if version is None else version + 1)
