@@ -214,7 +214,7 @@ def _print_vacuumed(name: str, done: Vacuumed, dry_run: bool, as_json: bool) -> 
 def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, access: Access, as_json: bool) -> None:
     """Set what a log keeps: retentionMs=7d, retentionBytes=100g; 0 keeps for ever. Without settings: show them.
 
-    Nothing is forgotten at once: bk log trim --expired goes by these, whenever it is run.
+    Nothing is forgotten at once: bk upkeep and bk log trim --expired go by these.
     """
     wanted = parse_settings(settings)
     with access.log(name) as log:

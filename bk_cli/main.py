@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replication": ("bk_cli.replication:replication", "Show which ledgers lack copies; pause and resume repair."),
     "ledger": ("bk_cli.ledger:ledger", "List, show, read, tail, append, recover and delete ledgers."),
     "log": ("bk_cli.log:log", "List, show and read named logs; compact, trim and vacuum them."),
+    "upkeep": ("bk_cli.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
     "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
     "completion": ("bk_cli.completion:completion", "Print the script that completes bk in a shell."),
     "doctor": ("bk_cli.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),

@@ -24,7 +24,7 @@ _FILES_KEPT = 64
 _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes open for reads; writers use the rest
 _MAY_BE_ZERO = (
     *("port", "grpc_port", "direct_port", "admin_port", "memory_bytes_max", "connections_per_address_max"),
-    *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s"),
+    *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s", "upkeep_bytes_per_s", "upkeep_bytes_per_hour"),
 )
 
 T = TypeVar("T")
@@ -90,6 +90,11 @@ class BookieConfig:
     **Auto-recovery.** With ``auto_recovery`` this process also takes part in putting lost copies back, as
     ``bk autorecovery`` does: it reads at most ``replication_bytes_per_s`` for that (0: no bound), and a bookie that is
     away counts as lost after ``lost_bookie_delay_s``.
+
+    **Upkeep of logs.** With ``upkeep`` this process is a candidate for keeping the named logs of the cluster, as
+    ``bk upkeep`` does: retention, compaction, deletion. It copies at most ``upkeep_bytes_per_s``, and at most
+    ``upkeep_bytes_per_hour`` (0: no bound). ``upkeep_passwords_file`` is a TOML file with the passwords of logs by
+    name; logs that are not in it have none.
     """
 
     metadata_service_uri: str
@@ -136,6 +141,10 @@ class BookieConfig:
     auto_recovery: bool = False
     replication_bytes_per_s: int = 100_000_000
     lost_bookie_delay_s: float = 60.0
+    upkeep: bool = False
+    upkeep_bytes_per_s: int = 32 << 20
+    upkeep_bytes_per_hour: int = 20 << 30
+    upkeep_passwords_file: Path | None = None
 
     def __post_init__(self) -> None:
         self._set_directories()
@@ -193,6 +202,8 @@ class BookieConfig:
             raise InvalidArgumentError("two services cannot share a port", value=value)
 
     def _set_directories(self) -> None:
+        if self.upkeep_passwords_file is not None:
+            object.__setattr__(self, "upkeep_passwords_file", Path(self.upkeep_passwords_file))
         if self.data_dir is not None:
             object.__setattr__(self, "data_dir", Path(self.data_dir))
         if isinstance(self.data_dirs, str):

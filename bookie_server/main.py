@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import bk_core
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
@@ -46,7 +47,10 @@ from bookie_server.services.service import Service, listen
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatch, Usage, choose_directory
 from bookie_server.web.admin import AdminPort
-from bookie_server.web.view import BookieView, HealingCounts
+from bookie_server.web.view import BookieView, HealingCounts, UpkeepCounts
+
+if TYPE_CHECKING:
+    from bk_core.client.connect import BookKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +169,7 @@ class Bookie:
         self.failed = asyncio.Event()
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
-        self._healing = contextlib.AsyncExitStack()
+        self._care = contextlib.AsyncExitStack()
         self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
         self._admin: AdminPort | None = None
 
@@ -278,13 +282,39 @@ class Bookie:
         self._clients.watch([service.port for service in self._services])
         await availability.begin()
         garbage.start()
-        if config.auto_recovery:
-            await self._begin_healing()
+        if config.auto_recovery or config.upkeep:
+            await self._begin_care()
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
-    async def _begin_healing(self) -> None:
-        """Auditor and workers, over a client of their own: what they do must not be in the way of the registration."""
+    async def _begin_care(self) -> None:
+        """Auto-recovery and upkeep, over a client of their own: what they do must not be in the way of the
+        registration."""
         from bk_core.client.connect import connect  # most bookies need no client
+
+        client = await connect(self._config.metadata_service_uri)
+        self._care.push_async_callback(client.close)
+        if self._config.auto_recovery:
+            await self._begin_healing(client)
+        if self._config.upkeep:
+            await self._begin_upkeep(client)
+
+    async def _begin_upkeep(self, client: BookKeeper) -> None:
+        from bk_core.logs.model.upkeep_plan import UpkeepConfig
+        from bk_core.logs.passwords import passwords_of
+        from bk_core.logs.upkeep_worker import UpkeepWorker
+
+        config = self._config
+        settings = UpkeepConfig(
+            copy_bytes_per_s=config.upkeep_bytes_per_s, copy_bytes_per_hour=config.upkeep_bytes_per_hour
+        )
+        passwords = await asyncio.to_thread(passwords_of, config.upkeep_passwords_file)
+        worker = await self._care.enter_async_context(UpkeepWorker(client, self.bookie_id, settings, passwords))
+        self._view.upkeep = lambda: UpkeepCounts(
+            worker.elected, worker.done.deleted_ledgers, worker.done.copied_bytes, worker.done.failures
+        )
+
+    async def _begin_healing(self, client: BookKeeper) -> None:
+        """Auditor and workers."""
         from bookie_server.autorecovery.main import AutoRecovery
         from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
@@ -292,9 +322,7 @@ class Bookie:
         settings = AutoRecoveryConfig(
             replication_bytes_per_s=config.replication_bytes_per_s, lost_bookie_delay_s=config.lost_bookie_delay_s
         )
-        client = await connect(config.metadata_service_uri)
-        self._healing.push_async_callback(client.close)
-        healing = await self._healing.enter_async_context(AutoRecovery(client, self.bookie_id, settings))
+        healing = await self._care.enter_async_context(AutoRecovery(client, self.bookie_id, settings))
         workers, auditor = healing.workers, healing.auditor
         self._view.healing = lambda: HealingCounts(
             workers.repaired,
@@ -323,7 +351,7 @@ class Bookie:
                 await asyncio.to_thread(self._admin.stop)
 
     async def _stop_parts(self) -> None:
-        await self._healing.aclose()
+        await self._care.aclose()
         if self._availability:
             await self._availability.end()
         if self._garbage:

@@ -16,6 +16,7 @@ import numpy as np
 
 from bk_core.client.ahead import read_ahead
 from bk_core.client.connect import BookKeeper
+from bk_core.client.repair import ByteRate
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
@@ -51,9 +52,10 @@ class Compactor:
         password: bytes,
         limits: CompactionLimits,
         progress: Progress = lambda entries: None,
+        rate: ByteRate | None = None,
     ) -> None:
         self._bookkeeper, self._store, self._answers, self._password = bookkeeper, store, answers, password
-        self._limits, self._progress = limits, progress
+        self._limits, self._progress, self._rate = limits, progress, rate or ByteRate(0)
         self._publish_id = PublishId.job(str(uuid4()))  # names this compaction in its ledgers' metadata
         self._head: LogHead | None = None
 
@@ -105,6 +107,7 @@ class Compactor:
                     content = content.with_batch(piece)
                     await writer.append_batch(piece)
                     self._progress(len(piece))
+                    await self._rate.spend(piece.payload_bytes)
             await writer.close()
         except BaseException:  # also if cancelled: nobody else knows this ledger
             await asyncio.shield(drop_ledger(self._bookkeeper, writer.ledger_id, writer))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from bk_core.client.connect import BookKeeper, check_digest_type
+from bk_core.client.repair import ByteRate
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError
 from bk_core.logs.compactor import Compactor
@@ -206,13 +207,17 @@ class NamedLog:
         return await self._change(Compact(tuple(run), ledger, nonce))
 
     def compactor(
-        self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
+        self,
+        limits: CompactionLimits | None = None,
+        progress: Callable[[int], None] = lambda entries: None,
+        rate: ByteRate | None = None,
     ) -> Compactor:
         """Returns a :class:`Compactor`, which merges small sealed extents into fewer ledgers: ``await
-        log.compactor().run()``. ``progress`` is called with the number of entries after each piece is copied.
+        log.compactor().run()``. ``progress`` is called with the number of entries after each piece is copied; ``rate``
+        bounds the bytes copied a second.
         """
         limits = CompactionLimits() if limits is None else limits
-        return Compactor(self._bookkeeper, self._store, self._answers(), self._password, limits, progress)
+        return Compactor(self._bookkeeper, self._store, self._answers(), self._password, limits, progress, rate)
 
     async def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
         """The runs that :meth:`compact_small` would merge now."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker that keeps all named logs of a cluster: retention, compaction, and deletion of what nothing lists.
 
-Of several, one is elected. It looks at all logs, lets :mod:`bk_core.logs.machines.upkeep_plan` decide, and takes the
+Of several, one is elected. It looks at all logs, lets :mod:`bk_core.logs.model.upkeep_plan` decide, and takes the
 steps one by one. Before each it writes the record of upkeep by compare-and-set: a worker whose session ended, or that
 another has followed, takes no further step. A step that was under way then is one that any client may take beside
 others, so nothing is done twice that must not be, and the next worker finishes what is half done (decision 0057).
@@ -20,6 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bk_core.client.connect import BookKeeper
+from bk_core.client.repair import ByteRate
 from bk_core.errors import (
     BookKeeperError,
     ClientClosedError,
@@ -29,7 +30,10 @@ from bk_core.errors import (
     NoSuchLogError,
 )
 from bk_core.logs.ledgers import of_logs
-from bk_core.logs.machines.upkeep_plan import (
+from bk_core.logs.model import next_head as commit
+from bk_core.logs.model.compaction import CompactionLimits, runs_to_compact
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.upkeep_plan import (
     Garbage,
     Kind,
     LogFacts,
@@ -42,9 +46,6 @@ from bk_core.logs.machines.upkeep_plan import (
     spent,
     vacuumed,
 )
-from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.compaction import CompactionLimits, runs_to_compact
-from bk_core.logs.model.head import LogHead
 from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record, encode_upkeep_record
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore
@@ -99,6 +100,7 @@ class UpkeepWorker:
         self._config, self._passwords = config, passwords
         self._record, self._version = UpkeepRecord(), 0
         self._put_off: dict[str, _PutOff] = {}
+        self._rate = ByteRate(config.copy_bytes_per_s)
         self._loop: asyncio.Task[None] | None = None
         self.elected = False
         self.done = Done()
@@ -118,10 +120,9 @@ class UpkeepWorker:
     async def _repeat(self) -> None:
         failures = 0
         while True:
-            wait_s = self._config.poll_s
             try:
-                await self.look()
-                failures = 0
+                found = await self.look()
+                wait_s, failures = self._config.vote_s if found is None else self._config.poll_s, 0
             except Exception as error:
                 self.elected = False  # what is elected now is not known
                 failures += 1
@@ -216,7 +217,7 @@ class UpkeepWorker:
                 self.done.deleted_ledgers += len(gone.ledgers)
             case Kind.COMPACT:
                 limits = CompactionLimits(ledger_bytes_max=config.ledger_bytes_max, copy_bytes_max=step.size_bytes)
-                merged = await log.compact_small(limits)
+                merged = await log.compactor(limits, rate=self._rate).run()
                 self.done.merged_extents += merged.extents
                 self.done.copied_bytes += merged.size_bytes
 

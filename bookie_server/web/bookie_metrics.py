@@ -105,6 +105,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_replication_blocked", "gauge", "Repairs put off here; the log says why"),
     Metric("bookie_auditor", "gauge", "1 if this process is the cluster's auditor"),
     Metric("bookie_auditor_marked_total", "counter", "Ledgers that the auditor here marked"),
+    # upkeep of logs
+    Metric("bookie_upkeep", "gauge", "1 if this process keeps the logs of the cluster"),
+    Metric("bookie_upkeep_deleted_ledgers_total", "counter", "Ledgers that upkeep here deleted"),
+    Metric("bookie_upkeep_copied_bytes_total", "counter", "Bytes that upkeep here copied into merged ledgers"),
+    Metric("bookie_upkeep_failures_total", "counter", "Steps of upkeep that failed here; the log says why"),
     # the process
     Metric("process_cpu_seconds_total", "counter", "CPU time, of user and system"),
     Metric("process_resident_memory_bytes", "gauge", "Memory in use"),
@@ -116,7 +121,7 @@ METRICS: tuple[Metric, ...] = (
 def scrape(view: BookieView) -> str:
     """All metrics as they are now. Not on the bookie's loop: the loop is asked about the indexes."""
     found = Scrape(METRICS)
-    for put in (_state, _clients, _process, _disks, _garbage, _healing):
+    for put in (_state, _clients, _process, _disks, _garbage, _healing, _upkeep):
         put(found, view)
     if view.engine is not None:
         _machine(found, view.engine)
@@ -173,6 +178,16 @@ def _healing(found: Scrape, view: BookieView) -> None:
     found.put("bookie_replication_blocked", counts.blocked)
     found.put("bookie_auditor", int(counts.elected))
     found.put("bookie_auditor_marked_total", counts.marked)
+
+
+def _upkeep(found: Scrape, view: BookieView) -> None:
+    if view.upkeep is None:
+        return
+    counts = view.upkeep()
+    found.put("bookie_upkeep", int(counts.elected))
+    found.put("bookie_upkeep_deleted_ledgers_total", counts.deleted_ledgers)
+    found.put("bookie_upkeep_copied_bytes_total", counts.copied_bytes)
+    found.put("bookie_upkeep_failures_total", counts.failures)
 
 
 def _machine(found: Scrape, engine: BookieEngine) -> None:

@@ -30,10 +30,19 @@ class HealingCounts(NamedTuple):
     elected: bool
 
 
+class UpkeepCounts(NamedTuple):
+    """What upkeep in this process has done."""
+
+    elected: bool
+    deleted_ledgers: int
+    copied_bytes: int
+    failures: int
+
+
 @dataclass(slots=True)
 class BookieView:
     """``main.py`` fills it in. ``ledgers`` counts the ledgers of each directory, in the order of ``paths``; ``healing``
-    is there with auto-recovery."""
+    is there with auto-recovery, ``upkeep`` with that."""
 
     config: BookieConfig
     version: str
@@ -46,6 +55,7 @@ class BookieView:
     availability: Availability | None = None
     garbage: GarbageThread | None = None
     healing: Callable[[], HealingCounts] | None = None
+    upkeep: Callable[[], UpkeepCounts] | None = None
     stops: bool = False
     started_s: float = field(default_factory=time.time)
     pulse: Pulse = field(init=False)

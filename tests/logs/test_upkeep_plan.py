@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
-from bk_core.logs.machines.upkeep_plan import (
+from bk_core.logs.model.compaction import Run, weight_of
+from bk_core.logs.model.head import Extent
+from bk_core.logs.model.upkeep_plan import (
     DAY_MS,
     Garbage,
     Kind,
@@ -19,8 +21,6 @@ from bk_core.logs.machines.upkeep_plan import (
     spent,
     vacuumed,
 )
-from bk_core.logs.model.compaction import Run, weight_of
-from bk_core.logs.model.head import Extent
 from bk_core.logs.model.upkeep_record import (
     WINDOW_MS,
     UpkeepRecord,

@@ -15,7 +15,7 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.errors import ClientClosedError
-from bk_core.logs.machines.upkeep_plan import DAY_MS, Kind, Plan, Step, UpkeepConfig
+from bk_core.logs.model.upkeep_plan import DAY_MS, Kind, Plan, Step, UpkeepConfig
 from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.upkeep_worker import Survey, UpkeepWorker, dry_run
@@ -165,6 +165,28 @@ def test_a_worker_that_another_has_followed_takes_no_further_step(monkeypatch: p
             assert await first.look() is None, "it votes again, behind the other"
             assert world.cluster.store.read_upkeep_record() == record
             assert await content_of(world.log) == values(14, 14)
+
+    run(work())
+
+
+def test_a_worker_whose_session_ended_takes_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has followed it yet, but nobody has elected it either."""
+
+    async def work() -> None:
+        async with a_world() as world:
+            worker, tree = world.worker("w1")
+            carry_out, took = worker._carry_out, list[Kind]()
+
+            async def and_then(step: Step, now_ms: int) -> None:
+                await carry_out(step, now_ms)
+                took.append(step.kind)
+                tree.expire()
+
+            monkeypatch.setattr(worker, "_carry_out", and_then)
+            assert await worker.look() is None
+            assert (took, worker.elected) == ([Kind.TRIM], False)
+            monkeypatch.undo()
+            await finish(world, worker)
 
     run(work())
 

@@ -243,18 +243,19 @@ def test_check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing() -> N
     asyncio.run(work())
 
 
-def test_bookie_that_is_told_to_takes_part_in_recovery(tmp_path: Path) -> None:
+def test_bookie_that_is_told_to_takes_part_in_recovery_and_upkeep(tmp_path: Path) -> None:
     async def work() -> None:
         uri = f"memory://{tmp_path.name}"
         store = MemoryStore(shared_cluster(uri))
         store.initialize_cluster()
-        config = replace(bookie_config(tmp_path / "data", uri), auto_recovery=True)
+        config = replace(bookie_config(tmp_path / "data", uri), auto_recovery=True, upkeep=True)
         bookie = await Bookie.start(config)
         try:
             await eventually(lambda: store.current_auditor() == bookie.bookie_id)
+            await eventually(lambda: store.current_upkeep_worker() == bookie.bookie_id)
         finally:
             await bookie.stop()
-        assert store.current_auditor() is None
+        assert (store.current_auditor(), store.current_upkeep_worker()) == (None, None)
         store.close()
 
     asyncio.run(work())

@@ -6,8 +6,8 @@ nothing lists any more is deleted (N6), once in ``vacuum_every_ms``, because tha
 compaction, the only step that moves bytes; it begins behind the log where it ended, so that each log has its turn
 however small the budget is.
 
-Each step is one of those that :mod:`bk_core.logs.machines.upkeep` and ``compaction`` make safe against crashes and
-against each other: a step that is cut off, or taken twice, harms nothing.
+Each step is one of those that ``bk_core.logs.machines`` makes safe against crashes and against each other: a step that
+is cut off, or taken twice, harms nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ TXN_RETENTION_MIN_MS = 30 * DAY_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
-    """``copy_bytes_per_hour`` bounds what compaction copies, ``ledgers_per_hour`` what it merges and what is deleted,
-    in the whole cluster, whoever does it; 0: no bound. A step copies about ``step_bytes``, and then the leadership is
-    proved again. A log with fewer than ``extents_min`` small extents waits. ``vacuum_every_ms``: between two searches
-    for what nothing lists; it is deleted ``delete_delay_ms`` after it was unlinked. All logs are looked at every
-    ``poll_s``; what failed is tried again after ``retry_s``, and then less and less often, at least every
-    ``retry_max_s``."""
+    """Compaction copies at most ``copy_bytes_per_s``, and ``copy_bytes_per_hour`` in the whole cluster, whoever does
+    it; ``ledgers_per_hour`` bounds what it merges and what is deleted; 0: no bound. A step copies about ``step_bytes``,
+    and then the leadership is proved again. A log with fewer than ``extents_min`` small extents waits.
+    ``vacuum_every_ms``: between two searches for what nothing lists; it is deleted ``delete_delay_ms`` after it was
+    unlinked. The elected worker looks at all logs every ``poll_s``, the others at the election every ``vote_s``. What
+    failed is tried again after ``retry_s``, and then less and less often, at least every ``retry_max_s``."""
 
+    copy_bytes_per_s: int = 32 << 20
     copy_bytes_per_hour: int = 20 << 30
     ledgers_per_hour: int = 100_000
     step_bytes: int = 1 << 30
@@ -45,11 +46,13 @@ class UpkeepConfig:
     delete_delay_ms: int = DELETE_DELAY_MIN_MS
     txn_retention_ms: int = TXN_RETENTION_MIN_MS
     poll_s: float = 60.0
+    vote_s: float = 5.0
     retry_s: float = 5.0
     retry_max_s: float = 300.0
 
     def __post_init__(self) -> None:
         wanted = (
+            ("copy_bytes_per_s", 0),
             ("copy_bytes_per_hour", 0),
             ("ledgers_per_hour", 0),
             ("step_bytes", 1),
@@ -59,6 +62,7 @@ class UpkeepConfig:
             ("delete_delay_ms", DELETE_DELAY_MIN_MS),
             ("txn_retention_ms", TXN_RETENTION_MIN_MS),
             ("poll_s", 0.01),
+            ("vote_s", 0.01),
             ("retry_s", 0.01),
             ("retry_max_s", self.retry_s),
         )
