@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from bk_core.entries.frame import FrameHeader, parse_header
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
+from bk_core.metrics import Histogram
 from bookie_server.engine.index_hop import poster
 from bookie_server.machine.places import Place
-from bookie_server.metrics import Histogram
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)

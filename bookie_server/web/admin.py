@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+from bk_core.metrics import CONTENT_TYPE
 from bk_core.model import Endpoint
 from bookie_server.config import BookieConfig
-from bookie_server.metrics import CONTENT_TYPE
 from bookie_server.services.sockets import listening_socket
 from bookie_server.web.bookie_metrics import scrape
 from bookie_server.web.http import Answer, HttpServer

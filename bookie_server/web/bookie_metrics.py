@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from bk_core.errors import BookKeeperError
+from bk_core.metrics import Metric, Scrape
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.machine import events
-from bookie_server.metrics import Metric, Scrape
 from bookie_server.services.hang_up import files_open
 from bookie_server.services.room import resident_bytes
 from bookie_server.storage.maintenance.index_port import Stopping

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bk_core.errors import BookieUnreachableError, BookKeeperError, RemoteProtocolError
+from bk_core.metrics import quantile
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
-from bookie_server.metrics import quantile
 
 AT_ONCE = 64
 ANSWER_BYTES_MAX = 4 << 20

@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the buckets of a histogram are not cumulative",
-        "bookie_server/metrics.py",
+        "bk_core/metrics.py",
         "        below += count",
         "        below = count",
         (f"{_ADMIN_TEST}::test_metrics_count_what_a_client_did",),
