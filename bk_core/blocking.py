@@ -15,6 +15,7 @@ from bk_core.blocking_base import BookKeeperBase, DetachedReaderBase, LedgerWrit
 from bk_core.client.config import ClientConfig
 from bk_core.client.detached import Refresh
 from bk_core.client.loop_thread import BlockHandle
+from bk_core.client.metrics import ClientMetrics
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
@@ -255,6 +256,10 @@ class BookKeeper(BookKeeperBase):
         """Ids of all ledgers, ascending."""
         return self._thread.call(self._inner.list_ledgers())
 
+    def metrics(self) -> ClientMetrics:
+        """What this client counted since it was made, as a copy. ``metrics().text()`` is Prometheus' text."""
+        return self._inner.metrics()
+
 
 class DetachedReader(DetachedReaderBase):
     """Reads ranges that are known to exist. Password and digest type are those in the metadata.
@@ -284,6 +289,10 @@ class DetachedReader(DetachedReaderBase):
     ) -> Generator[EntryBatch, None, None]:
         """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
         return self._thread.iterate(self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
+
+    def metrics(self) -> ClientMetrics:
+        """What this reader counted since it was made, as a copy."""
+        return self._inner.metrics()
 
 
 def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:

@@ -43,6 +43,12 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def copy(self) -> Histogram:
+        """As it is now."""
+        twin = Histogram(self.bounds)
+        twin.counts, twin.total = list(self.counts), self.total
+        return twin
+
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
     """The lowest bound below which this share of the observations lies; ``buckets`` has the count up to each bound.

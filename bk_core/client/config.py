@@ -36,6 +36,9 @@ class ClientConfig:
     ``racks_min`` racks where there are so many, and with ``enforce_racks`` no ledger is made elsewhere.
     ``disk_weight_placement``: bookies with more free space are chosen more often; they are asked for it at most every
     ``disk_weight_ms``.
+
+    ``slow_operation_ms``: an append, a read or a recovery that takes so long is logged with what it waited for, a few
+    lines a second at most; 0: none.
     """
 
     window_bytes_max: int = 16 << 20
@@ -68,10 +71,12 @@ class ClientConfig:
     enforce_racks: bool = False
     disk_weight_placement: bool = False
     disk_weight_ms: float = 60_000
+    slow_operation_ms: float = 1_000
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.type not in ("bool", "str") and getattr(self, field.name) <= 0:
+            least = 0 if field.name == "slow_operation_ms" else 1e-9
+            if field.type not in ("bool", "str") and getattr(self, field.name) < least:
                 raise InvalidArgumentError(
                     f"{field.name} must be positive", value=f"{field.name}={getattr(self, field.name)}"
                 )

@@ -24,6 +24,7 @@ from bk_core.client.config import ClientConfig
 from bk_core.client.deletion import Hints, delete_record
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import quorum_lac
+from bk_core.client.metrics import ClientMetrics, Observer
 from bk_core.client.ranges import Quarantine
 from bk_core.client.reader import LedgerReader
 from bk_core.client.recovery import RecoveryDriver
@@ -72,6 +73,7 @@ class BookKeeper:
         self._failed = Quarantine()  # bookies that new ensembles avoid
         self._slow = Quarantine()  # bookies that reads ask last
         self._surveyor = Surveyor(transport, self.config)
+        self._observer = Observer(self.config.slow_operation_ms)
         timeout_s, pause_s = self.config.delete_hint_timeout_ms / 1000, self.config.quarantine_ms / 1000
         self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
         self._loop = asyncio.get_running_loop()
@@ -138,7 +140,9 @@ class BookKeeper:
             config=self.config,
             bookies=self._bookies_without,
             explicit_ids=explicit_ids,
+            observer=self._observer,
         )
+        self._observer.counts.ledgers_created += 1
         return self._keep(writer)
 
     def _keep(self, handle: H) -> H:
@@ -179,7 +183,9 @@ class BookKeeper:
             prefer=self._random.randrange(found.value.ensemble_size),
             refresh=self.refresh_bookies,
             slow=self._slow,
+            observer=self._observer,
         )
+        self._observer.counts.ledgers_opened += 1
         return self._keep(reader)
 
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
@@ -197,7 +203,10 @@ class BookKeeper:
         )
         self._recoveries.add(driver)
         try:
-            return await driver.run()
+            with self._observer.recovery(digester.ledger_id) as count:
+                found, written = await driver.run()
+                count(written)
+            return found, written
         finally:
             self._recoveries.discard(driver)
 
@@ -209,6 +218,7 @@ class BookKeeper:
             metadata = await asyncio.to_thread(delete_record, self.store, ledger_id, version)
         except NoSuchLedgerError as error:
             raise await self._no_such_ledger(ledger_id) from error
+        self._observer.counts.ledgers_deleted += 1
         await self._hints.send({ledger_id: metadata})
 
     def tell_deleted(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
@@ -229,6 +239,10 @@ class BookKeeper:
     async def list_ledgers(self) -> list[LedgerId]:
         """Ids of all ledgers, ascending."""
         return await asyncio.to_thread(lambda: list(self.store.list_ledgers()))
+
+    def metrics(self) -> ClientMetrics:
+        """What this client counted since it was made, as a copy. ``metrics().text()`` is Prometheus' text."""
+        return self._observer.counts.snapshot()
 
     # --- bookies -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from bk_core.client.ahead import WantedRange, read_ahead
 from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, if_it_pays
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
+from bk_core.client.metrics import ClientMetrics, Observer
 from bk_core.client.ranges import Quarantine, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
@@ -45,6 +46,7 @@ class DetachedReader:
     ) -> None:
         self._config, self._refresh = config or ClientConfig(), refresh
         self._slow = Quarantine()
+        self._observer = Observer(self._config.slow_operation_ms)
         self._guard = ForkGuard()
         self._transport = LaneTransport(self._config.caller(instance_id))
         self._transport.update_bookies(list(infos.values()))
@@ -125,7 +127,12 @@ class DetachedReader:
             prefer=prefer,
             slow=self._slow,
             parts=parts,
+            observer=self._observer,
         )
+
+    def metrics(self) -> ClientMetrics:
+        """What this reader counted since it was made, as a copy."""
+        return self._observer.counts.snapshot()
 
     async def close(self) -> None:
         """End the connections."""

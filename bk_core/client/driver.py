@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from bk_core.client.agenda import Timer, agenda_of
+from bk_core.client.metrics import ClientMetrics
 from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome, TransportError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import BookieId, LedgerId, LedgerState
 from bk_core.protocol.events import (
     AttachSession,
     BookiesRead,
@@ -176,7 +177,15 @@ def _short(what: object) -> str:
 class SessionAdapter:
     """Gives one machine's session effects to the transport, and the transport's callbacks to the machine as events."""
 
-    def __init__(self, driver: Driver, transport: Transport, ledger_id: LedgerId, ledger_key: bytes) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        transport: Transport,
+        ledger_id: LedgerId,
+        ledger_key: bytes,
+        counts: ClientMetrics | None = None,
+    ) -> None:
+        self._counts = counts or ClientMetrics()
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
         driver.at_stop(self.detach_all)
@@ -197,7 +206,7 @@ class SessionAdapter:
         self._open.clear()
 
     def _attach(self, effect: AttachSession) -> None:
-        listener = _Listener(effect.index, self._feed)
+        listener = _Listener(effect.index, self._feed, self._counts)
         self._open.pop(effect.index, None)
         try:
             link = self._transport.link(effect.bookie)
@@ -212,18 +221,20 @@ class SessionAdapter:
 class _Listener:
     """Turns one session's callbacks into events."""
 
-    __slots__ = ("_feed", "_index")
+    __slots__ = ("_counts", "_feed", "_index")
 
-    def __init__(self, index: int, feed: Callable[[Any], None]) -> None:
-        self._index, self._feed = index, feed
+    def __init__(self, index: int, feed: Callable[[Any], None], counts: ClientMetrics) -> None:
+        self._index, self._feed, self._counts = index, feed, counts
 
     def on_acked(self, session: int, frames: int) -> None:
         self._feed(FramesAcked(self._index, session, frames))
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
+        self._counts.sessions_refused += 1
         self._feed(SessionEnded(self._index, session, frames, reason, message))
 
     def on_broken(self, session: int, message: str) -> None:
+        self._counts.sessions_broken += 1
         self._feed(SessionBroken(self._index, session, message))
 
 
@@ -236,7 +247,9 @@ class MetadataAdapter:
         ledger_id: LedgerId,
         driver: Driver,
         bookies: Callable[[], Awaitable[BookiesRead]] | None = None,
+        counts: ClientMetrics | None = None,
     ) -> None:
+        self._counts = counts or ClientMetrics()
         self._store, self._ledger_id, self._driver = store, ledger_id, driver
         self._marks: list[asyncio.Task[None]] = []
         handlers: dict[type, Callable[[Any], object]] = {
@@ -266,7 +279,9 @@ class MetadataAdapter:
 
     async def _write(self, effect: WriteMetadata) -> MetadataWritten:
         write = self._store.write_ledger
-        return MetadataWritten(await asyncio.to_thread(write, self._ledger_id, effect.metadata, effect.version))
+        written = await asyncio.to_thread(write, self._ledger_id, effect.metadata, effect.version)
+        self._counts.ensemble_changes += written.value.state is LedgerState.OPEN
+        return MetadataWritten(written)
 
     async def _read(self, effect: ReadMetadata) -> MetadataRead:
         return MetadataRead(await asyncio.to_thread(self._store.read_ledger, self._ledger_id, fresh=effect.fresh))
@@ -275,6 +290,7 @@ class MetadataAdapter:
         """Best effort: a failure is only logged, since the entries have their ack quorum."""
         try:
             await asyncio.to_thread(self._store.mark_underreplicated, self._ledger_id, bookies)
+            self._counts.underreplicated_marks += 1
         except BookKeeperError as error:
             logger.warning(
                 "ledger %d misses entries on %s, which could not be noted: %s", self._ledger_id, bookies, error

@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias, cast
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver
+from bk_core.client.metrics import Observer
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import Parts
@@ -127,6 +128,7 @@ async def read_range(
     prefer: int = 0,
     slow: Quarantine | None = None,
     parts: Parts | None = None,
+    observer: Observer | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
     """The entries ``first`` to ``last``, in order, each once, verified. Bookies that were ``slow`` lately are asked
     last. ``parts``: these instead of whole entries. Raises NoSuchEntryError or EntryUnreadableError."""
@@ -142,15 +144,23 @@ async def read_range(
         parts=parts,
     )
     requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000)
+    observer = observer or Observer()
+    counts, began, waits = observer.counts, time.monotonic(), True
     try:
         effects = read.start()
         while True:
             for effect in effects:
                 if isinstance(effect, DeliverBatch):
+                    if waits:
+                        waits = False
+                        _began_to_come(observer, digester.ledger_id, first, last, time.monotonic() - began)
+                    counts.read_entries += effect.batch.lengths.size
+                    counts.read_bytes += effect.batch.payload.nbytes
                     yield effect.batch
                 elif isinstance(effect, FinishRead):
                     return
                 elif isinstance(effect, Fail):
+                    counts.reads_failed += 1
                     raise effect.error
                 else:
                     requests.carry_out(effect)
@@ -159,6 +169,15 @@ async def read_range(
         if slow is not None:
             slow.note(read.suspects, config.quarantine_ms / 1000)
         requests.stop()
+
+
+def _began_to_come(observer: Observer, ledger_id: LedgerId, first: EntryId, last: EntryId, took_s: float) -> None:
+    """The first entries of a range are there."""
+    observer.counts.read_seconds.observe(took_s)
+    if took_s >= observer.slow_s:
+        observer.was_slow(
+            lambda: f"read of ledger {ledger_id}, entries {first} to {last}: {took_s * 1000:,.0f} ms to the first ones"
+        )
 
 
 class Quarantine:

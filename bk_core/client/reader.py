@@ -11,6 +11,7 @@ from types import TracebackType
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import LacFollower
+from bk_core.client.metrics import Observer
 from bk_core.client.ranges import Quarantine, read_range
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
@@ -45,7 +46,9 @@ class LedgerReader:
         prefer: int,
         refresh: Callable[[], Awaitable[object]],
         slow: Quarantine,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or Observer(config.slow_operation_ms)
         self._refresh = refresh  # gives the transport the bookies' current addresses
         self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
         self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
@@ -143,6 +146,7 @@ class LedgerReader:
             prefer=self._prefer,
             slow=self._slow,
             parts=parts,
+            observer=self._observer,
         )
 
     async def tail(self, from_entry: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:

@@ -16,6 +16,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,7 @@ from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
 from bk_core.client.fork import ForkGuard
+from bk_core.client.metrics import Observer
 from bk_core.client.room import Piece, Room
 from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import Bytes, EntryBatch
@@ -77,15 +79,19 @@ class LedgerWriter:
         config: ClientConfig,
         bookies: Callable[[tuple[BookieId, ...]], Awaitable[BookiesRead]],
         explicit_ids: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         self._machine, self._transport, self._config = protocol, transport, config
+        self._observer = observer or Observer(config.slow_operation_ms)
+        counts = self._counts = self._observer.counts
+        self._counted = protocol.lac  # how far entries are counted as confirmed
         password = protocol.metadata.value.password or b""
         self._key = ledger_key(password)
         self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._end)
         self._loop, self._thread = self._driver.loop, threading.get_ident()
-        SessionAdapter(self._driver, transport, protocol.ledger_id, self._key)
+        SessionAdapter(self._driver, transport, protocol.ledger_id, self._key, counts)
         self._metadata = MetadataAdapter(
-            store, protocol.ledger_id, self._driver, lambda: bookies(self._failed_bookies())
+            store, protocol.ledger_id, self._driver, lambda: bookies(self._failed_bookies()), counts
         )
         self._driver.handle(
             {
@@ -111,7 +117,8 @@ class LedgerWriter:
         self._driver.at_stop(self._room.leave)
         self._flush_scheduled = self._wake_scheduled = self._held = False
         self._moved = asyncio.Event()  # the queue may have become shorter, or the writer has ended
-        self._sizes: deque[tuple[EntryId, int]] = deque()  # (last id, bytes) of batches not confirmed yet
+        # last id, bytes, and time of sending of batches that are not confirmed yet
+        self._sizes: deque[tuple[EntryId, int, float]] = deque()
         self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
         self._forces: list[tuple[EntryId, asyncio.Future[None]]] = []
         self._ticket = 0
@@ -473,7 +480,12 @@ class LedgerWriter:
             if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
                 return
             batch = self._queue.take(self._config.frame_bytes)
-            self._sizes.append((self._machine.lap + len(batch), cost(batch.payload_bytes, len(batch))))
+            entries, size = len(batch), batch.payload_bytes
+            self._sizes.append((self._machine.lap + entries, cost(size, entries), monotonic()))
+            counts = self._counts
+            counts.appended_frames += 1
+            counts.appended_entries += entries
+            counts.appended_bytes += size
             self._driver.feed(Append(batch))
 
     def _step(self, event: Any) -> list[Any]:
@@ -498,6 +510,14 @@ class LedgerWriter:
             self._moved.set()
 
     def _confirm(self, lac: EntryId) -> None:
+        if self._sizes and self._sizes[0][0] <= lac:
+            took_s = monotonic() - self._sizes[0][2]
+            self._counts.append_seconds.observe(took_s)
+            if took_s >= self._observer.slow_s:
+                self._was_slow(took_s, lac)
+        if lac > self._counted:
+            self._counts.confirmed_entries += lac - self._counted
+            self._counted = lac
         while self._sizes and self._sizes[0][0] <= lac:
             self._queue.confirmed(self._sizes.popleft()[1])
         while self._futures and self._futures[0][0] <= lac:
@@ -512,10 +532,27 @@ class LedgerWriter:
             if not forced.done():
                 forced.set_result(None)
 
+    def _was_slow(self, took_s: float, lac: EntryId) -> None:
+        first, size = self._counted + 1, sum(each for last, each, _ in self._sizes if last <= lac)
+        self._observer.was_slow(
+            lambda: (
+                f"append to ledger {self.ledger_id}, entries {first} to {lac}, {size:,} bytes: "
+                f"{took_s * 1000:,.0f} ms from sending to confirmation; {self._lanes_now()}"
+            )
+        )
+
+    def _lanes_now(self) -> str:
+        """Names the sessions, which the bookies name in their own lines."""
+        lanes = self._machine.delivery.lanes
+        return ", ".join(f"{lane.bookie} session {lane.session} acked to {lane.watermark}" for lane in lanes)
+
     def _end(self, error: BookKeeperError) -> None:
         """Fails every call that waits with ``error``."""
         if self._error is None:
             self._error = error
+            if not isinstance(error, ClientClosedError):  # else the caller wanted it
+                failed = self._counts.writers_failed
+                failed[error.code] = failed.get(error.code, 0) + 1
         self._queue.clear()
         self._fail_waiters(0, error)
         for _, forced in self._forces:

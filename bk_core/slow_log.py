@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log of operations that took long: so many lines a second at most, and how many were left out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+LINES_PER_S = 2.0
+BURST = 10.0
+
+
+class SlowLog:
+    """Says what took ``threshold_s`` or longer; 0: nothing. Whoever measures compares with ``threshold_s`` itself, so
+    that what was fast costs no call. Any thread may call."""
+
+    def __init__(self, logger: logging.Logger, threshold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.threshold_s = threshold_s if threshold_s > 0 else float("inf")
+        self._logger, self._clock = logger, clock
+        self._lock = threading.Lock()
+        self._left, self._at = BURST, clock()
+        self._silent = 0
+        self.count = 0
+
+    def say(self, text: Callable[[], str]) -> None:
+        """``text`` is called only if the line is written."""
+        with self._lock:
+            now = self._clock()
+            self._left = min(BURST, self._left + (now - self._at) * LINES_PER_S)
+            self._at = now
+            self.count += 1
+            if self._left < 1:
+                self._silent += 1
+                return
+            self._left -= 1
+            silent, self._silent = self._silent, 0
+        more = f" ({silent} slow ones before it were left out)" if silent else ""
+        self._logger.warning("slow: %s%s", text(), more)
