@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bk_cli import options
+from bk_cli import level_signals, options
 from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError
 
@@ -73,6 +73,7 @@ def run(
 
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    level_signals.listen()
     if lifeline_fd is not None:
         from bk_cli import lifeline
 

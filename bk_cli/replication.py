@@ -9,7 +9,7 @@ import socket
 
 import click
 
-from bk_cli import options, output
+from bk_cli import level_signals, options, output
 from bk_cli.access import Access, access
 
 LEDGERS_SHOWN = 20
@@ -121,6 +121,7 @@ def autorecovery(access: Access, rate: int, repairs: int, delay_ms: int, grace_m
 
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    level_signals.listen()
     config = AutoRecoveryConfig(
         replication_bytes_per_s=rate,
         repairs_max=repairs,

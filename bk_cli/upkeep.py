@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bk_cli import options, output
+from bk_cli import level_signals, options, output
 from bk_cli.access import Access, access
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def upkeep(
         return asyncio.run(_once(access.uri, owner, config, passwords, as_json))
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    level_signals.listen()
     return asyncio.run(_run(access.uri, owner, config, passwords))
 
 

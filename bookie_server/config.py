@@ -25,6 +25,7 @@ _FILES_KEPT_OF_A_DIRECTORY = 192  # a directory keeps 64 segments and 64 indexes
 _MAY_BE_ZERO = (
     *("port", "grpc_port", "direct_port", "admin_port", "memory_bytes_max", "connections_per_address_max"),
     *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s", "upkeep_bytes_per_s", "upkeep_bytes_per_hour"),
+    "slow_operation_ms",
 )
 
 T = TypeVar("T")
@@ -57,7 +58,9 @@ class BookieConfig:
     free one. With ``unix_socket`` clients of ours on the same machine find a unix socket there, too, and take it.
     Metrics, health and settings are read over HTTP at ``admin_port`` of the local address ``admin_host``, by default
     3000 above ``port`` and on loopback. 0: nowhere, which is the default too where ``port`` is 0 or another service has
-    that port.
+    that port. ``admin_writes`` says whose PUT is taken there, which sets the log level: nobody's (off), that of this
+    machine's programs (loopback), or anybody's (any). A commit or a read of a disk that takes ``slow_operation_ms`` or
+    longer is logged, two lines a second at most; 0: none.
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
     a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
@@ -106,6 +109,8 @@ class BookieConfig:
     unix_socket: bool = True
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
+    admin_writes: str = "off"
+    slow_operation_ms: float = 1_000.0
     bookie_id: str | None = None
     advertised_address: str | None = None
     listen_address: str = "0.0.0.0"
@@ -154,6 +159,12 @@ class BookieConfig:
             if number and (value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO)):
                 raise InvalidArgumentError(f"{field.name} must be positive", value=f"{field.name}={value}")
         self._set_ports()
+        if self.admin_writes not in ("off", "loopback", "any"):
+            raise InvalidArgumentError(
+                "admin_writes says whose PUT the admin port takes",
+                value=f"admin_writes={self.admin_writes!r}",
+                remedy="off, loopback or any",
+            )
         if self.bookie_id is not None and not _is_id(self.bookie_id):
             raise InvalidArgumentError(
                 "a bookie id has 1 to 255 characters, no slash and no space", value=f"bookie_id={self.bookie_id!r}"

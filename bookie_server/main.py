@@ -24,6 +24,7 @@ from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavail
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, Endpoint, LedgerId
+from bk_core.slow_log import SlowLog
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
@@ -237,13 +238,17 @@ class Bookie:
         loop = asyncio.get_running_loop()
         self._engine = BookieEngine(
             BookieMachine(_holdings(opened, watches), config.machine_limits(), len(opened)),
-            [OpenLog(each.log, each.reader, maintained(each, config.maintenance_limits(), loop)) for each in opened],
+            [
+                OpenLog(each.log, each.reader, maintained(each, config.maintenance_limits(), loop), each.directory.path)
+                for each in opened
+            ],
             group_bytes_max=config.group_bytes_max,
             group_frames_max=config.group_frames_max,
             on_failed=self._fail,
             on_hint=lambda ledger_ids: garbage.hint(ledger_ids),
             on_segment=lambda: availability.look_soon(),
             on_no_space=lambda number: availability.no_space(number),
+            slow=SlowLog(logging.getLogger("bookie_server.slow"), config.slow_operation_ms / 1000),
         )
         engine = self._engine
         garbage = self._garbage = garbage_thread(

@@ -26,7 +26,9 @@ from typing import NamedTuple
 from bk_core.entries.frame import FrameHeader, parse_header
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bk_core.metrics import Histogram
+from bk_core.slow_log import SlowLog
 from bookie_server.engine.index_hop import poster
+from bookie_server.engine.slow import slow_commit
 from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 
@@ -56,9 +58,10 @@ class _Group(NamedTuple):
     frames: Sequence[bytes | memoryview]
     headers: Sequence[FrameHeader]
     reserve: bool
+    since: float  # when the first of them came, or a little earlier
 
 
-_NO_FRAMES = _Group((), (), False)
+_NO_FRAMES = _Group((), (), False, 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +87,15 @@ class Committer:
         looked_after: Callable[[], None] = lambda: None,
         inline_s: float = INLINE_S,
         at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+        slow: SlowLog | None = None,
+        path: str = "",
     ) -> None:
         """``at_turn_end`` has a call made at the end of the loop's turn; without it that is the next turn."""
         self._log, self._loop, self._post, self._clock = log, loop, poster(loop), loop.time
         self._at_turn_end = at_turn_end or loop.call_soon
         self._inline_s, self._took_s = inline_s, _UNTRIED_S
+        self._slow, self._path = slow or SlowLog(logger, 0), path
+        self._slow_s, self._since = self._slow.threshold_s, 0.0
         self.times = Histogram(TIMES_S)  # whoever holds the log observes
         self._held = False  # somebody uses the log
         self._scheduled = False  # the loop will look at the end of this turn
@@ -113,6 +120,8 @@ class Committer:
     ) -> None:
         """Queue frames behind all others; ``headers`` and ``reserve`` as in :meth:`SegmentLog.append_group`."""
         with self._lock:
+            if not self._frames:
+                self._since = self._clock()
             for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
                 self._frames.append((frame, header, reserve))
                 self._queued += len(frame)
@@ -288,6 +297,8 @@ class Committer:
             self.times.observe(took_s)
             less_s = self._took_s * _FORGET
             self._took_s = took_s if took_s > less_s else less_s
+            if self._ended - group.since >= self._slow_s:
+                self._slow.say(lambda: slow_commit(self._path, group.frames, began - group.since, took_s))
 
     def _write_copies(self, copies: _Copies) -> None:
         if not copies.done.set_running_or_notify_cancel():
@@ -327,11 +338,12 @@ class Committer:
         return None
 
     def _group(self) -> _Group:
-        queue = self._frames
+        queue, since = self._frames, self._since
         if len(queue) == 1:
             frame, header, reserve = queue.popleft()
             self._queued = 0
-            return _Group((frame,), (header,), reserve)
+            return _Group((frame,), (header,), reserve, since)
+        self._since = self._clock()  # of those that this group leaves behind
         taken: list[bytes | memoryview] = []
         headers: list[FrameHeader] = []
         size, any_reserve = 0, False
@@ -345,4 +357,4 @@ class Committer:
             taken.append(frame)
             headers.append(header)
             any_reserve |= reserve
-        return _Group(taken, headers, any_reserve)
+        return _Group(taken, headers, any_reserve, since)

@@ -17,6 +17,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
 from bk_core.model import LedgerId
+from bk_core.slow_log import SlowLog
 from bk_core.wire.lane import Reason
 from bookie_server.engine.log_driver import LogDriver, OpenLog
 from bookie_server.engine.loop import BookieLoop
@@ -75,6 +76,7 @@ class BookieEngine:
         on_hint: Callable[[Sequence[LedgerId]], None] = lambda _: None,
         on_segment: Callable[[], None] = lambda: None,
         on_no_space: Callable[[int], None] = lambda _: None,
+        slow: SlowLog | None = None,
     ) -> None:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
@@ -92,10 +94,13 @@ class BookieEngine:
         self._turn = self._loop.turn if isinstance(self._loop, BookieLoop) else None
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed, self._on_hint = on_failed, on_hint
+        self.slow = slow or SlowLog(logger, 0)
         self._on_segment, self._on_no_space = on_segment, on_no_space
         self._newest_generations = [0] * len(logs)
         self._logs = tuple(
-            LogDriver(number, each, self, group_bytes_max=group_bytes_max, group_frames_max=group_frames_max)
+            LogDriver(
+                number, each, self, group_bytes_max=group_bytes_max, group_frames_max=group_frames_max, slow=self.slow
+            )
             for number, each in enumerate(logs)
         )
 

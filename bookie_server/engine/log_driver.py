@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from typing import Protocol
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bk_core.metrics import Histogram
+from bk_core.slow_log import SlowLog
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.holdings import answer_read, read_at_once
 from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread
+from bookie_server.engine.slow import slow_read
 from bookie_server.machine import events
 from bookie_server.machine.places import Place
 from bookie_server.storage.log.segment_log import CommitStats, SegmentLog
@@ -43,11 +46,12 @@ reader release and give up a segment, and wait for that."""
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """The log of one data directory, its reader, and the function that makes its maintenance."""
+    """The log of one data directory, its reader, and the function that makes its maintenance. ``path`` is for logs."""
 
     log: SegmentLog
     reader: SegmentReader
     maintain: Maintain
+    path: str = ""
 
 
 class Engine(Protocol):
@@ -64,18 +68,26 @@ class LogDriver:
     thread."""
 
     def __init__(
-        self, number: int, open_log: OpenLog, engine: Engine, *, group_bytes_max: int, group_frames_max: int
+        self,
+        number: int,
+        open_log: OpenLog,
+        engine: Engine,
+        *,
+        group_bytes_max: int,
+        group_frames_max: int,
+        slow: SlowLog | None = None,
     ) -> None:
+        slow = slow or SlowLog(logger, 0)
         self.number = number
         self._log = open_log.log
         loop = asyncio.get_running_loop()
-        self._reader = _Reader(open_log.reader, loop, engine.feed, self._failed)
+        self._reader = _Reader(open_log, loop, engine.feed, self._failed, slow)
         copy = copier(lambda frames: self._committer.copy(frames))
         self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
         self._committer = Committer(
             self._log, loop, partial(engine.committed, number), self._failed, group_bytes_max, group_frames_max,
-            self._maintenance.look, at_turn_end=engine.at_turn_end,
+            self._maintenance.look, at_turn_end=engine.at_turn_end, slow=slow, path=open_log.path,
         )  # fmt: skip
         self._maintenance.start()
 
@@ -143,12 +155,14 @@ class _Reader:
 
     def __init__(
         self,
-        reader: SegmentReader,
+        open_log: OpenLog,
         loop: asyncio.AbstractEventLoop,
         feed: Callable[[events.Event], None],
         failed: Callable[[BookKeeperError], None],
+        slow: SlowLog,
     ) -> None:
-        self._reader, self._post, self._feed, self._failed = reader, poster(loop), feed, failed
+        self._reader, self._post, self._feed, self._failed = open_log.reader, poster(loop), feed, failed
+        self._slow, self._path = slow, open_log.path
         self._work: SimpleQueue[events.ReadFrames | events.ReadMemberships | _Release | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bookie-read", daemon=True)
         self._thread.start()
@@ -184,7 +198,10 @@ class _Reader:
 
     def _do(self, work: events.ReadFrames | events.ReadMemberships | _Release) -> None:
         if not isinstance(work, _Release):
+            began = time.monotonic()
             self._post(self._feed, answer_read(self._reader, work))
+            if (took_s := time.monotonic() - began) >= self._slow.threshold_s:
+                self._slow.say(lambda: slow_read(self._path, work, took_s))
         elif work.done.set_running_or_notify_cancel():
             try:
                 (self._reader.give_up if work.for_good else self._reader.release)(work.generation)

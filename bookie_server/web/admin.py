@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from urllib.parse import parse_qsl
 
+from bk_core import log_level
+from bk_core.errors import InvalidArgumentError
 from bk_core.metrics import CONTENT_TYPE
 from bk_core.model import Endpoint
 from bookie_server.config import BookieConfig
 from bookie_server.services.sockets import listening_socket
 from bookie_server.web.bookie_metrics import scrape
-from bookie_server.web.http import Answer, HttpServer
+from bookie_server.web.http import Answer, HttpServer, Request
 from bookie_server.web.view import BookieView
 
 ENDPOINT = "httpserver"
@@ -43,10 +47,13 @@ class AdminPort:
             "/api/v1/bookie/gc": lambda: _json({"is_in_force_gc": "false"}),
             "/api/v1/config/server_config": self._config,
         }
+        self._quick["/log/level"] = lambda: _json(log_level.levels())
         self._slow: dict[str, Callable[[], Answer]] = {"/metrics": lambda: Answer(200, scrape(view), CONTENT_TYPE)}
         listener = listening_socket(config.admin_host, config.admin_port, "--admin-port")
         self.port: int = listener.getsockname()[1]
-        self._server = HttpServer(listener, self._answer, lambda path: self._slow[path]())
+        self._server = HttpServer(
+            listener, self._answer, lambda request: self._slow[request.path](), MAY_WRITE[config.admin_writes]
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -63,8 +70,11 @@ class AdminPort:
         """Blocks briefly."""
         self._server.stop()
 
-    def _answer(self, path: str) -> Answer | None:
+    def _answer(self, request: Request) -> Answer | None:
         """None for a path that takes time."""
+        path = request.path
+        if request.method == "PUT":
+            return _set_level(request.query) if path == "/log/level" else Answer(405, "only GET here\n")
         if path in self._slow:
             return None
         found = self._quick.get(path)
@@ -96,6 +106,27 @@ class AdminPort:
         usages = [usage for _, usage, _ in availability.usages] if availability is not None else []
         free, total = sum(usage.free_bytes for usage in usages), sum(usage.total_bytes for usage in usages)
         return _json({"freeSpace": free, "totalSpace": total})
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+MAY_WRITE: dict[str, Callable[[str], bool]] = {
+    "off": lambda address: False,
+    "loopback": _is_loopback,
+    "any": lambda address: True,
+}
+"""By the setting ``admin_writes``: whose PUT is taken."""
+
+
+def _set_level(query: str) -> Answer:
+    asked = dict(parse_qsl(query))
+    try:
+        log_level.set_level(asked.pop("level", ""), asked.pop("logger", ""))
+    except InvalidArgumentError as error:
+        return Answer(400, f"{error}\n")
+    return _json(log_level.levels())
 
 
 def _verdict(trouble: str, word: str) -> Answer:

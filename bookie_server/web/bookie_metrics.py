@@ -78,6 +78,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_commit_frames_total", "counter", "Frames in them, copies of compaction included", _D),
     Metric("bookie_commit_frame_bytes_total", "counter", "Bytes of these frames", _D),
     Metric("bookie_commit_written_bytes_total", "counter", "Bytes written for them: groups and headers", _D),
+    Metric("bookie_slow_operations_total", "counter", "Commits and reads that took slow_operation_ms or longer"),
     # ledgers and disks
     Metric("bookie_ledgers_count", "gauge", "Ledgers held", apache=True),
     Metric("bookie_directory_ledgers", "gauge", "Ledgers held", _D),
@@ -193,6 +194,7 @@ def _upkeep(found: Scrape, view: BookieView) -> None:
 def _machine(found: Scrape, engine: BookieEngine) -> None:
     numbers, counts = engine.numbers(), engine.numbers().counts
     found.put("bookie_streams", engine.streams)
+    found.put("bookie_slow_operations_total", engine.slow.count)
     for kind, event in REQUESTS.items():
         found.put("bookie_requests_total", engine.taken[event], kind)
     found.put("bookkeeper_server_ADD_ENTRY_REQUEST_count", counts.added_entries, "true")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP server: GET only, one request a connection, everything bounded. It has a thread and a loop of its own.
+"""A small HTTP server: one request a connection, everything bounded. It has a thread and a loop of its own.
 
 So it answers while the bookie's loop stands still, and nobody who asks holds the bookie up. What does not look like a
-plain GET is refused. A connection is closed after its answer: what a client sent ahead is never looked at.
+plain GET is refused, but for a PUT without a body of those who may write. A connection is closed after its answer: what
+a client sent ahead is never looked at.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ PHRASES = {
 }
 
 
+class Request(NamedTuple):
+    """A request: its path, what follows a question mark, and its method, GET or PUT."""
+
+    path: str
+    query: str = ""
+    method: str = "GET"
+
+
 class Answer(NamedTuple):
     status: int
     body: str
@@ -58,9 +67,8 @@ class Refused(Exception):
         self.answer = Answer(status, f"{why}\n")
 
 
-def path_of(head: bytes) -> str:
-    """The path of a request, without what follows a question mark. ``head`` is all up to the empty line, with it.
-    Raises Refused."""
+def request_of(head: bytes, *, may_write: bool = False) -> Request:
+    """``head`` is all up to the empty line, with it. ``may_write``: who asks may PUT. Raises Refused."""
     first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     request = _REQUEST.fullmatch(first)
     if request is None:
@@ -76,21 +84,27 @@ def path_of(head: bytes) -> str:
         headers[name] = header[2].strip()
     if request[3] == b"1" and b"host" not in headers:
         raise Refused(400, "the header Host is missing")
-    if request[1] != b"GET":
+    if request[1] != b"GET" and not (may_write and request[1] == b"PUT"):
         raise Refused(405, "this port is for reading: only GET")
     if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
-        raise Refused(400, "a GET has no body here")
-    return request[2].partition(b"?")[0].decode("ascii")
+        raise Refused(400, "a request has no body here")
+    path, _, query = request[2].decode("ascii").partition("?")
+    return Request(path, query, request[1].decode("ascii"))
 
 
 class HttpServer:
-    """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(path)`` is asked first, on
-    this server's loop, so it must not block; ``slow(path)`` on a thread, and its answer is waited for DEADLINE_S."""
+    """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(request)`` is asked first, on
+    this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
+    ``may_write`` says whether whoever has this address may PUT."""
 
     def __init__(
-        self, listener: socket.socket, quick: Callable[[str], Answer | None], slow: Callable[[str], Answer]
+        self,
+        listener: socket.socket,
+        quick: Callable[[Request], Answer | None],
+        slow: Callable[[Request], Answer],
+        may_write: Callable[[str], bool] = lambda address: False,
     ) -> None:
-        self._listener, self._quick, self._slow = listener, quick, slow
+        self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
@@ -141,7 +155,8 @@ class HttpServer:
         assert task is not None
         self._open[task] = writer
         try:
-            answer = await self._answer(reader)
+            peer = writer.get_extra_info("peername")
+            answer = await self._answer(reader, may_write=bool(peer) and self._may_write(str(peer[0])))
             if answer is not None:
                 await _send(answer, reader, writer)
         except OSError:  # the client is gone
@@ -150,12 +165,12 @@ class HttpServer:
             del self._open[task]
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer | None:
+    async def _answer(self, reader: asyncio.StreamReader, *, may_write: bool) -> Answer | None:
         """None if the client went away before its request had ended."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            path = path_of(head)
+            request = request_of(head, may_write=may_write)
         except TimeoutError:
             return Answer(408, "the request did not end in time\n")
         except asyncio.IncompleteReadError:
@@ -165,14 +180,14 @@ class HttpServer:
         except Refused as refused:
             return refused.answer
         try:
-            found = self._quick(path)
+            found = self._quick(request)
             if found is None:
                 async with asyncio.timeout(DEADLINE_S):
-                    found = await asyncio.to_thread(self._slow, path)
+                    found = await asyncio.to_thread(self._slow, request)
         except TimeoutError:
             return Answer(503, "the bookie does not answer in time\n")
         except Exception:
-            logger.exception("the admin port could not answer %s", path)
+            logger.exception("the admin port could not answer %s", request.path)
             return Answer(500, "this failed; the bookie's log says why\n")
         return found if len(found.body) <= ANSWER_BYTES_MAX else Answer(500, "the answer is too long\n")
 

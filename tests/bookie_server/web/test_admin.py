@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import socket
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bk_cli.children import free_port
-from bk_core.errors import PortInUseError, StorageFailedError
+from bk_core.errors import InvalidArgumentError, PortInUseError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
@@ -25,7 +26,7 @@ from bk_core.transport.port import Caller
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
 from bookie_server.web import health
-from bookie_server.web.admin import _shown
+from bookie_server.web.admin import MAY_WRITE, _shown
 from bookie_server.web.bookie_metrics import METRICS, REQUESTS
 from bookie_server.web.health import BEAT_S, READ_ONLY_S, STALLED_S, Health, Pulse
 from tests.kit.lanes import Lane, Listener, bookie_config
@@ -142,6 +143,76 @@ def test_what_the_paths_say_while_a_bookie_serves_and_after_a_failure(
             socket.create_connection(("127.0.0.1", port), 1)
 
     asyncio.run(story())
+
+
+def test_a_log_level_is_set_only_where_that_is_allowed(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    async def story() -> None:
+        port, name = free_port(), "bookie_server.main"
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, admin_writes="loopback"))
+        asked = f"/log/level?logger={name}&level="
+        before = logging.getLogger(name).level
+        status, said = await get(port, f"{asked}debug", "PUT")
+        assert (status, logging.getLogger(name).level) == (200, logging.DEBUG)
+        assert json.loads(said)["loggers"] == {name: "DEBUG"}
+        assert (await get(port, "/log/level")) == (200, said)
+        for bad in ("level=loud", "", "level=debug&logger=nobody", f"logger={name}"):
+            assert (await get(port, f"/log/level?{bad}", "PUT"))[0] == 400
+        assert (await get(port, "/config", "PUT"))[0] == 405
+        assert (await get(port, f"{asked}BACK", "PUT"))[0] == 200
+        assert (logging.getLogger(name).level, json.loads((await get(port, "/log/level"))[1])["loggers"]) == (
+            before,
+            {},
+        )
+        await bookie.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("setting", "address", "may"),
+    [
+        ("off", "127.0.0.1", False),
+        ("loopback", "127.0.0.1", True),
+        ("loopback", "::1", True),
+        ("loopback", "::ffff:10.0.0.7", False),
+        ("loopback", "10.0.0.7", False),
+        ("any", "10.0.0.7", True),
+    ],
+)
+def test_who_may_write(setting: str, address: str, may: bool) -> None:
+    assert MAY_WRITE[setting](address) is may
+
+
+def test_a_setting_of_who_may_write_is_checked(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="admin_writes"):
+        bookie_config(tmp_path, uri, admin_writes="on")
+
+
+def test_slow_operations_are_logged_with_the_clients_session(
+    store: MetadataStore, tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> tuple[int, Family]:
+        port = free_port()
+        config = bookie_config(tmp_path, uri, admin_port=port, slow_operation_ms=0.001)
+        bookie = await Bookie.start(config)
+        transport = LaneTransport(Caller(store.instance_id()))
+        transport.update_bookies(list(store.writable_bookies().values()))
+        lane, listener = Lane("direct", transport, bookie.bookie_id), Listener()
+        session = lane.attach(7, listener)
+        lane.send(session, 7, 40, [b"a" * 100_000, b"b"])
+        await listener.acked(session, 1)
+        found = await scraped(port)
+        await transport.close()
+        await bookie.stop()
+        return session, found["bookie_slow_operations_total"]
+
+    with caplog.at_level(logging.WARNING, "bookie_server.slow"):
+        session, count = asyncio.run(story())
+    lines = [record.getMessage() for record in caplog.records if record.name == "bookie_server.slow"]
+    (line,) = [each for each in lines if f"ledger 7 session {session} 2 entries from 40 on" in each]
+    assert line.startswith(f"slow: commit in {tmp_path / 'bookie'} of ")
+    assert " ms until it began, " in line
+    assert count.value() >= 1
 
 
 class Curious(MemoryStore):

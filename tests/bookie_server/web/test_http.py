@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_server.web import http
-from bookie_server.web.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, Answer, HttpServer, Refused, path_of
+from bookie_server.web.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, Answer, HttpServer, Refused, Request, request_of
 
 DEADLINE_S = 0.4
 
@@ -28,17 +28,19 @@ class Served:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)  # so that a long answer does not fit
         self.port = listener.getsockname()[1]
-        self.server = HttpServer(listener, self._quick, self._slow)
+        self.may_write = False
+        self.server = HttpServer(listener, self._quick, self._slow, lambda address: self.may_write)
         self.server.start()
 
-    def _quick(self, path: str) -> Answer | None:
+    def _quick(self, request: Request) -> Answer | None:
+        path = request.path
         self.asked.append(path)
         if path == "/bug":
             raise RuntimeError("a bug")
         return None if path in ("/slow", "/long") else Answer(200, "quick\n")
 
-    def _slow(self, path: str) -> Answer:
-        if path == "/slow":
+    def _slow(self, request: Request) -> Answer:
+        if request.path == "/slow":
             self.go.wait(10)
         return Answer(200, "x" * (1 << 20))
 
@@ -99,6 +101,17 @@ def test_only_a_plain_get_is_answered(served: Served, sent: bytes, status: int) 
     said = served.said(sent)
     assert said.startswith(b"HTTP/1.1 %d " % status), said
     assert b"\r\nConnection: close\r\n" in said
+
+
+def test_a_put_is_taken_of_those_alone_who_may_write(served: Served) -> None:
+    put = b"PUT /x?a=b HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert served.said(put).startswith(b"HTTP/1.1 405 ")
+    served.may_write = True
+    assert served.said(put).startswith(b"HTTP/1.1 200 ")
+    assert served.said(put.replace(b"PUT", b"POST")).startswith(b"HTTP/1.1 405 ")
+    assert served.said(put[:-2] + b"Content-Length: 1\r\n\r\nx").startswith(b"HTTP/1.1 400 ")
+    assert served.asked == ["/x"]
+    assert request_of(put, may_write=True) == Request("/x", "a=b", "PUT")
 
 
 def test_a_long_head_is_refused_with_little_of_it_read(served: Served) -> None:
@@ -174,4 +187,4 @@ def test_a_stop_ends_what_is_open(served: Served) -> None:
 def test_no_head_breaks_the_reader(head: bytes) -> None:
     """Anything else than an answer of its own would be a bug."""
     with contextlib.suppress(Refused):
-        assert path_of(head + b"\r\n\r\n").startswith("/")
+        assert request_of(head + b"\r\n\r\n").path.startswith("/")

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals that change the log level of a server while it runs (decision 0058)."""
+
+from __future__ import annotations
+
+import signal
+
+from bk_core import log_level
+
+
+def listen() -> None:
+    """SIGUSR1: DEBUG for all. SIGUSR2: the level of the start again. On the main thread."""
+    signal.signal(signal.SIGUSR1, lambda *_: log_level.set_level("DEBUG"))
+    signal.signal(signal.SIGUSR2, lambda *_: log_level.set_level(log_level.BACK))
