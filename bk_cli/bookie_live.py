@@ -38,7 +38,7 @@ def inspect(access: Access, bookie_id: BookieId, *, as_json: bool) -> int:
         output.print_json({"bookieId": info.bookie_id, **facts, "settings": settings})
     else:
         shown = {"bookie": info.bookie_id, "admin port": f"http://{endpoint.host}:{endpoint.port}"}
-        output.print_facts(shown | {name: _shown(value) for name, value in facts.items()})
+        output.print_facts(shown | {name: _shown(name, value) for name, value in facts.items()})
         _note_settings(settings)
     return 0 if facts["ready"] else 1
 
@@ -90,7 +90,11 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None or seconds == float("inf") else round(seconds * 1000, 3)
 
 
-def _shown(value: object) -> object:
+def _shown(name: str, value: object) -> object:
+    if name == "startedMs" and isinstance(value, int):
+        return output.moment(value)
+    if name.endswith("Bytes") and isinstance(value, float):
+        return output.in_words(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
     return "-" if value is None else value

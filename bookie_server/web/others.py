@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bk_core.errors import BookieUnreachableError, BookKeeperError, RemoteProtocolError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError
 from bk_core.metrics import quantile
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
 
@@ -107,7 +107,9 @@ async def _numbers_of(info: BookieServiceInfo, timeout_s: float) -> Numbers:
     endpoint = admin_endpoint(info)
     if endpoint is None:
         raise BookieUnreachableError(
-            f"bookie {info.bookie_id} has no admin port", remedy="give it one: admin_port, and admin_host for others"
+            f"bookie {info.bookie_id} has no admin port",
+            remedy="give it one: admin_port, and admin_host for others",
+            outcome=Outcome.NOT_APPLIED,
         )
     text = await get(endpoint, "/metrics", timeout_s=timeout_s)
     try:
@@ -133,7 +135,9 @@ async def get(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
             raw = await _exchange(endpoint, path)
     except (TimeoutError, OSError) as error:
         why = str(error) or f"no answer within {timeout_s:g} s"
-        raise BookieUnreachableError("an admin port does not answer", value=f"{where}: {why}") from error
+        raise BookieUnreachableError(
+            "an admin port does not answer", value=f"{where}: {why}", outcome=Outcome.NOT_APPLIED
+        ) from error
     head, _, body = raw.partition(b"\r\n\r\n")
     status = _STATUS.match(head)
     if status is None or len(raw) > ANSWER_BYTES_MAX or status[1] != b"200":

@@ -44,6 +44,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "a PUT of an operator of Apache's is answered as if it had been done",
     ),
     Mutant(
+        "whoever answers at an admin port is the bookie that published it",
+        "bookie_server/web/others.py",
+        '    if there not in (info.bookie_id, ""):  # "": it starts\n',
+        "    if False:\n",
+        ("tests/cli/test_cluster_top.py::test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so",),
+        "bk cluster top shows the numbers of the bookie beside it as those of every bookie on loopback",
+    ),
+    Mutant(
+        "rates go over a restart",
+        "bk_cli/cluster_top.py",
+        "    known = old if isinstance(old, Numbers) and _same_process(old, numbers) else None\n",
+        "    known = old if isinstance(old, Numbers) else None\n",
+        ("tests/cli/test_cluster_top.py::test_rates_are_between_two_looks_of_one_process",),
+        "a bookie that was started again seems idle, or slower than it is",
+    ),
+    Mutant(
         "everybody who reaches the admin port may write",
         "bookie_server/web/admin.py",
         '    "loopback": _is_loopback,\n',
