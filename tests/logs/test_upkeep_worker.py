@@ -169,6 +169,26 @@ def test_a_worker_that_another_has_followed_takes_no_further_step(monkeypatch: p
     run(work())
 
 
+def test_two_workers_in_the_same_step_copy_twice_and_list_once() -> None:
+    """The first one is deposed while it copies, and the second copies the same run meanwhile."""
+
+    async def work() -> None:
+        async with a_world() as world:
+            first, tree = world.worker("w1", replace(QUICK, copy_bytes_per_s=50))
+            second, _ = world.worker("w2")
+            before = len(world.ledgers())
+            slow = asyncio.create_task(first.look())
+            await eventually(lambda: first.done.deleted_ledgers == 1 and len(world.ledgers()) == before)  # and its copy
+            tree.expire()
+            await second.look()
+            assert second.done.merged_extents == 4
+            assert await slow is None
+            assert first.done.merged_extents == 0, "its copy was not listed"
+            await finish(world, second)
+
+    run(work())
+
+
 def test_a_worker_whose_session_ended_takes_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has followed it yet, but nobody has elected it either."""
 
