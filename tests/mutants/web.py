@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "slow commits are not told",
         "bookie_server/engine/committer.py",
-        "            if began + took_s - group.since >= self._slow_s:\n",
+        "            if self._ended - group.since >= self._slow_s:\n",
         "            if False:\n",
         (f"{_ADMIN_TEST}::test_slow_operations_are_logged_with_the_clients_session",),
         "appends wait for seconds, and no line says where",
