@@ -88,7 +88,8 @@ class BookieConfig:
     ``checkpoint_interval_s`` unless the disk is short of space. A sealed segment is rewritten when less than
     ``compaction_threshold`` of it is live, and every ``major_compaction_interval_s`` when less than
     ``major_compaction_threshold`` is. Compaction reads and writes at most ``compaction_bytes_per_s`` together. The
-    scrubber verifies all stored data at ``scrub_bytes_per_s``, again and again.
+    scrubber verifies all stored data at ``scrub_bytes_per_s``, again and again, with ``scrub_interval_s`` between two
+    passes.
 
     **Auto-recovery.** With ``auto_recovery`` this process also takes part in putting lost copies back, as
     ``bk autorecovery`` does: it reads at most ``replication_bytes_per_s`` for that (0: no bound), and a bookie that is
@@ -141,6 +142,7 @@ class BookieConfig:
     major_compaction_interval_s: float = 86_400.0
     compaction_bytes_per_s: int = 32 << 20
     scrub_bytes_per_s: int = 8 << 20
+    scrub_interval_s: float = 600.0
     gc_interval_s: float = 3600.0
     gc_grace_s: float = 600.0
     auto_recovery: bool = False

@@ -89,6 +89,7 @@ class LogDriver:
             self._log, loop, partial(engine.committed, number), self._failed, group_bytes_max, group_frames_max,
             self._maintenance.look, at_turn_end=engine.at_turn_end, slow=slow, path=open_log.path,
         )  # fmt: skip
+        self._maintenance.maintenance.busy_s = lambda: self._committer.times.total
         self._maintenance.start()
 
     def commit(self, effect: events.Commit) -> None:

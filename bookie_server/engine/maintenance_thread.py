@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -38,7 +39,7 @@ def maintained(
         return Maintenance(
             opened.directory, opened.log, LoopIndexPort(opened.index, loop), opened.reader,
             newest=opened.report.checkpoint, copy=copy, release=release, give_up=give_up,
-            limits=limits, now_s=loop.time,
+            limits=limits, now_s=loop.time, scrub_from=random.random(),
         )  # fmt: skip
 
     return make

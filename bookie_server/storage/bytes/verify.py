@@ -87,10 +87,21 @@ def describe(scan: ScannedSegment) -> list[str]:
     """A line for each piece of damage, without the segment's name."""
     lines = [f"{size} bytes at {offset}: {what}" for offset, size, what in scan.damage]
     for frame in scan.bad_frames:
-        kind = "a frame" if frame.header.kind == FrameKind.ENTRIES else "a record"
-        what = f"{kind} of ledger {frame.header.ledger_id} has a bad payload"
+        header = frame.header
+        kind = f"a frame of {header.count} entries from {header.first_entry_id}"
+        kind = kind if header.kind == FrameKind.ENTRIES else "a record"
+        what = f"{kind} of ledger {header.ledger_id} has a bad payload"
         lines.append(f"{frame.place.size} bytes at {frame.place.offset}: {what}")
     return lines
+
+
+def entries_lost(rows: Rows, ledgers_max: int = 3) -> str:
+    """Which entries these index records name, in words."""
+    ledgers = np.unique(rows["ledger"])
+    own = [rows[rows["ledger"] == ledger_id] for ledger_id in ledgers[:ledgers_max]]
+    parts = [f"entries {one['first'].min()} to {one['last'].max()} of ledger {one['ledger'][0]}" for one in own]
+    more = [f"{ledgers.size - ledgers_max} ledgers more"] if ledgers.size > ledgers_max else []
+    return ", ".join(parts + more)
 
 
 def refused_words(scan: ScannedSegment) -> str:

@@ -10,7 +10,7 @@ segment only a summary is; its ``.idx`` is read block by block: a look-up names 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -27,8 +27,8 @@ from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping, striping_of
 from bookie_server.storage.index.cache import INDEX_CACHE_BYTES, IndexCache, Remembered, search_sealed
 from bookie_server.storage.index.ledger_frames import STRIDE, LedgerFrames, column, columns_of_rows
-from bookie_server.storage.index.ledger_states import LedgerStates
-from bookie_server.storage.index.ledger_table import LedgerState
+from bookie_server.storage.index.ledger_states import EVERY_LEDGER, LedgerStates
+from bookie_server.storage.index.ledger_table import KEY_CONFLICT, NO_ADDS, LedgerState
 from bookie_server.storage.index.search import DamagedPlaces, Search, greatest_intact
 from bookie_server.storage.index.segment_directory import Reach, SegmentDirectory
 
@@ -87,6 +87,7 @@ class LedgerIndex:
         """The greatest generation that was ever sealed here, even if it was given back since; 0 if none was."""
         self.damaged_indexes: set[int] = set()
         """Sealed segments whose ``.idx`` fails a check: to be scanned and indexed anew."""
+        self._suspects: dict[LedgerId, None] = {}
 
     # --- filling: frames --------------------------------------------------------------------------------------------
 
@@ -207,6 +208,16 @@ class LedgerIndex:
         elif generation not in self._directory:
             return
         self._damage.add(place)
+        self.suspect((ledger_id,))
+
+    def suspect(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Entries of these ledgers are lost here, or may be."""
+        self._suspects.update(dict.fromkeys(ledger_ids))
+
+    def take_suspects(self) -> list[LedgerId]:
+        """The ledgers of which damage was noted since the last call, each once."""
+        suspects, self._suspects = list(self._suspects), {}
+        return suspects
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: Remembered) -> None:
         """Remember, within the cache's bound, what the reader found at an unresolved place."""
@@ -339,6 +350,19 @@ class LedgerIndex:
         """The folded records of a ledger that is not deleted, and its trouble."""
         state = self._states.table.get(ledger_id)
         return state, self._states.trouble(state)
+
+    def troubled(self, first_ledger: LedgerId, limit: int) -> tuple[list[LedgerId], LedgerId | None]:
+        """Of the next ``limit`` ledgers from ``first_ledger`` on those that may have lost entries, and the ledger to go
+        on with; None at the end. A dropped copy is none of them. :attr:`all_troubled` is said apart."""
+        rows = self._states.table.rows_from(first_ledger, limit)
+        of_all = rows["ledger"] == EVERY_LEDGER
+        found: list[int] = rows["ledger"][(rows["flags"] & (NO_ADDS | KEY_CONFLICT) != 0) & ~of_all].tolist()
+        return found, int(rows["ledger"][-1]) + 1 if rows.size == limit and not of_all.any() else None
+
+    @property
+    def all_troubled(self) -> bool:
+        """Whether every ledger, known or not, may have lost entries here."""
+        return self._states.trouble(None) is not Reason.REASON_NONE
 
     @property
     def states_version(self) -> int:

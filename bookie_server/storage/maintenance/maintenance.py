@@ -36,7 +36,9 @@ from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.reindex import Reindexer
 from bookie_server.storage.maintenance.schedule import (
     STEP_BYTES,
+    UNDER_LOAD,
     ByteBudget,
+    Load,
     MaintenanceLimits,
     MajorRuns,
     checkpoint_wait_s,
@@ -52,8 +54,6 @@ RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 WAIT_MIN_S = 0.001
 """A shorter wait may be lost in rounding: the clock would not move and the thread would never sleep."""
-SCRUB_PAUSE_S = 600.0
-"""The pause between two passes of the scrubber, so that little data is not read again every few seconds."""
 
 Paced = Callable[[int], int]
 """Reads and writes about so many bytes; returns how many. 0: there is nothing to do now."""
@@ -128,7 +128,8 @@ class Maintenance:
     ``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Only the counters of ``reader``
     are used. ``release(generation)`` has the readers close a segment whose ``.idx`` was made anew.
     ``give_up(generation)`` returns once no reader has the segment open or will open it. ``now_s`` is a clock that never
-    goes back.
+    goes back. The scrubber's first pass begins at ``scrub_from``, a share of the segments. Whoever commits sets
+    ``busy_s``, which says how long that took so far.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Maintenance:
         give_up: Callable[[int], None],
         now_s: Callable[[], float] = time.monotonic,
         limits: MaintenanceLimits | None = None,
+        scrub_from: float = 0.0,
     ) -> None:
         self._directory, self._log, self._port, self._reader = directory, log, port, reader
         self._limits, self._now_s = limits or MaintenanceLimits(), now_s
@@ -153,7 +155,9 @@ class Maintenance:
         self.checkpointer = Checkpointer(directory, port, log.health, newest)
         self.compactor = Compactor(port, *where, copy, segment_bytes=log.segment_bytes, limits=limits)
         self._major = MajorRuns(limits.major_compaction_interval_s, now_s())
-        self.scrubber, self._scrub_from_s = Scrubber(*where, port), now_s()
+        self.scrubber, self._scrub_from_s = Scrubber(*where, port, first_at=scrub_from), now_s()
+        self.busy_s: Callable[[], float] = lambda: 0.0
+        self._load = Load(now_s())
         self.reindexer = Reindexer(
             *where, port, log.health, is_covered=lambda g: g <= self.checkpointer.newest.through, release=self._release
         )
@@ -362,8 +366,8 @@ class Maintenance:
         passes = self.scrubber.stats.passes
         done = self.scrubber.step(budget_bytes)
         if self.scrubber.stats.passes != passes:
-            self._scrub_from_s = self._now_s() + SCRUB_PAUSE_S
-        return done
+            self._scrub_from_s = self._now_s() + self._limits.scrub_interval_s
+        return done * (UNDER_LOAD if self._load.look(self.busy_s(), self._now_s()) else 1)
 
     def _soon(self, name: str) -> None:
         for task in self._urgent:

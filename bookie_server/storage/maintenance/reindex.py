@@ -142,7 +142,7 @@ class Reindexer:
         built = build_index(new, rows, states)
         places = [(int(row["ledger"]), place_of(generation, row)) for row in lost[:_MARKS_MAX]]
         places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames[:_MARKS_MAX]]
-        self._replace(generation, built, places, lost.size)
+        self._replace(generation, built, places, lost)
 
     def _scan(self, generation: int, stored: StoredIndex) -> Generator[int, None, ScannedSegment]:
         """Returns everything that can still be read."""
@@ -176,7 +176,7 @@ class Reindexer:
                 states.add(ledger_id, kind, bytes(payload[:size]))
         return states.rows()
 
-    def _replace(self, generation: int, built: BuiltIndex, places: list[tuple[int, Place]], lost: int) -> None:
+    def _replace(self, generation: int, built: BuiltIndex, places: list[tuple[int, Place]], lost: Rows) -> None:
         if not self._port.ask(lambda index: index.is_sealed(generation)):
             return
         name = index_name(generation)
@@ -190,14 +190,15 @@ class Reindexer:
             self.stats.put_off += 1
             return
         self._release(generation)
-        self._port.ask(lambda index: _take_over(index, generation, built.summary, places))
+        self._port.ask(lambda index: _take_over(index, generation, built.summary, places, lost))
         self.stats.rebuilt += 1
-        self.stats.lost_records += lost
-        logger.warning("%s was made anew; %d records of it name entries that cannot be read", name, lost)
+        self.stats.lost_records += lost.size
+        logger.warning("%s was made anew; %d records of it name entries that cannot be read", name, lost.size)
 
 
-def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[tuple[int, Place]]) -> None:
+def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[tuple[int, Place]], lost: Rows) -> None:
     index.index_rebuilt(generation, summary)
+    index.suspect(lost["ledger"].tolist())
     for ledger_id, place in places:
         index.mark_damaged(ledger_id, place)
 

@@ -9,6 +9,8 @@ STEP_BYTES = 1 << 20
 """About how much one step of paced work does: urgent work waits no longer than that takes."""
 SEGMENTS_PER_CHECKPOINT = 8
 """A start reads the state records of every segment sealed since the last checkpoint: at most of so many."""
+UNDER_LOAD = 8
+"""So many times its cost counts what the scrubber reads while commits are busy: it gives way, and still gets on."""
 URGENT_CHECKPOINT_S = 1.0
 """The time between checkpoints while the disk is short of space and drained segments wait for one."""
 
@@ -21,8 +23,8 @@ class MaintenanceLimits:
 
     ``compaction_threshold`` and ``major_compaction_threshold`` are live shares of a segment: below the first it is
     rewritten, below the second by the major compaction that begins every ``major_compaction_interval_s``. The rates
-    count bytes read and written. From the used share ``space_low_share`` of the file system on, space given back is
-    wanted soon.
+    count bytes read and written. ``scrub_interval_s`` is the pause between two passes of the scrubber. From the used
+    share ``space_low_share`` of the file system on, space given back is wanted soon.
     """
 
     checkpoint_interval_s: float = 60.0
@@ -31,6 +33,7 @@ class MaintenanceLimits:
     major_compaction_interval_s: float = 86_400.0
     compaction_bytes_per_s: int = 32 << 20
     scrub_bytes_per_s: int = 8 << 20
+    scrub_interval_s: float = 600.0
     space_low_share: float = 0.9
 
 
@@ -56,6 +59,20 @@ class ByteBudget:
     def _fill(self, now_s: float) -> None:
         self._level = min(self._burst, self._level + max(0.0, now_s - self._at) * self._rate)
         self._at = max(self._at, now_s)
+
+
+class Load:
+    """Whether commits take more than half of the time, by how long they took in all so far. It looks once a second."""
+
+    def __init__(self, now_s: float) -> None:
+        self._at, self._busy_s, self.is_high = now_s, 0.0, False
+
+    def look(self, busy_s: float, now_s: float) -> bool:
+        elapsed = now_s - self._at
+        if elapsed >= 1.0:
+            self.is_high = busy_s - self._busy_s > 0.5 * elapsed
+            self._at, self._busy_s = now_s, busy_s
+        return self.is_high
 
 
 def checkpoint_wait_s(

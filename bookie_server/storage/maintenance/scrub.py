@@ -8,9 +8,12 @@ S5), counted and logged; ``reindex.py`` makes a damaged ``.idx`` anew. Frames th
 rest of their segment is still checked. Nothing is reported of a segment that was dropped meanwhile: its file may have
 begun another life while it was read.
 
-A restart begins a new pass. While a segment is checked, about 160 bytes are held for each frame of entries in it: 300
-MB for a segment of 256 MiB full of the smallest frames, 40 KB for frames of a mebibyte. Small frames count as
-FRAME_WORK_BYTES each, because they take time and not disk.
+The index tells who puts copies back (decision 0053) which ledgers are concerned. The first pass after a start begins at
+``first_at``, a share of the segments, so that a bookie that is started often has all of them checked.
+
+While a segment is checked, about 160 bytes are held for each frame of entries in it: 300 MB for a segment of 256 MiB
+full of the smallest frames, 40 KB for frames of a mebibyte. Small frames count as FRAME_WORK_BYTES each, because they
+take time and not disk.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.segment import index_name, segment_name
-from bookie_server.storage.bytes.verify import describe, names_damage
+from bookie_server.storage.bytes.verify import describe, entries_lost, names_damage
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
@@ -56,6 +61,8 @@ class _Findings:
 
     generation: int
     places: list[tuple[int, Place]] = field(default_factory=list)  # with their ledgers
+    ledgers: set[int] = field(default_factory=set)  # that lost entries which no place names any more
+    is_lost: bool = False  # the whole segment
     blocks: dict[int, str] = field(default_factory=dict)  # of the index, and what is wrong
     lines: list[str] = field(default_factory=list)
     damaged: int = 0
@@ -65,8 +72,9 @@ class _Findings:
 class Scrubber:
     """Looks at the segments of the folder ``path``; one thread. Any thread may read ``stats``."""
 
-    def __init__(self, files: Files, path: str, incarnation: bytes, port: IndexPort) -> None:
+    def __init__(self, files: Files, path: str, incarnation: bytes, port: IndexPort, *, first_at: float = 0.0) -> None:
         self._files, self._path, self._incarnation, self._port = files, path, incarnation, port
+        self._first_at = first_at
         self._left: deque[int] = deque()  # segments of this pass
         self._in_pass = False
         self._work: Iterator[int] | None = None
@@ -101,7 +109,8 @@ class Scrubber:
                 self.stats.passes += 1
                 return False
             self._left.extend(self._port.ask(lambda index: index.sealed_generations()))
-            self._in_pass = bool(self._left)
+            self._left.rotate(-int(self._first_at * len(self._left)))
+            self._in_pass, self._first_at = bool(self._left), 0.0
         if self._left:
             self._work = self._look_at(self._left.popleft())
         return self._in_pass
@@ -116,13 +125,19 @@ class Scrubber:
         if pair.segment.problem:
             found.damaged += 1
             found.lines.append(f"{name}: {pair.segment.problem}")
-        if scan is not None:  # else reads find out that the frames in its index are gone
+        if scan is None:  # reads find out that the frames in its index are gone
+            found.is_lost = True
+        else:
             found.damaged, found.refused = found.damaged + len(pair.ranges), scan.refused
             found.lines += [f"{name}: {line}" for line in describe(scan)]
             found.places += [(frame.header.ledger_id, frame.place) for frame in scan.bad_frames]
         for rows in pair.astray:
-            for row in rows[~names_damage(rows)]:
+            lost_before = names_damage(rows)
+            found.ledgers.update(rows["ledger"][lost_before].tolist())
+            for row in rows[~lost_before]:
                 found.places.append((int(row["ledger"]), place_of(generation, row)))
+        if pair.astray and found.lines:
+            found.lines[-1] += f"; lost here: {entries_lost(np.concatenate(pair.astray))}"
         found.blocks = pair.problems
         self._found = found
 
@@ -151,6 +166,9 @@ def _mark(index: LedgerIndex, found: _Findings) -> bool:
         return False
     for ledger_id, place in found.places[:MARKS_MAX]:
         index.mark_damaged(ledger_id, place)
+    index.suspect({ledger_id for ledger_id, _ in found.places[MARKS_MAX:]} | found.ledgers)
+    if found.is_lost:
+        index.suspect(index.ledgers_in(found.generation).tolist())
     for number in list(found.blocks)[:MARKS_MAX]:
         index.mark_damaged(0, IndexBlock(found.generation, number))
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.space import Usage
 from bookie_server.storage.maintenance.index_port import Stopping
-from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S, SCRUB_PAUSE_S
+from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries, fence_record, key_record
 from tests.sim.disk import SimDisk
@@ -302,9 +303,21 @@ def test_the_statistics_say_what_there_is() -> None:
 def test_little_data_is_scrubbed_once_in_a_while_and_not_all_the_time() -> None:
     kept = Kept(limits=limits(scrub_bytes_per_s=8 << 20))
     kept.fill(1, 2)
-    kept.settle(2 * SCRUB_PAUSE_S)
+    kept.settle(2 * limits().scrub_interval_s)
     assert kept.maintenance.scrubber.stats.passes in (2, 3)
     assert 2 * 2 * 40_000 < kept.maintenance.stats().scrubbed_bytes < 3 * 2 * 100_000
+
+
+def test_scrubbing_gives_way_to_commits_and_still_gets_on() -> None:
+    rate, time_s, read = 64 << 10, 600, []
+    for busy in (0.0, 0.9):
+        kept = Kept(limits=limits(scrub_bytes_per_s=rate, scrub_interval_s=1))
+        kept.fill(1, 8)
+        kept.maintenance.busy_s = partial(lambda kept, busy: busy * kept.now, kept, busy)
+        kept.settle(time_s)
+        read.append(kept.maintenance.stats().scrubbed_bytes)
+    assert rate * time_s / 10 < read[1] < rate * time_s / 8 + (1 << 20)
+    assert read[0] > 3 * read[1]
 
 
 @pytest.mark.rule("S7")

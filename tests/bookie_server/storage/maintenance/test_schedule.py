@@ -12,6 +12,7 @@ from bookie_server.storage.maintenance.schedule import (
     STEP_BYTES,
     URGENT_CHECKPOINT_S,
     ByteBudget,
+    Load,
     MajorRuns,
     checkpoint_wait_s,
 )
@@ -90,3 +91,13 @@ def test_a_major_run_goes_on_until_it_has_done_what_it_can() -> None:
     runs.end(150)
     assert not runs.is_on(249)
     assert runs.is_on(250)
+
+
+def test_load_is_high_while_commits_take_more_than_half_of_the_time() -> None:
+    load = Load(10.0)
+    assert not load.look(0.4, 10.5), "it looks once a second"
+    assert load.look(0.9, 11.0)
+    assert load.look(0.9, 11.9)
+    assert not load.look(0.9 + 0.5, 12.0)
+    assert not load.look(2.0, 14.0)
+    assert load.look(4.1, 17.0)

@@ -10,6 +10,7 @@ import pytest
 
 from bookie_server.machine.places import Place
 from bookie_server.storage.disk.files import BLOCK
+from bookie_server.storage.maintenance.scrub import Scrubber
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld
 from tests.kit.segment_world import entries
 from tests.kit.whole_files import decode_index_file, encode_index_file
@@ -273,3 +274,57 @@ def test_what_the_index_could_not_be_told_is_told_by_the_next_step(world: Damage
     world.scrub()
     assert world.scrubber.stats.damaged_frames == 1
     assert not world.storage.lookup(PLAIN, 45, 45).pieces
+
+
+@pytest.mark.parametrize("at", [20, -1])
+def test_ledgers_that_lost_entries_are_suspects_with_their_entries_in_the_log(
+    world: DamagedWorld, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = place_of(world, PLAIN, 45)
+    world.disk.flip_bit(world.segment(place.generation), place.offset + at % place.size)
+    world.scrub()
+    assert world.storage.index.take_suspects() == [PLAIN]
+    assert world.storage.index.take_suspects() == []
+    assert any(word in caplog.text for word in ("entries 40 to 49 of ledger 1", "10 entries from 40 of ledger 1"))
+    world.scrub()
+    assert world.storage.index.take_suspects() == [PLAIN], "each pass tells: a mark may have gone since"
+
+
+def test_ledgers_of_a_segment_that_is_gone_are_suspects_and_so_are_those_of_records_of_what_was_lost(
+    world: DamagedWorld,
+) -> None:
+    gone, bad = world.sealed[:2]
+    ledgers = world.storage.index.ledgers_in(gone).tolist()
+    world.disk.lose_file(world.segment(gone))
+    world.scrub()
+    assert sorted(world.storage.index.take_suspects()) == ledgers
+
+    lost = place_of(world, LARGE, 13)
+    world.disk.put_at_rest(world.segment(lost.generation), lost.offset, bytes(lost.size))
+    sections = world.sections(lost.generation)
+    for block in range(sections.index_range[0], sections.index_range[0] + sections.index_range[1], BLOCK):
+        world.disk.put_at_rest(world.idx(lost.generation), block, bytes(BLOCK))
+    world.scrub()
+    world.checkpointed = max(world.sealed)
+    world.mend()
+    assert LARGE in world.storage.index.take_suspects(), "the new index names what the old one may have named"
+    world.restart()
+    assert bad in world.sealed
+    world.scrub()
+    assert LARGE in world.storage.index.take_suspects()
+
+
+def test_first_pass_begins_where_it_is_told_and_meets_every_segment(world: DamagedWorld) -> None:
+    looked_at: list[int] = []
+    storage = world.storage
+    scrubber = Scrubber(
+        world.disk, storage.directory.segments_path, storage.directory.identity.incarnation_bytes, world.port,
+        first_at=0.5,
+    )  # fmt: skip
+    scrubber._look_at = lambda generation: iter([looked_at.append(generation) or 1])  # type: ignore[method-assign]
+    for _ in range(2):
+        while scrubber.step(1):
+            pass
+    half, sealed = len(world.sealed) // 2, world.sealed
+    assert len(sealed) > 2
+    assert looked_at == sealed[half:] + sealed[:half] + sealed
