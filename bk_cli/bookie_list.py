@@ -21,7 +21,7 @@ REACH_TIMEOUT_S = 1.0
 COUNT_TIMEOUT_S = 1.0
 """Marks are counted for so long; a cluster may have a million."""
 
-COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "lanes", "version")
+COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "limbo ", "damaged ", "lanes", "version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,13 @@ def _cells(row: Row, marks: Marks) -> tuple[object, ...]:
     lacks = f"{row.lacks}{'' if marks.is_all else '+'}"
     if not isinstance(row.said, Said):
         answers = "no" if row.info is not None else "-"
-        return row.bookie_id, row.state, answers, "-", "-", lacks, ", ".join(_lanes(row)) or "-", "-"
+        return row.bookie_id, row.state, answers, "-", "-", lacks, "-", "-", ", ".join(_lanes(row)) or "-", "-"
     info = row.said.info
     used = f"{1 - info.free_bytes / info.total_bytes:.0%}" if info.total_bytes else "-"
-    room = used, output.in_words(info.free_bytes), lacks
-    return row.bookie_id, row.state, f"{row.said.took_ms:.0f} ms", *room, ", ".join(_lanes(row)), info.version or "-"
+    room = used, output.in_words(info.free_bytes)
+    copies = lacks, info.limbo_ledgers, info.damaged_ledgers
+    rest = ", ".join(_lanes(row)), info.version or "-"
+    return row.bookie_id, row.state, f"{row.said.took_ms:.0f} ms", *room, *copies, *rest
 
 
 def _object(row: Row, marks: Marks) -> dict[str, object]:
@@ -114,5 +116,7 @@ def _object(row: Row, marks: Marks) -> dict[str, object]:
         "admin": f"http://{admin.host}:{admin.port}" if admin else None,
         "version": said.info.version if said else None,
         "underReplicated": row.lacks,
+        "limboLedgers": said.info.limbo_ledgers if said else None,
+        "damagedLedgers": said.info.damaged_ledgers if said else None,
         "allMarksCounted": marks.is_all,
     }

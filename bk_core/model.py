@@ -104,6 +104,13 @@ class LedgerMetadata:
     def fragment_of(self, entry_id: EntryId) -> Fragment:
         return self.fragments[self.fragment_index_of(entry_id)]
 
+    def last_entry_of(self, index: int) -> EntryId | None:
+        """The last entry of the fragment at ``index``, which may be below its first; None if it has no end yet."""
+        if index + 1 == len(self.fragments):
+            return self.last_entry_id if self.is_closed else None
+        following = self.fragments[index + 1].first_entry_id - 1
+        return min(following, self.last_entry_id) if self.is_closed else following
+
     def with_ensemble(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
         """The metadata after an ensemble change. A fragment with the last fragment's first entry id replaces it; one
         with a greater id is appended (MUST 7)."""

@@ -25,12 +25,14 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, Endpoint, LedgerId
 from bk_core.slow_log import SlowLog
+from bookie_server.autorecovery.own_copies import OwnCopies, SuspectsOfIndexes
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.log_driver import OpenLog
 from bookie_server.engine.loop import new_loop
 from bookie_server.engine.maintenance_thread import maintained
+from bookie_server.engine.own_reads import OwnReads
 from bookie_server.engine.spread import SpreadHoldings
 from bookie_server.garbage.garbage_thread import GarbageThread, garbage_thread
 from bookie_server.identity.availability import Availability
@@ -171,6 +173,7 @@ class Bookie:
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
         self._care = contextlib.AsyncExitStack()
+        self.own_copies: OwnCopies | None = None
         self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
         self._admin: AdminPort | None = None
 
@@ -265,6 +268,13 @@ class Bookie:
             set_read_only=lambda number, read_only: engine.feed(ReadOnlyChanged(read_only, number)),
             on_failed=self._fail,
         )
+        own_copies = self.own_copies = OwnCopies(
+            store,
+            identity.bookie_id,
+            OwnReads(engine).gaps,
+            SuspectsOfIndexes([each.index for each in opened], store, identity.bookie_id),
+        )
+        self._view.own_copies = own_copies
         self._view.show(
             identity.bookie_id,
             [directory.path for directory in directories],
@@ -281,12 +291,14 @@ class Bookie:
             read_only=lambda: availability.read_only,
             version=self._view.version,
             space=lambda: _space(directories),
+            lacking=lambda: own_copies.counts(),
         )
         for service in self._services:
             await service.start(engine, facts)
         self._clients.watch([service.port for service in self._services])
         await availability.begin()
         garbage.start()
+        own_copies.start()
         if config.auto_recovery or config.upkeep:
             await self._begin_care()
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
@@ -357,6 +369,8 @@ class Bookie:
 
     async def _stop_parts(self) -> None:
         await self._care.aclose()
+        if self.own_copies:
+            await self.own_copies.stop()
         if self._availability:
             await self._availability.end()
         if self._garbage:

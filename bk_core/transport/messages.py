@@ -150,9 +150,16 @@ def evidence_from_proto(message: lane_pb2.LacAnswer) -> LacEvidence:
 
 def info_to_proto(info: BookieInfo) -> lane_pb2.BookieInfo:
     return lane_pb2.BookieInfo(
-        total_bytes=info.total_bytes, free_bytes=info.free_bytes, read_only=info.read_only, version=info.version
+        total_bytes=info.total_bytes,
+        free_bytes=info.free_bytes,
+        read_only=info.read_only,
+        version=info.version,
+        limbo_ledgers=info.limbo_ledgers,
+        damaged_ledgers=info.damaged_ledgers,
     )
 
 
-def info_from_proto(message: lane_pb2.BookieInfo) -> BookieInfo:
-    return BookieInfo(message.total_bytes, message.free_bytes, message.read_only, message.version)
+def info_from_proto(said: lane_pb2.BookieInfo) -> BookieInfo:
+    return BookieInfo(
+        said.total_bytes, said.free_bytes, said.read_only, said.version, said.limbo_ledgers, said.damaged_ledgers
+    )

@@ -93,13 +93,16 @@ class ReadTrailer:
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """What a bookie says about itself: the bytes of its data directories together, and the name of its software. Not
-    every wire has a field for the last two."""
+    """What a bookie says about itself: the bytes of its data directories together, the name of its software, and of how
+    many ledgers it knows that its own copies are incomplete, because of limbo or of damage. Not every wire has a field
+    for all but the bytes."""
 
     total_bytes: int
     free_bytes: int
     read_only: bool = False
     version: str = ""
+    limbo_ledgers: int = 0
+    damaged_ledgers: int = 0
 
 
 class ToldRead:

@@ -47,12 +47,14 @@ class BookieFacts:
     version: str = ""
     space: Callable[[], tuple[int, int]] = lambda: (0, 0)
     """Total and free bytes of the data directory."""
+    lacking: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Ledgers whose copies are incomplete here: because of limbo, and because of damage."""
     answers: AnswerRoom = field(default_factory=AnswerRoom)
     """The bound on control answers of all streams."""
 
     def info(self) -> BookieInfo:
         total, free = self.space()
-        return BookieInfo(total, free, self.read_only(), self.version)
+        return BookieInfo(total, free, self.read_only(), self.version, *self.lacking())
 
 
 class LaneStream:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -23,6 +24,8 @@ from bookie_server.web.view import BookieView
 
 ENDPOINT = "httpserver"
 """Apache's name of it in a registration."""
+
+LACKING_MAX = 1_000
 
 _WILDCARDS = ("0.0.0.0", "::")
 _USER = re.compile(r"(?<=://)[^/@]*@")
@@ -40,6 +43,7 @@ class AdminPort:
             "/live": lambda: _verdict(view.health().not_live(), "alive"),
             "/ready": lambda: _verdict(view.health().not_ready(), "ready"),
             "/config": self._config,
+            "/lacking": self._lacking,
             "/api/v1/bookie/is_ready": lambda: _verdict(view.health().not_ready(), "ready"),
             "/api/v1/bookie/state": self._state,
             "/api/v1/bookie/state/readonly": lambda: _json({"readOnly": bool(view.why_read_only())}),
@@ -87,6 +91,16 @@ class AdminPort:
         config = self._view.config
         shown = {field.name: _shown(getattr(config, field.name)) for field in fields(config)}
         return _json({**shown, "bookie_id": self._view.bookie_id or shown["bookie_id"], "version": self._view.version})
+
+    def _lacking(self) -> Answer:
+        """What this bookie's own copies lack, of ``LACKING_MAX`` ledgers at most."""
+        own = self._view.own_copies
+        lacking = dict(islice(list(own.lacking.items()), LACKING_MAX)) if own is not None else {}
+        shown = [
+            {"ledgerId": ledger_id, "lacks": str(lack), "inLimbo": lack.limbo, "since": round(lack.since_s, 3)}
+            for ledger_id, lack in lacking.items()
+        ]
+        return _json({"ledgers": len(own.lacking) if own is not None else 0, "lacking": shown})
 
     def _state(self) -> Answer:
         view = self._view

@@ -96,6 +96,13 @@ METRICS: tuple[Metric, ...] = (
         )
         for field in fields(StorageStats)
     ),
+    # own copies
+    Metric("scrubber_detectedScrubErrors", "counter", "Bad frames and index blocks that scrubbing met", apache=True),
+    Metric("bookie_ledgers_in_limbo", "gauge", "Ledgers whose copies here are incomplete because of limbo"),
+    Metric("bookie_ledgers_damaged", "gauge", "Ledgers whose copies here are incomplete for another reason"),
+    Metric("bookie_ledgers_suspected", "gauge", "Ledgers whose copies here are looked at now and then"),
+    Metric("bookie_own_copies_marked_total", "counter", "Marks that this bookie made for its own copies"),
+    Metric("bookie_own_copies_healed_total", "counter", "Copies here that were incomplete and are whole again"),
     # auto-recovery
     Metric(
         "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED", "counter", "Ledgers repaired here", apache=True
@@ -122,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
 def scrape(view: BookieView) -> str:
     """All metrics as they are now. Not on the bookie's loop: the loop is asked about the indexes."""
     found = Scrape(METRICS)
-    for put in (_state, _clients, _process, _disks, _garbage, _healing, _upkeep):
+    for put in (_state, _clients, _process, _disks, _garbage, _own_copies, _healing, _upkeep):
         put(found, view)
     if view.engine is not None:
         _machine(found, view.engine)
@@ -166,6 +173,17 @@ def _disks(found: Scrape, view: BookieView) -> None:
 def _garbage(found: Scrape, view: BookieView) -> None:
     if view.garbage is not None:
         found.put("bookie_ledgers_forgotten_total", view.garbage.forgotten)
+
+
+def _own_copies(found: Scrape, view: BookieView) -> None:
+    own = view.own_copies
+    if own is not None:
+        in_limbo, damaged = own.counts()
+        found.put("bookie_ledgers_in_limbo", in_limbo)
+        found.put("bookie_ledgers_damaged", damaged)
+        found.put("bookie_ledgers_suspected", len(own.suspects))
+        found.put("bookie_own_copies_marked_total", own.marked)
+        found.put("bookie_own_copies_healed_total", own.healed)
 
 
 def _healing(found: Scrape, view: BookieView) -> None:
@@ -228,15 +246,17 @@ def _logs(found: Scrape, view: BookieView, engine: BookieEngine) -> None:
 
 
 def _storage(found: Scrape, ask: Iterable[tuple[str, Callable[[], StorageStats]]]) -> None:
-    sealed = 0
+    sealed = errors = 0
     for path, storage in ask:
         try:
             stats = storage()
         except (BookKeeperError, Stopping):  # it stops, or is too busy: what is missing is no zero
             return
         sealed += stats.segments_sealed
+        errors += stats.detected_scrub_errors
         for field in fields(stats):
             value = getattr(stats, field.name)
             if value is not None:
                 found.put(f"bookie_storage_{field.name}", value, path)
     found.put("bookie_ACTIVE_ENTRY_LOG_TOTAL", sealed)
+    found.put("scrubber_detectedScrubErrors", errors)

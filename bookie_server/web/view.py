@@ -4,18 +4,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bk_core.errors import BookKeeperError
-from bk_core.model import BookieId
+from bk_core.model import BookieId, LedgerId
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.garbage.garbage_thread import GarbageThread
 from bookie_server.identity.availability import Availability
 from bookie_server.services.clients import Clients
 from bookie_server.web.health import Health, Pulse
+
+
+class OwnCopiesView(Protocol):
+    """What this bookie knows of its own copies that are incomplete (decision 0053)."""
+
+    marked: int
+    healed: int
+
+    @property
+    def suspects(self) -> Sized: ...
+    @property
+    def lacking(self) -> Mapping[LedgerId, Lacking]: ...
+    def counts(self) -> tuple[int, int]:
+        """Ledgers that lack entries here: because of limbo, and for another reason."""
+        ...
+
+
+class Lacking(Protocol):
+    """What the copy of one ledger lacks, in words; ``since_s``: since 1970."""
+
+    @property
+    def limbo(self) -> bool: ...
+    @property
+    def since_s(self) -> float: ...
 
 
 class HealingCounts(NamedTuple):
@@ -56,6 +80,7 @@ class BookieView:
     garbage: GarbageThread | None = None
     healing: Callable[[], HealingCounts] | None = None
     upkeep: Callable[[], UpkeepCounts] | None = None
+    own_copies: OwnCopiesView | None = None
     stops: bool = False
     started_s: float = field(default_factory=time.time)
     pulse: Pulse = field(init=False)

@@ -445,8 +445,4 @@ class LedgerReplication:
 
 def _end_of(value: LedgerMetadata, first: EntryId) -> EntryId | None:
     """The last entry of the fragment that begins at ``first``; None if it has no end yet."""
-    at = value.fragment_index_of(first) + 1
-    if at < len(value.fragments):
-        following = value.fragments[at].first_entry_id - 1
-        return min(following, value.last_entry_id) if value.is_closed else following
-    return value.last_entry_id if value.is_closed else None
+    return value.last_entry_of(value.fragment_index_of(first))

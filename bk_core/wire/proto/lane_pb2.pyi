@@ -339,18 +339,22 @@ class EntryList(_message.Message):
     def __init__(self, encoded: _Optional[bytes] = ...) -> None: ...
 
 class BookieInfo(_message.Message):
-    __slots__ = ("total_bytes", "free_bytes", "read_only", "ledgers", "version")
+    __slots__ = ("total_bytes", "free_bytes", "read_only", "ledgers", "version", "limbo_ledgers", "damaged_ledgers")
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIMBO_LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_LEDGERS_FIELD_NUMBER: _ClassVar[int]
     total_bytes: int
     free_bytes: int
     read_only: bool
     ledgers: int
     version: str
-    def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., read_only: bool = ..., ledgers: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    limbo_ledgers: int
+    damaged_ledgers: int
+    def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., read_only: bool = ..., ledgers: _Optional[int] = ..., version: _Optional[str] = ..., limbo_ledgers: _Optional[int] = ..., damaged_ledgers: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("id", "hello", "deadline_ms", "fence", "read_lac", "write_lac", "watch_lac", "force", "list_entries", "bookie_info", "delete_hint", "cancel")

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marks the ledgers of which this bookie's own copy is incomplete, so that auto-recovery, Apache's or ours, puts the
+entries back; and marks them again if the mark goes and the copy is still incomplete (decision 0053).
+
+It runs in every bookie. It never removes a mark: who has repaired the ledger does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import EntryRange
+from bookie_server.autorecovery.suspects import OwnPart, Suspects, is_limbo, own_parts
+from bookie_server.identity.loss import ledgers_naming
+from bookie_server.storage.index.index import LedgerIndex
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 5.0
+LOOKS_MAX = 250
+MARKS_MAX = 100
+"""So many ledgers are looked at, and so many marks made, in one round: every ``POLL_S``. A bookie that lost a disk has
+all its ledgers in limbo, and the store has other things to do."""
+ROWS_AT_ONCE = 8_192
+"""Ledgers of an index that are looked over in one go on the loop."""
+AWAY_MAX_S = 60.0
+RANGES_MAX = 8
+"""So many ranges of a ledger are remembered, for who asks what is lacking."""
+
+Gaps = Callable[[LedgerId, EntryId, EntryId], Awaitable[ReadTrailer]]
+"""What this bookie does not have of a range of ids, up to the trailer's ``answered_through``."""
+Source = Callable[[], Awaitable[Sequence[LedgerId]]]
+"""Ledgers that have become suspects since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What this bookie's copy of a ledger lacks. ``since_s``: when that was found, since 1970."""
+
+    ranges: tuple[EntryRange, ...]
+    limbo: bool
+    since_s: float
+
+    def __str__(self) -> str:
+        shown = [f"{gap.first} to {gap.last} ({gap.reason.name or 'ABSENT'})" for gap in self.ranges]
+        return f"entries {', '.join(shown)}{' …' if len(shown) == RANGES_MAX else ''}"
+
+
+class SuspectsOfIndexes:
+    """The source of a bookie with these indexes: what they find damaged and, at the first call, what is in limbo. Used
+    on the indexes' loop."""
+
+    def __init__(self, indexes: Sequence[LedgerIndex], store: MetadataStore, bookie_id: BookieId) -> None:
+        self._indexes, self._store, self._bookie_id = indexes, store, bookie_id
+        self._begun = False
+
+    async def __call__(self) -> list[LedgerId]:
+        """Raises what the store raises; then nothing is lost."""
+        in_limbo = [] if self._begun else await self._in_limbo()
+        self._begun = True
+        return [*in_limbo, *(ledger_id for index in self._indexes for ledger_id in index.take_suspects())]
+
+    async def _in_limbo(self) -> list[LedgerId]:
+        found: list[LedgerId] = []
+        if any(index.all_troubled for index in self._indexes):  # whole ledgers may be lost that no index names
+            found += await asyncio.to_thread(ledgers_naming, self._store, self._bookie_id)
+        for index in self._indexes:
+            first: LedgerId | None = 0
+            while first is not None:
+                troubled, first = index.troubled(first, ROWS_AT_ONCE)
+                found += troubled
+                await asyncio.sleep(0)
+        random.shuffle(found)
+        return list(dict.fromkeys(found))
+
+
+class OwnCopies:
+    """Looks at suspects from :meth:`start` to :meth:`stop`, on one loop. ``lacking`` has the copies that are known to
+    be incomplete, ``marked`` counts the marks that were made."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookie_id: BookieId,
+        gaps: Gaps,
+        source: Source,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._bookie_id, self._gaps, self._source = store, bookie_id, gaps, source
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._marks = 0  # made in this round
+        self.suspects = Suspects()
+        self.lacking: dict[LedgerId, Lack] = {}
+        self.marked = self.healed = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def counts(self) -> tuple[int, int]:
+        """Ledgers whose copies are incomplete here: because of limbo, and for another reason. Any thread."""
+        kinds = Counter(lack.limbo for lack in list(self.lacking.values()))
+        return kinds[True], kinds[False]
+
+    async def _run(self) -> None:
+        wait_s = POLL_S
+        while True:
+            try:
+                await self.round()
+                wait_s = POLL_S
+            except BookKeeperError as error:
+                wait_s = min(2 * wait_s, AWAY_MAX_S)
+                logger.warning("own copies cannot be looked at, again in %.0f s: %s", wait_s, error)
+            except Exception:  # a bug must not end what nobody else does
+                logger.exception("a look at own copies failed and goes on")
+            await asyncio.sleep(wait_s)
+
+    async def round(self) -> None:
+        """Look at the suspects that are due, as many as a round may. Raises MetadataUnavailableError."""
+        self.suspects.note(await self._source(), self._clock())
+        due = self.suspects.due(self._clock(), LOOKS_MAX)
+        if due:
+            await asyncio.to_thread(self._store.sync)
+        self._marks = 0
+        for ledger_id in due:
+            if self._marks >= MARKS_MAX:
+                return  # the others are still due
+            try:
+                await self._look(ledger_id)
+            except MetadataUnavailableError:
+                raise
+            except BookKeeperError as error:  # what cannot be judged holds up no other
+                logger.warning("the own copy of ledger %d cannot be looked at: %s", ledger_id, error)
+                self.suspects.again(ledger_id, self._clock(), tried=True)
+
+    async def _look(self, ledger_id: LedgerId) -> None:
+        if ledger_id in self.lacking and await self._is_marked(ledger_id):
+            self.suspects.again(ledger_id, self._clock(), tried=False)
+            return
+        try:
+            record = (await asyncio.to_thread(self._store.read_ledger, ledger_id)).value
+        except NoSuchLedgerError:
+            self._forget(ledger_id)
+            return
+        lacking = await self._lacking(ledger_id, record)
+        if not lacking:
+            self._forget(ledger_id)
+            return
+        known = self.lacking.get(ledger_id)
+        lack = Lack(tuple(lacking[:RANGES_MAX]), is_limbo(lacking), known.since_s if known else time.time())
+        self.lacking[ledger_id] = lack
+        is_there = await self._is_marked(ledger_id)
+        if not is_there:
+            await asyncio.to_thread(self._store.mark_underreplicated, ledger_id, (self._bookie_id,))
+            self._marks += 1
+            self.marked += 1
+            again = "again, because its mark went and it is still so" if known else "and is marked"
+            logger.warning("ledger %d lacks %s here %s", ledger_id, lack, again)
+        self.suspects.again(ledger_id, self._clock(), tried=not is_there)
+
+    async def _is_marked(self, ledger_id: LedgerId) -> bool:
+        mark = await asyncio.to_thread(self._store.read_underreplicated, ledger_id)
+        return mark is not None and self._bookie_id in mark.value.missing
+
+    async def _lacking(self, ledger_id: LedgerId, record: LedgerMetadata) -> list[EntryRange]:
+        found: list[EntryRange] = []
+        for part in own_parts(record, self._bookie_id):
+            found += await self._lacking_of(ledger_id, part)
+            if len(found) >= RANGES_MAX:
+                break  # it is incomplete; all of it is for the repair to find out
+        return found
+
+    async def _lacking_of(self, ledger_id: LedgerId, part: OwnPart) -> list[EntryRange]:
+        found: list[EntryRange] = []
+        first = part.first
+        while first <= part.asked_last and len(found) < RANGES_MAX:
+            trailer = await self._gaps(ledger_id, first, part.asked_last)
+            found += part.lacking(trailer)
+            first = trailer.answered_through + 1
+        return found
+
+    def _forget(self, ledger_id: LedgerId) -> None:
+        self.suspects.forget(ledger_id)
+        if self.lacking.pop(ledger_id, None) is not None:
+            self.healed += 1
+            logger.info("ledger %d lacks nothing here any more", ledger_id)

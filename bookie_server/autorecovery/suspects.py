@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of its own copies a bookie has to look at, and when; and what such a copy lacks (decision 0053). Pure; the time
+is an argument."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bk_core.model import ENTRY_ID_MAX, BookieId, EntryId, LedgerId, LedgerMetadata
+from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane import EntryRange, Reason
+
+LOOK_AGAIN_S = 60.0
+"""So long after a mark was made the ledger is looked at again; after each further mark it is twice as long."""
+LOOK_AGAIN_MAX_S = 3_600.0
+
+
+@dataclass(slots=True)
+class _Suspect:
+    due_s: float
+    times: int = 0  # how often it was marked, or could not be judged
+
+
+class Suspects:
+    """Ledgers of which this bookie may lack entries, each with the time of the next look."""
+
+    def __init__(self) -> None:
+        self._suspects: dict[LedgerId, _Suspect] = {}
+        self._queue: list[tuple[float, LedgerId]] = []
+
+    def __len__(self) -> int:
+        return len(self._suspects)
+
+    def note(self, ledger_ids: Iterable[LedgerId], now_s: float) -> None:
+        """Look at these now; at those that are known as they are due."""
+        for ledger_id in ledger_ids:
+            if ledger_id not in self._suspects:
+                self._suspects[ledger_id] = _Suspect(now_s)
+                heapq.heappush(self._queue, (now_s, ledger_id))
+
+    def due(self, now_s: float, most: int) -> list[LedgerId]:
+        """Those to look at now, the longest due first. Each is due again until the look is settled by :meth:`again` or
+        :meth:`forget`."""
+        found: list[LedgerId] = []
+        while self._queue and self._queue[0][0] <= now_s and len(found) < most:
+            due_s, ledger_id = heapq.heappop(self._queue)
+            suspect = self._suspects.get(ledger_id)
+            if suspect is not None and suspect.due_s == due_s:
+                found.append(ledger_id)
+        for ledger_id in found:
+            heapq.heappush(self._queue, (self._suspects[ledger_id].due_s, ledger_id))
+        return found
+
+    def again(self, ledger_id: LedgerId, now_s: float, *, tried: bool) -> None:
+        """The copy is not known to be whole. ``tried``: a mark was made for it, or it could not be judged; then the
+        look after the next one comes after twice as long."""
+        suspect = self._suspects[ledger_id]
+        suspect.times += tried
+        suspect.due_s = now_s + min(LOOK_AGAIN_S * 2 ** max(suspect.times - 1, 0), LOOK_AGAIN_MAX_S)
+        heapq.heappush(self._queue, (suspect.due_s, ledger_id))
+
+    def forget(self, ledger_id: LedgerId) -> None:
+        """The copy is whole, or is not this bookie's any more."""
+        self._suspects.pop(ledger_id, None)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """The entries of one fragment that a bookie has to hold: those of its write sets, as member ``index``. ``last`` is
+    None while the fragment has no end."""
+
+    first: EntryId
+    last: EntryId | None
+    index: int
+    ensemble_size: int
+    write_quorum: int
+
+    @property
+    def asked_last(self) -> EntryId:
+        return ENTRY_ID_MAX if self.last is None else self.last
+
+    def lacking(self, trailer: ReadTrailer) -> list[EntryRange]:
+        """What the copy lacks of what this answer is about. What is absent in a fragment without an end may never have
+        been written there."""
+        absent = trailer.absent if self.last is not None else ()
+        gaps = sorted((*absent, *trailer.unknown), key=lambda gap: gap.first)
+        return [gap for gap in gaps if self._holds_any(max(gap.first, self.first), min(gap.last, self.asked_last))]
+
+    def _holds_any(self, first: EntryId, last: EntryId) -> bool:
+        last = min(last, first + self.ensemble_size - 1)  # so many ids meet every write set
+        ids = range(first, last + 1)
+        return any((self.index - entry_id) % self.ensemble_size < self.write_quorum for entry_id in ids)
+
+
+def own_parts(record: LedgerMetadata, bookie_id: BookieId) -> list[OwnPart]:
+    """The parts of a ledger that this bookie has to hold; none if the record does not name it."""
+    sizes = record.ensemble_size, record.write_quorum_size
+    parts = [
+        OwnPart(fragment.first_entry_id, record.last_entry_of(at), fragment.ensemble.index(bookie_id), *sizes)
+        for at, fragment in enumerate(record.fragments)
+        if bookie_id in fragment.ensemble
+    ]
+    return [part for part in parts if part.last is None or part.first <= part.last]
+
+
+def is_limbo(lacking: Sequence[EntryRange]) -> bool:
+    """Whether the entries are lacking because of limbo, and not because of damage."""
+    return any(gap.reason is Reason.LIMBO for gap in lacking)
