@@ -115,6 +115,17 @@ def show(ledger_id: int, access: Access, as_json: bool) -> None:
     output.print_table(("from entry ", "bookies"), [(f.first_entry_id, ", ".join(f.ensemble)) for f in value.fragments])
 
 
+@ledger.command("explain")
+@click.argument("ledger_id", type=int)
+@access()
+@options.as_json
+def explain_ledger(ledger_id: int, access: Access, as_json: bool) -> None:
+    """Say why a ledger is as it is: its state, its copies, what blocks a recovery or a repair, and what helps."""
+    from bk_cli.ledger_explained import show_ledger
+
+    show_ledger(access, ledger_id, as_json=as_json)
+
+
 @ledger.command("read")
 @click.argument("ledger_id", type=int)
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, help="First entry id.")

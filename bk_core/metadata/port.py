@@ -102,6 +102,11 @@ class MetadataStore(Protocol):
         """When the record was created, by the store's clock (N6). Raises NoSuchLedgerError."""
         ...
 
+    def ledger_times_ms(self, ledger_id: LedgerId) -> tuple[int, int]:
+        """When the record was created, and when it was written last, by the store's clock. Raises
+        NoSuchLedgerError."""
+        ...
+
     def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
         """Compare-and-set against ``version``. Raises MetadataConflictError (another version), NoSuchLedgerError, or
         MetadataUnavailableError; if its ``outcome`` is UNKNOWN, the caller reads the record again and compares."""

@@ -321,6 +321,7 @@ class ReadStream(LaneStream):
         bytes_max: int,
         fence_key: bytes | None,
         cut: Cut | None = None,
+        ids_only: bool = False,
         deadline_s: float = math.inf,
     ) -> ReadCall:
         """``deadline_s`` bounds the wait for each part of the answer."""
@@ -335,6 +336,7 @@ class ReadStream(LaneStream):
                 bytes_max=bytes_max,
                 fence=fence_key is not None,
                 ledger_key=fence_key or b"",
+                ids_only=ids_only,
                 **cut_to_proto(cut),
             )
         )
@@ -525,10 +527,11 @@ class LaneLink:
         bytes_max: int,
         fence_key: bytes | None = None,
         cut: Cut | None = None,
+        ids_only: bool = False,
         deadline_s: float,
     ) -> ReadCall:
         """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
-        return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, deadline_s)
+        return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)

@@ -173,12 +173,14 @@ class Link(Protocol):
         bytes_max: int,
         fence_key: bytes | None = None,
         cut: Cut | None = None,
+        ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
         ``fence_key`` it is a recovery read, which fences first. With ``cut`` parts of the entries are enough; a bookie
-        that cannot cut answers with whole ones. Closing the iterator cancels the request. The iterator may be a
-        :class:`ToldRead`."""
+        that cannot cut answers with whole ones. With ``ids_only`` the answer is a trailer alone, about some of the ids:
+        one that is neither absent nor unknown is there; a wire without that refuses it as UNIMPLEMENTED. Closing the
+        iterator cancels the request. The iterator may be a :class:`ToldRead`."""
         ...
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...

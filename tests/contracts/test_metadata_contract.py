@@ -360,6 +360,7 @@ def test_missing_ledger_cannot_be_read_written_or_watched(store: MetadataStore) 
         lambda: store.write_ledger(5, a_ledger(), 0),
         lambda: store.watch_ledger(5, print),
         lambda: store.ledger_ctime_ms(5),
+        lambda: store.ledger_times_ms(5),
     ]
     for attempt in attempts:
         with pytest.raises(NoSuchLedgerError):

@@ -386,3 +386,17 @@ async def test_closed_transport_breaks_its_sessions(lane: Lane) -> None:
     await listener.acked(session, 1)
     await lane.transport.close()
     await listener.broken(session)
+
+
+@pytest.mark.rule("MUST4")
+@on_each_lane
+async def test_a_list_of_ids_says_what_is_absent_without_an_entry_or_the_lane_has_none(lane: Lane) -> None:
+    await lane.write(7, 3, [b"d", b"e"])
+    reads = lane.link.read(7, 0, 9, bytes_max=0, ids_only=True, deadline_s=DEADLINE_S)
+    if lane.apaches:
+        with pytest.raises(RefusedError) as refused:
+            await anext(aiter(reads))
+        assert refused.value.reason is Reason.UNIMPLEMENTED
+        return
+    [trailer] = [answer async for answer in reads]
+    assert trailer == ReadTrailer(9, (EntryRange(0, 2), EntryRange(5, 9)))

@@ -253,8 +253,8 @@ class MemoryConnection:
 
 def _event_of(call: Call, request: ev.RequestId) -> ev.Event:
     match call:
-        case ReadCall(ledger_id, first, last, bytes_max, fence_key, cut):
-            return ev.ReadRequested(request, ledger_id, first, last, bytes_max, fence_key, cut=cut)
+        case ReadCall(ledger_id, first, last, bytes_max, fence_key, cut, ids_only):
+            return ev.ReadRequested(request, ledger_id, first, last, bytes_max, fence_key, ids_only, cut)
         case FenceCall(ledger_id, key):
             return ev.FenceRequested(request, ledger_id, key)
         case ReadLacCall(ledger_id):

@@ -28,6 +28,7 @@ class ReadCall:
     bytes_max: int
     fence_key: bytes | None
     cut: Cut | None = None
+    ids_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +212,10 @@ class MemoryLink:
         bytes_max: int,
         fence_key: bytes | None = None,
         cut: Cut | None = None,
+        ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        call = self.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key, cut))
+        call = self.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key, cut, ids_only))
         try:
             async with _deadline(self.bookie_id, deadline_s):
                 answer = await call.next()

@@ -134,10 +134,13 @@ class Ledgers(Part):
         return found
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
+        return self.ledger_times_ms(ledger_id)[0]
+
+    def ledger_times_ms(self, ledger_id: LedgerId) -> tuple[int, int]:
         stat = self._stat(self._znode_of(ledger_id))
         if stat is None:
             _raise_no_such_ledger(ledger_id, None)
-        return stat.ctime_ms
+        return stat.ctime_ms, stat.mtime_ms
 
     def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
         if version < 0:

@@ -100,10 +100,13 @@ class BookieRpcLink:
         bytes_max: int,
         fence_key: bytes | None = None,
         cut: Cut | None = None,
+        ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
         """As in the port; ``deadline_s`` bounds the wait for each part of the answer. ``cut`` is no word of this wire:
-        entries come whole."""
+        entries come whole. Nor is ``ids_only``: its list of entries is of a whole ledger, and does not say UNKNOWN."""
+        if ids_only:
+            raise RefusedError(Reason.UNIMPLEMENTED, "Apache's wire has no list of ids that tells unknown from absent")
         if self.broken is not None:  # since the caller asked for this iterator
             raise self.broken
         # The answers wait here: at most ``bytes_max`` and one frame.

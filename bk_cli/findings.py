@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``explain`` commands find: sentences, each with its weight and, if there is one, the command that helps."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bk_cli import output
+from bk_core.model import ENTRY_ID_MAX
+
+
+class Weight(enum.Enum):
+    FINE = "fine"
+    NOTE = "note"  # worth knowing; nothing is blocked
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``remedy`` is a command, or what to do first in words and then the command."""
+
+    weight: Weight
+    what: str
+    remedy: str = ""
+
+
+def fine(what: str) -> Finding:
+    return Finding(Weight.FINE, what)
+
+
+def note(what: str, remedy: str = "") -> Finding:
+    return Finding(Weight.NOTE, what, remedy)
+
+
+def problem(what: str, remedy: str) -> Finding:
+    return Finding(Weight.PROBLEM, what, remedy)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    signs = {Weight.FINE: "ok", Weight.NOTE: "note", Weight.PROBLEM: "PROBLEM"}
+    for each in findings:
+        output.print_line(f"{signs[each.weight]}: {each.what}")
+        if each.remedy:
+            output.print_line(f"    → {each.remedy}")
+
+
+def as_objects(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    return [{"weight": each.weight.value, "what": each.what, "remedy": each.remedy} for each in findings]
+
+
+SPANS_MAX = 8
+
+
+def spans(ranges: Sequence[tuple[int, int]]) -> str:
+    """Ascending ranges in words, neighbours joined: ``5, 7 to 9``."""
+    joined: list[tuple[int, int]] = []
+    for low, high in ranges:
+        if joined and joined[-1][1] + 1 >= low:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    ends = ["" if low == high else " on" if high >= ENTRY_ID_MAX else f" to {high}" for low, high in joined]
+    shown = [f"{low}{end}" for (low, _), end in zip(joined[:SPANS_MAX], ends, strict=False)]
+    return ", ".join(shown) + (" …" if len(joined) > SPANS_MAX else "")

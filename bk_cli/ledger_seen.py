@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what ``bk ledger explain`` explains: the record, the bookies' states, and what each says of its copy. It
+fences nobody and reads no entries where the lane can list ids.
+
+All bookies are asked at once, each within ``ANSWER_S``: who says nothing until then is said to say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from bk_cli.access import Access
+from bk_cli.ledger_findings import UP, CopySeen, LedgerSeen, Part
+from bk_core.entries.digest import Digester
+from bk_core.errors import BookKeeperError, IntegrityError
+from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import UnderreplicationMark
+from bk_core.model import ENTRY_ID_MAX, BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
+from bk_core.protocol.events import LacAnswered
+from bk_core.protocol.lac import verified_lac
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller, LacEvidence, ReadTrailer, RefusedError
+from bk_core.wire.lane import EntryRange, Reason
+from bookie_server.autorecovery.suspects import OwnPart, own_parts
+
+ANSWER_S = 0.5
+FRAGMENTS_MAX = 50
+"""So many fragments, the newest, are looked at."""
+ASKS_MAX = 16
+"""So many answers are taken of one bookie about one fragment: each is about a thousand frames."""
+TAIL = 64
+"""So many entries behind the LAC are asked for where a wire has no list of ids."""
+
+
+def see_ledger(access: Access, ledger_id: LedgerId) -> LedgerSeen:
+    """Raises NoSuchLedgerError, and what the store raises."""
+    with access.store() as store, ThreadPoolExecutor(4) as beside:
+        writable, read_only = beside.submit(store.writable_bookies), beside.submit(store.read_only_bookies)
+        known, times = beside.submit(store.known_bookies), beside.submit(store.ledger_times_ms, ledger_id)
+        record = store.read_ledger(ledger_id, fresh=True).value
+        registered = {**read_only.result(), **writable.result()}
+        named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
+        states = dict.fromkeys(named, "gone") | {each: "away" for each in known.result() if each in named}
+        states |= {each: "read-only" for each in read_only.result() if each in named}
+        states |= {each: "writable" for each in writable.result() if each in named}
+        repair = beside.submit(_repair, store, ledger_id)
+        cut = replace(record, fragments=record.fragments[-FRAGMENTS_MAX:])
+        asked = [registered[bookie] for bookie in sorted(named) if states[bookie] in UP]
+        copies = asyncio.run(_ask_all(asked, store.instance_id(), ledger_id, cut))
+        created_ms, written_ms = times.result()
+        mark, repaired_by, enabled, auditor = repair.result()
+    return LedgerSeen(
+        ledger_id, record, created_ms, written_ms, int(time.time() * 1000), states, copies, mark, repaired_by, enabled,
+        auditor, _log_of(record), len(record.fragments) - len(cut.fragments),
+    )  # fmt: skip
+
+
+def _repair(
+    store: MetadataStore, ledger_id: LedgerId
+) -> tuple[UnderreplicationMark | None, str | None, bool, str | None]:
+    """The mark, who repairs the ledger, whether anybody may, and the auditor."""
+    mark = store.read_underreplicated(ledger_id)
+    owner = store.underreplication_locks().get(ledger_id) if mark is not None else None
+    return mark.value if mark is not None else None, owner, store.replication_enabled(), store.current_auditor()
+
+
+def _log_of(record: LedgerMetadata) -> str:
+    return record.custom_metadata.get("bk.log.uuid", b"").decode("utf-8", errors="replace")
+
+
+# --- bookies ----------------------------------------------------------------------------------------------------------
+
+
+async def _ask_all(
+    infos: Sequence[BookieServiceInfo], instance_id: str, ledger_id: LedgerId, record: LedgerMetadata
+) -> Mapping[BookieId, CopySeen]:
+    caller = Caller(instance_id, client="bk ledger explain", connect_timeout_s=ANSWER_S)
+    transport = LaneTransport(caller)
+    transport.update_bookies(infos)
+    asking = [_Asking(transport, info.bookie_id, ledger_id, record) for info in infos]
+    try:
+        await asyncio.gather(*(each.lac() for each in asking))
+        proven = [each.seen.lac for each in asking if each.seen.lac is not None]
+        behind_lac = max([record.last_fragment.first_entry_id - 1, *proven]) + 1
+        await asyncio.gather(*(each.parts(behind_lac) for each in asking))
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await transport.close()
+    return {each.bookie_id: each.seen for each in asking}
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One bookie is asked. ``seen``: what it said so far."""
+
+    transport: LaneTransport
+    bookie_id: BookieId
+    ledger_id: LedgerId
+    record: LedgerMetadata
+    seen: CopySeen = field(default_factory=CopySeen)
+
+    async def lac(self) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                said = await self.transport.link(self.bookie_id).read_lac(self.ledger_id, deadline_s=ANSWER_S)
+        except (BookKeeperError, TimeoutError) as error:
+            self.seen = CopySeen(trouble=_words(error))
+            return
+        self.seen = CopySeen("", said.known, said.fenced, said.last_entry_id, self._proven(said))
+
+    def _proven(self, said: LacEvidence) -> EntryId | None:
+        digester = Digester(self.record.digest_type or DigestType.CRC32, self.record.password or b"", self.ledger_id)
+        try:
+            return verified_lac(LacAnswered(0, said.last_entry_frame, said.lac_body, said.lac_frame), digester)[0]
+        except IntegrityError:
+            return None
+
+    async def parts(self, behind_lac: EntryId) -> None:
+        if self.seen.trouble:
+            return
+        parts = dict[EntryId, Part]()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                for own in reversed(own_parts(self.record, self.bookie_id)):
+                    parts[own.first] = await self._part(own, behind_lac)
+        except (BookKeeperError, TimeoutError) as error:
+            if not parts:
+                self.seen = replace(self.seen, trouble=_words(error))
+        self.seen = replace(self.seen, parts=parts)
+
+    async def _part(self, own: OwnPart, behind_lac: EntryId) -> Part:
+        try:
+            return await self._listed(own)
+        except RefusedError as error:
+            if error.reason is not Reason.UNIMPLEMENTED:
+                raise
+        if own.last is None:
+            return await self._some([(max(own.first, behind_lac), max(own.first, behind_lac) + TAIL - 1)])
+        return await self._some(sorted({(own.first, own.first), (own.last, own.last)}))
+
+    async def _listed(self, own: OwnPart) -> Part:
+        absent, unknown, first = list[EntryRange](), list[EntryRange](), own.first
+        for _ in range(ASKS_MAX):
+            trailer = await self._read(first, own.asked_last, ids_only=True)
+            absent += trailer.absent
+            unknown += trailer.unknown
+            first = trailer.answered_through + 1
+            if first > own.asked_last:
+                break
+        return Part(((own.first, first - 1),), tuple(absent), tuple(unknown))
+
+    async def _some(self, ranges: Sequence[tuple[EntryId, EntryId]]) -> Part:
+        """A few entries, read: what is not wanted of them is thrown away."""
+        asked, absent, unknown = list[tuple[EntryId, EntryId]](), list[EntryRange](), list[EntryRange]()
+        for first, last in ranges:
+            trailer = await self._read(first, min(last, ENTRY_ID_MAX), ids_only=False)
+            asked.append((first, trailer.answered_through))
+            absent += trailer.absent
+            unknown += trailer.unknown
+        return Part(tuple(asked), tuple(absent), tuple(unknown))
+
+    async def _read(self, first: EntryId, last: EntryId, *, ids_only: bool) -> ReadTrailer:
+        answers = self.transport.link(self.bookie_id).read(
+            self.ledger_id, first, last, bytes_max=1 << 20, ids_only=ids_only, deadline_s=ANSWER_S
+        )
+        trailer = None
+        async for answer in answers:
+            if isinstance(answer, ReadTrailer):
+                trailer = answer
+        if trailer is None or trailer.answered_through < first:
+            raise BookKeeperError("it answers nothing", value=f"entry {first}")
+        return trailer
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, RefusedError):
+        return f"refuses: {error.reason.name}"
+    return error.what if isinstance(error, BookKeeperError) else f"silent for {ANSWER_S} s"

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes: a ledger that cannot come out of recovery is explained, and what the explanation says helps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from bk_cli import main
+from bk_cli.children import child_environment
+from bk_cli.cluster import BookieProcess, LocalCluster
+from bk_core import blocking
+from bk_core.errors import BookKeeperError
+from tests.kit.clusters import temporary_cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+
+class AcceptsLoss(BookieProcess):
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--accept-loss"]
+
+
+def _open_ledger(cluster: LocalCluster) -> int:
+    """Twenty entries on three bookies, and no writer any more."""
+    with blocking.connect(cluster.uri) as client:
+        ledger = client.create_ledger(password=b"pw")
+        for number in range(20):
+            ledger.append(b"entry %d" % number)
+        time.sleep(1)  # the third copy of the last one
+        ledger_id: int = ledger.ledger_id
+        ledger.abandon()
+    return ledger_id
+
+
+def _explained(cluster: LocalCluster, ledger_id: int) -> tuple[dict[str, Any], str, float]:
+    """As JSON, as text, and how long a whole command took."""
+    command = [sys.executable, "-m", "bk_cli.main", "ledger", "explain", str(ledger_id)]
+    command += ["--metadata-service-uri", cluster.uri]
+    began = time.monotonic()
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env=child_environment()).stdout
+    took_s = time.monotonic() - began
+    found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=child_environment())
+    return json.loads(found.stdout), text, took_s
+
+
+@pytest.mark.rule("MUST4")
+def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with temporary_cluster(tmp_path_factory, 3) as cluster:
+        ledger_id = _open_ledger(cluster)
+        whole, down, wiped = cluster.bookies
+        down.kill()
+        wiped.kill()
+        shutil.rmtree(wiped.data_dir)
+        in_limbo = AcceptsLoss(wiped.number, wiped.data_dir, wiped.port, cluster.uri)
+        in_limbo.start()
+        cluster.wait_ready([in_limbo])
+        try:
+            with blocking.connect(cluster.uri) as client, pytest.raises(BookKeeperError):
+                client.open_ledger(ledger_id, recover=True, password=b"pw")
+            found, text, took_s = _explained(cluster, ledger_id)
+            worst = found["findings"][0]
+            assert (found["state"], worst["weight"]) == ("IN_RECOVERY", "problem")
+            assert worst["what"].startswith("in recovery for ")
+            assert f"entry 20 is unknown on {down.bookie_id} (away), {wiped.bookie_id} (limbo)" in worst["what"] or (
+                f"entry 20 is unknown on {wiped.bookie_id} (limbo), {down.bookie_id} (away)" in worst["what"]
+            )
+            assert f"denied by {whole.bookie_id}" in worst["what"]
+            assert worst["remedy"].startswith(f"start {down.bookie_id} ")
+            assert worst["what"] in text
+            print(text, f"{took_s:.2f} s")
+            down.start()
+            cluster.wait_ready([down])
+            found, _, _ = _explained(cluster, ledger_id)
+            assert "its last entry would be 19" in found["findings"][0]["what"]
+            remedy = found["findings"][0]["remedy"].split()
+            assert remedy[:3] == ["bk", "ledger", "recover"]
+            arguments = [*remedy[1:], "--ledger-password", "pw", "--metadata-service-uri", cluster.uri]
+            assert main.run(arguments) == 0
+            found, _, took_s = _explained(cluster, ledger_id)
+            assert found["state"] == "CLOSED"
+            assert took_s < 2.5, "on a machine that others use, too"
+        finally:
+            in_limbo.kill()
