@@ -38,8 +38,14 @@ TAIL = 64
 
 
 def see_ledger(access: Access, ledger_id: LedgerId) -> LedgerSeen:
-    """Raises NoSuchLedgerError, and what the store raises."""
-    with access.store() as store, ThreadPoolExecutor(4) as beside:
+    """Raises as :func:`look`."""
+    with access.store() as store:
+        return look(store, ledger_id)
+
+
+def look(store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen:
+    """One ledger. Raises NoSuchLedgerError, and what the store raises. Not on a loop."""
+    with ThreadPoolExecutor(4) as beside:
         writable, read_only = beside.submit(store.writable_bookies), beside.submit(store.read_only_bookies)
         known, times = beside.submit(store.known_bookies), beside.submit(store.ledger_times_ms, ledger_id)
         record = store.read_ledger(ledger_id, fresh=True).value

@@ -90,6 +90,17 @@ def show(name: str, with_extents: bool, access: Access, as_json: bool) -> None:
     )
 
 
+@log.command("explain")
+@click.argument("name")
+@access()
+@options.as_json
+def explain(name: str, access: Access, as_json: bool) -> None:
+    """Say why a log is as it is: who writes it, what blocks an append or a read, what is trimmed, and what helps."""
+    from bk_cli.log_explained import show_log
+
+    show_log(access, name, as_json=as_json)
+
+
 @log.command("read")
 @click.argument("name")
 @click.option("--from", "first", type=click.IntRange(min=0), help="First offset.  [default: the first there is]")

@@ -75,8 +75,7 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
             )
             assert f"denied by {whole.bookie_id}" in worst["what"]
             assert worst["remedy"].startswith(f"start {down.bookie_id} ")
-            assert worst["what"] in text
-            print(text, f"{took_s:.2f} s")
+            assert worst["what"].partition(": ")[2] in text  # it is a second older
             down.start()
             cluster.wait_ready([down])
             found, _, _ = _explained(cluster, ledger_id)
@@ -88,5 +87,12 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
             found, _, took_s = _explained(cluster, ledger_id)
             assert found["state"] == "CLOSED"
             assert took_s < 2.5, "on a machine that others use, too"
+            with blocking.connect(cluster.uri) as client, client.log("events").lead() as leader:
+                leader.append(b"x")
+                assert main.run(["log", "explain", "events", "--metadata-service-uri", cluster.uri]) == 0
+            assert main.run(["placement", "explain", "--disk-weight", "--metadata-service-uri", cluster.uri]) == 0
+            said = capsys.readouterr().out
+            assert "a leader writes ledger" in said
+            assert "there is no spare: 3 bookies are writable" in said
         finally:
             in_limbo.kill()
