@@ -110,4 +110,21 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_SCRUB}::test_first_pass_begins_where_it_is_told_and_meets_every_segment",),
         "of a large bookie that is restarted every week only the first segments are ever checked",
     ),
+    Mutant(
+        "explain takes an unknown entry for a denied one",
+        "bk_cli/ledger_findings.py",
+        "        if list(said.values()).count(ABSENT) >= needed:\n",
+        "        if len(said) - list(said.values()).count(FOUND) >= needed:\n",
+        ("tests/cli/test_ledger_findings.py::test_what_a_recovery_would_decide",),
+        "an operator is told that a recovery would end the ledger where acked entries may follow",
+        "MUST4",
+    ),
+    Mutant(
+        "explain calls a ledger readable that nobody who is up has",
+        "bk_cli/ledger_findings.py",
+        "    return FOUND not in said and UNASKED not in said\n",
+        "    return False\n",
+        ("tests/cli/test_ledger_findings.py::test_entries_that_no_bookie_has_are_a_problem_and_missing_copies_a_note",),
+        "an operator is told that all is well while readers fail",
+    ),
 )

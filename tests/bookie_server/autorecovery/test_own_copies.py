@@ -10,6 +10,7 @@ import shutil
 import urllib.request
 import uuid
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,7 @@ def test_a_store_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Bookies:
-    """Four bookies b0 to b3 in this process, on disks, and one ledger of which b0 has a copy."""
+    """Bookies b0 to b3 in this process, on disks; one ledger on b0 to b2."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.uri = path, f"memory://{uuid.uuid4().hex}"
@@ -274,22 +275,23 @@ class Bookies:
     async def start(self, *names: str, accept_loss: bool = False, admin_port: int = 0) -> None:
         for name in names:
             changes = {"bookie_id": name, "session_timeout_s": 1.0, "admin_port": admin_port}
-            config = bookie_config(self.path / name, self.uri, **changes)
+            never = {"compaction_threshold": 1e-9, "major_compaction_threshold": 1e-9}  # it joins frames
+            config = bookie_config(self.path / name, self.uri, **changes, **never)
             self.running[name] = await Bookie.start(config, accept_loss=accept_loss)
 
     async def stop(self, *names: str) -> None:
         for name in names:
             await self.running.pop(name).stop()
 
-    async def write(self) -> LedgerId:
+    async def write(self, entries: list[bytes] = ENTRIES) -> LedgerId:
+        """A closed ledger on the bookies that run, which are three; then b3 starts, too."""
         client = await connect(self.uri, config=FAST)
-        while True:
-            async with await client.create_ledger(ensemble_size=3, password=b"pw", ack_quorum_size=3) as ledger:
-                for entry in ENTRIES:
-                    await ledger.append(entry)
-            if "b0" in ledger.metadata.last_fragment.ensemble:
-                await client.close()
-                return ledger.ledger_id
+        async with await client.create_ledger(ensemble_size=3, password=b"pw", ack_quorum_size=3) as ledger:
+            for entry in entries:
+                await ledger.append(entry)
+        await client.close()
+        await self.start("b3")
+        return ledger.ledger_id
 
     def own(self, name: str = "b0") -> OwnCopies:
         own = self.running[name].own_copies
@@ -300,7 +302,8 @@ class Bookies:
         """How many entries this bookie has, and why it does not know others. It denies none."""
         transport = LaneTransport(Caller(self.store.instance_id()))
         transport.update_bookies(list(self.store.writable_bookies().values()))
-        entries, trailer = await Lane("direct", transport, name).read(ledger_id, 0, len(ENTRIES) - 1)
+        lane, last = Lane("direct", transport, name), len(ENTRIES) - 1
+        entries, trailer = await lane.read(ledger_id, 0, last, bytes_max=1 << 26)
         await transport.close()
         assert not trailer.absent
         return len(entries), {gap.reason for gap in trailer.unknown}
@@ -311,6 +314,23 @@ class Bookies:
         info = await transport.bookie_info(name, deadline_s=5)
         await transport.close()
         return info
+
+    async def seal(self, *names: str) -> None:
+        """Stop these with their segments sealed."""
+        for name in names:
+            await self.stop(name)
+            await self.start(name)
+            await self.stop(name)
+
+    def damage(self, name: str, *entries: bytes) -> None:
+        """Of a bookie that is stopped."""
+        for segment in (self.path / name / "bookie" / "segments").glob("*.segment"):
+            data = segment.read_bytes()
+            for entry in entries:
+                at = data.find(entry)
+                if at >= 0:
+                    data = data[: at + 9] + b"?" + data[at + 10 :]
+            segment.write_bytes(data)
 
     async def repair(self, ledger_id: LedgerId) -> None:
         client = await connect(self.uri, config=FAST)
@@ -332,7 +352,7 @@ def fetched(url: str) -> str:
 def with_bookies(path: Path, story: Callable[[Bookies], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         bookies = Bookies(path)
-        await bookies.start("b0", "b1", "b2", "b3")
+        await bookies.start("b0", "b1", "b2")
         try:
             await story(bookies)
         finally:
@@ -353,16 +373,8 @@ def test_damage_that_scrubbing_finds_is_marked_repaired_in_place_and_forgotten(t
     async def story(bookies: Bookies) -> None:
         ledger_id = await bookies.write()
         members = bookies.store.read_ledger(ledger_id).value.last_fragment.ensemble
-        await bookies.stop("b0")
-        await bookies.start("b0")  # which seals its segment
-        await bookies.stop("b0")
-        for segment in (tmp_path / "b0" / "bookie" / "segments").glob("*.segment"):
-            data = segment.read_bytes()
-            for entry in (ENTRIES[7], ENTRIES[30]):
-                at = data.find(entry)
-                if at >= 0:
-                    data = data[: at + 9] + b"?" + data[at + 10 :]
-            segment.write_bytes(data)
+        await bookies.seal("b0")
+        bookies.damage("b0", ENTRIES[7], ENTRIES[30])
         port = free_port()
         await bookies.start("b0", admin_port=port)
         await eventually(lambda: dict(bookies.store.list_underreplicated()) == {ledger_id: ("b0",)}, 20)
@@ -409,5 +421,59 @@ def test_limbo_is_repaired_in_place_marked_again_while_it_lasts_and_not_once_it_
         await bookies.start("b0")
         await eventually(lambda: bookies.own()._source._begun and not len(bookies.own().suspects), 10)  # type: ignore[attr-defined]
         assert (bookies.own().marked, list(bookies.store.list_underreplicated())) == (0, [])
+
+    with_bookies(tmp_path, story)
+
+
+@pytest.mark.long
+@pytest.mark.rule("MUST4")
+@pytest.mark.usefixtures("quick")
+def test_entry_that_is_damaged_on_every_copy_blocks_the_repair_which_says_so_and_is_denied_by_nobody(
+    tmp_path: Path,
+) -> None:
+    async def story(bookies: Bookies) -> None:
+        ledger_id = await bookies.write()
+        members = bookies.store.read_ledger(ledger_id).value.last_fragment.ensemble
+        await bookies.seal(*members)
+        for name in members:
+            bookies.damage(name, ENTRIES[7], *([ENTRIES[30]] if name == "b0" else []))
+        await bookies.start(*members)
+        named = {ledger_id: set(members)}
+        await eventually(lambda: {k: set(v) for k, v in bookies.store.list_underreplicated()} == named, 20)
+        client = await connect(bookies.uri, config=FAST)
+        async with AutoRecovery(client, "worker", QUICK) as running:
+            await eventually(lambda: ledger_id in running.workers.put_off, 20)
+            why = running.workers.put_off[ledger_id].why
+            assert "DAMAGED" in why, why
+            assert all(name in why for name in members), why
+        await client.close()
+        for name in members:
+            assert (await bookies.told_by(name, ledger_id))[1] == {Reason.DAMAGED}
+        assert {k: set(v) for k, v in bookies.store.list_underreplicated()} == named, "the marks stay"
+
+    with_bookies(tmp_path, story)
+
+
+@pytest.mark.long
+@pytest.mark.rule("S8")
+@pytest.mark.usefixtures("quick")
+def test_bookie_that_ends_while_it_is_repaired_is_whole_after_its_next_start(tmp_path: Path) -> None:
+    async def story(bookies: Bookies) -> None:
+        ledger_id = await bookies.write([entry + b"y" * 100_000 for entry in ENTRIES])
+        await bookies.stop("b0")
+        shutil.rmtree(tmp_path / "b0")
+        await bookies.start("b0", accept_loss=True)
+        client = await connect(bookies.uri, config=FAST)
+        slow = replace(QUICK, replication_bytes_per_s=2e6)  # a mebibyte is read at a time, of four
+        async with AutoRecovery(client, "worker", slow) as running:
+            await eventually(lambda: running.workers.budget.spent > 1_500_000, 20)
+            await bookies.stop("b0")
+            await eventually(lambda: ledger_id in running.workers.put_off, 20)
+            assert bookies.store.read_underreplicated(ledger_id) is not None
+            await bookies.start("b0")
+            await eventually(lambda: bookies.store.read_underreplicated(ledger_id) is None, 30)
+        await client.close()
+        assert await bookies.told_by("b0", ledger_id) == (len(ENTRIES), set())
+        await eventually(lambda: not bookies.own().lacking, 10)
 
     with_bookies(tmp_path, story)
