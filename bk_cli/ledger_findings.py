@@ -183,9 +183,19 @@ def _start(seen: LedgerSeen, bookies: Sequence[BookieId], then: str, said: Mappi
     """What to do about bookies that say too little."""
     away = [bookie for bookie in bookies if seen.in_words(bookie)]
     if away:
-        return f"start {' or '.join(away)} (bk bookie run on its host), then: {then}"
+        return f"{_bring_back(seen, away, ' or ')}, then: {then}"
     names = ", ".join(f"{bookie} ({said[bookie]})" if said else bookie for bookie in bookies)
     return f"no bookie that is down could tell: its copies on {names} are lost; restore a data directory, then: {then}"
+
+
+def _bring_back(seen: LedgerSeen, bookies: Sequence[BookieId], between: str) -> str:
+    down = [bookie for bookie in bookies if seen.states[bookie] not in UP]
+    silent = [bookie for bookie in bookies if seen.states[bookie] in UP]
+    start = [f"start {between.join(down)} (bk bookie run on its host)"] if down else []
+    look = (
+        [f"look at {between.join(silent)}, which is registered and does not answer, and restart it"] if silent else []
+    )
+    return between.join(start + look)
 
 
 # --- bookies and copies -----------------------------------------------------------------------------------------------
@@ -196,7 +206,7 @@ def _bookies(seen: LedgerSeen) -> Iterator[Finding]:
     if not silent:
         return
     what = f"of its bookies these do not answer: {_each(seen, silent)}"
-    yield note(what, f"start {', '.join(silent)} (bk bookie run on its host); bk doctor says what it reaches")
+    yield note(what, f"{_bring_back(seen, silent, ', ')}; bk doctor says what it reaches")
 
 
 def _copies(seen: LedgerSeen) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -90,10 +90,10 @@ async def _ask_all(
     transport.update_bookies(infos)
     asking = [_Asking(transport, info.bookie_id, ledger_id, record) for info in infos]
     try:
-        await asyncio.gather(*(each.lac() for each in asking))
+        await asyncio.gather(*(each.ask() for each in asking))
         proven = [each.seen.lac for each in asking if each.seen.lac is not None]
         behind_lac = max([record.last_fragment.first_entry_id - 1, *proven]) + 1
-        await asyncio.gather(*(each.parts(behind_lac) for each in asking))
+        await asyncio.gather(*(each.tail(behind_lac) for each in asking))
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
@@ -111,14 +111,32 @@ class _Asking:
     record: LedgerMetadata
     seen: CopySeen = field(default_factory=CopySeen)
 
-    async def lac(self) -> None:
+    async def ask(self) -> None:
+        """All but the tail of a bookie that lists no ids."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 said = await self.transport.link(self.bookie_id).read_lac(self.ledger_id, deadline_s=ANSWER_S)
+                self.seen = CopySeen("", said.known, said.fenced, said.last_entry_id, self._proven(said))
+                for own in reversed(own_parts(self.record, self.bookie_id)):
+                    await self._note(own, self._part(own))
         except (BookKeeperError, TimeoutError) as error:
-            self.seen = CopySeen(trouble=_words(error))
+            if not self.seen.parts:
+                self.seen = replace(self.seen, trouble=_words(error))
+
+    async def tail(self, behind_lac: EntryId) -> None:
+        """What is behind the LAC, entry by entry, where the wire has no list of ids."""
+        open_part = next((own for own in own_parts(self.record, self.bookie_id) if own.last is None), None)
+        if self.seen.trouble or open_part is None or open_part.first in self.seen.parts:
             return
-        self.seen = CopySeen("", said.known, said.fenced, said.last_entry_id, self._proven(said))
+        first = max(open_part.first, behind_lac)
+        with contextlib.suppress(BookKeeperError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._note(open_part, self._some([(first, first + TAIL - 1)]))
+
+    async def _note(self, own: OwnPart, asking: Awaitable[Part | None]) -> None:
+        part = await asking
+        if part is not None:
+            self.seen = replace(self.seen, parts={**self.seen.parts, own.first: part})
 
     def _proven(self, said: LacEvidence) -> EntryId | None:
         digester = Digester(self.record.digest_type or DigestType.CRC32, self.record.password or b"", self.ledger_id)
@@ -127,28 +145,13 @@ class _Asking:
         except IntegrityError:
             return None
 
-    async def parts(self, behind_lac: EntryId) -> None:
-        if self.seen.trouble:
-            return
-        parts = dict[EntryId, Part]()
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                for own in reversed(own_parts(self.record, self.bookie_id)):
-                    parts[own.first] = await self._part(own, behind_lac)
-        except (BookKeeperError, TimeoutError) as error:
-            if not parts:
-                self.seen = replace(self.seen, trouble=_words(error))
-        self.seen = replace(self.seen, parts=parts)
-
-    async def _part(self, own: OwnPart, behind_lac: EntryId) -> Part:
+    async def _part(self, own: OwnPart) -> Part | None:
         try:
             return await self._listed(own)
         except RefusedError as error:
             if error.reason is not Reason.UNIMPLEMENTED:
                 raise
-        if own.last is None:
-            return await self._some([(max(own.first, behind_lac), max(own.first, behind_lac) + TAIL - 1)])
-        return await self._some(sorted({(own.first, own.first), (own.last, own.last)}))
+        return None if own.last is None else await self._some(sorted({(own.first, own.first), (own.last, own.last)}))
 
     async def _listed(self, own: OwnPart) -> Part:
         absent, unknown, first = list[EntryRange](), list[EntryRange](), own.first

@@ -104,7 +104,9 @@ def test_remedy_names_the_bookies_that_are_down_and_no_others() -> None:
     lost = recovery_verdict(seen(value, {"a": holds(9, lac=8), "b": limbo(4), "c": limbo(4)}))
     assert "restore a data directory" in lost.remedy
     silent = {"a": holds(9, lac=8), "b": CopySeen("silent for 0.5 s"), "c": limbo(4)}
-    assert "b (silent for 0.5 s)" in recovery_verdict(seen(value, silent)).why
+    told = recovery_verdict(seen(value, silent))
+    assert "b (silent for 0.5 s)" in told.why
+    assert told.remedy.startswith("look at b, which is registered and does not answer, and restart it, then: ")
 
 
 def test_recovery_begins_behind_the_greatest_lac_and_asks_the_fragment_of_each_entry() -> None:
