@@ -170,8 +170,7 @@ class OwnCopies:
             await asyncio.to_thread(self._store.mark_underreplicated, ledger_id, (self._bookie_id,))
             self._marks += 1
             self.marked += 1
-            again = "again, because its mark went and it is still so" if known else "and is marked"
-            logger.warning("ledger %d lacks %s here %s", ledger_id, lack, again)
+            logger.warning("ledger %d is incomplete here, and marked%s: %s", ledger_id, " again" if known else "", lack)
         self.suspects.again(ledger_id, self._clock(), tried=not is_there)
 
     async def _is_marked(self, ledger_id: LedgerId) -> bool:
@@ -199,4 +198,4 @@ class OwnCopies:
         self.suspects.forget(ledger_id)
         if self.lacking.pop(ledger_id, None) is not None:
             self.healed += 1
-            logger.info("ledger %d lacks nothing here any more", ledger_id)
+            logger.info("ledger %d is complete here", ledger_id)

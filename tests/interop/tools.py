@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bk_cli.access import Access
+from bk_cli.asking import ask_bookies
 from bk_cli.children import child_environment, last_lines
 from bk_cli.cluster import BookieProcess, LocalCluster
 from bk_cli.cluster_layout import free_bookie_ports
 from bk_core.blocking import connect
+from bk_core.errors import BookKeeperError
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerMetadata, LedgerState
@@ -331,6 +333,38 @@ def autorecovery_of_apaches(world: World) -> str:
     return f"{len(ledgers)} ledgers copied in {took:.0f} s"
 
 
+def limbo_of_ours(world: World) -> str:
+    """A bookie of ours loses its disk and comes back. It marks itself, Apache's worker makes the copies, and the bookie
+    finds nothing more to mark."""
+    lost = world.ours.bookies[1]
+    ledgers = {ledger_id for ledger_id in _ledgers_on(world, lost.bookie_id) if world.metadata(ledger_id).is_closed}
+    lost.stop()
+    shutil.rmtree(lost.data_dir)
+    with _bookie(world, lost.data_dir, lost.port, "--accept-loss") as log:
+        _until(lambda: lost.bookie_id in world.store.writable_bookies(), lambda: last_lines(log))
+        marked = {ledger_id for ledger_id, missing in world.store.list_underreplicated() if lost.bookie_id in missing}
+        assert ledgers <= marked, (ledgers, marked)
+        with _autorecovery(world):
+            _until(lambda: not list(world.store.list_underreplicated()), lambda: "still marked")
+        for ledger_id in ledgers:
+            world.check_whole(ledger_id)
+            _check_copies(world, ledger_id)
+        moved = sum(lost.bookie_id not in world.members(ledger_id) for ledger_id in ledgers)
+        _until(lambda: _in_limbo(world, lost.bookie_id) == 0, lambda: last_lines(log))
+        assert not list(world.store.list_underreplicated())
+    lost.start()
+    world.ours.wait_ready([lost])
+    return f"{len(ledgers)} ledgers, of which {moved} went to other bookies"
+
+
+def _in_limbo(world: World, bookie_id: str) -> int:
+    """Of how many ledgers a bookie says that its copy is incomplete."""
+    info = world.store.writable_bookies()[bookie_id]
+    said = ask_bookies([info], world.store.instance_id(), client="a test", timeout_s=5)[bookie_id]
+    assert not isinstance(said, BookKeeperError), said
+    return said.info.limbo_ledgers + said.info.damaged_ledgers
+
+
 def decommissionbookie(world: World) -> str:
     """A bookie is removed for good; the next start says what became of it, and how it may come back."""
     lost = world.ours.bookies[-1]
@@ -475,11 +509,12 @@ TOOLS: tuple[Callable[[World], str], ...] = (
     *(simpletest, bookiesanity, listbookies, bookieinfo, whatisinstanceid, endpointinfo),
     *(listledgers, ledgermetadata, readledger, deleteledger),
     *(bench_throughput_latency, bench_read_throughput_latency, bench_bookie),
-    *(recover, listunderreplicated, autorecovery_of_ours, autorecovery_of_apaches, decommissionbookie),
+    *(recover, listunderreplicated, autorecovery_of_ours, autorecovery_of_apaches),
+    *(limbo_of_ours, decommissionbookie),
 )
 
-IN_CI = tuple(tool for tool in TOOLS if tool is not bench_read_throughput_latency)
-"""That one waits for half a minute whether more comes."""
+IN_CI = tuple(tool for tool in TOOLS if tool not in (bench_read_throughput_latency, limbo_of_ours))
+"""These wait: half a minute whether more comes, and a minute for a bookie's next look at its copies."""
 
 
 def trial(steps: Steps, path: Path) -> None:
