@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import heapq
 import logging
+import random
 import signal
 import sys
 import time
@@ -242,7 +243,12 @@ class Bookie:
         self._engine = BookieEngine(
             BookieMachine(_holdings(opened, watches), config.machine_limits(), len(opened)),
             [
-                OpenLog(each.log, each.reader, maintained(each, config.maintenance_limits(), loop), each.directory.path)
+                OpenLog(
+                    each.log,
+                    each.reader,
+                    maintained(each, config.maintenance_limits(), loop, random.random()),
+                    each.directory.path,
+                )
                 for each in opened
             ],
             group_bytes_max=config.group_bytes_max,

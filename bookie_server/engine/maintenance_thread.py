@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -30,16 +29,16 @@ Release = Callable[[int], None]
 
 
 def maintained(
-    opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop
+    opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop, scrub_from: float = 0.0
 ) -> Callable[[Copy, Release, Release], Maintenance]:
     """Returns a function that makes the maintenance of an open directory whose index belongs to ``loop`` (``Maintain``
-    in ``log_driver.py``)."""
+    in ``log_driver.py``). ``scrub_from``: where the first scrub begins, a share of the segments."""
 
     def make(copy: Copy, release: Release, give_up: Release) -> Maintenance:
         return Maintenance(
             opened.directory, opened.log, LoopIndexPort(opened.index, loop), opened.reader,
             newest=opened.report.checkpoint, copy=copy, release=release, give_up=give_up,
-            limits=limits, now_s=loop.time, scrub_from=random.random(),
+            limits=limits, now_s=loop.time, scrub_from=scrub_from,
         )  # fmt: skip
 
     return make
