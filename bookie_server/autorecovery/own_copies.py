@@ -37,6 +37,9 @@ AWAY_MAX_S = 60.0
 RANGES_MAX = 8
 """So many ranges of a ledger are remembered, for who asks what is lacking."""
 
+DETAILS_MAX = 10_000
+"""Of so many ledgers; of others only that they lack something."""
+
 Gaps = Callable[[LedgerId, EntryId, EntryId], Awaitable[ReadTrailer]]
 """What this bookie does not have of a range of ids, up to the trailer's ``answered_through``."""
 Source = Callable[[], Awaitable[Sequence[LedgerId]]]
@@ -52,6 +55,8 @@ class Lack:
     since_s: float
 
     def __str__(self) -> str:
+        if not self.ranges:
+            return "entries: not kept which, of so many ledgers"
         shown = [f"{gap.first} to {gap.last} ({gap.reason.name or 'ABSENT'})" for gap in self.ranges]
         return f"entries {', '.join(shown)}{' …' if len(shown) == RANGES_MAX else ''}"
 
@@ -103,6 +108,7 @@ class OwnCopies:
         self._marks = 0  # made in this round
         self.suspects = Suspects()
         self.lacking: dict[LedgerId, Lack] = {}
+        self._kinds = Counter[bool]()  # of those: in limbo, or not
         self.marked = self.healed = 0
 
     def start(self) -> None:
@@ -115,8 +121,7 @@ class OwnCopies:
 
     def counts(self) -> tuple[int, int]:
         """Ledgers whose copies are incomplete here: because of limbo, and for another reason. Any thread."""
-        kinds = Counter(lack.limbo for lack in list(self.lacking.values()))
-        return kinds[True], kinds[False]
+        return self._kinds[True], self._kinds[False]
 
     async def _run(self) -> None:
         wait_s = POLL_S
@@ -163,8 +168,9 @@ class OwnCopies:
             self._forget(ledger_id)
             return
         known = self.lacking.get(ledger_id)
-        lack = Lack(tuple(lacking[:RANGES_MAX]), is_limbo(lacking), known.since_s if known else time.time())
-        self.lacking[ledger_id] = lack
+        ranges = tuple(lacking[:RANGES_MAX]) if len(self.lacking) < DETAILS_MAX else ()
+        lack = Lack(ranges, is_limbo(lacking), known.since_s if known else time.time())
+        self._note(ledger_id, lack)
         is_there = await self._is_marked(ledger_id)
         if not is_there:
             await asyncio.to_thread(self._store.mark_underreplicated, ledger_id, (self._bookie_id,))
@@ -196,6 +202,16 @@ class OwnCopies:
 
     def _forget(self, ledger_id: LedgerId) -> None:
         self.suspects.forget(ledger_id)
-        if self.lacking.pop(ledger_id, None) is not None:
+        if self._note(ledger_id, None) is not None:
             self.healed += 1
             logger.info("ledger %d is complete here", ledger_id)
+
+    def _note(self, ledger_id: LedgerId, lack: Lack | None) -> Lack | None:
+        """Returns what was known before."""
+        known = self.lacking.pop(ledger_id, None)
+        if known is not None:
+            self._kinds[known.limbo] -= 1
+        if lack is not None:
+            self.lacking[ledger_id] = lack
+            self._kinds[lack.limbo] += 1
+        return known
