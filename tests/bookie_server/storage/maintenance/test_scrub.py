@@ -302,8 +302,8 @@ def test_ledgers_of_a_segment_that_is_gone_are_suspects_and_so_are_those_of_reco
     lost = place_of(world, LARGE, 13)
     world.disk.put_at_rest(world.segment(lost.generation), lost.offset, bytes(lost.size))
     sections = world.sections(lost.generation)
-    for block in range(sections.index_range[0], sections.index_range[0] + sections.index_range[1], BLOCK):
-        world.disk.put_at_rest(world.idx(lost.generation), block, bytes(BLOCK))
+    for number in range(sections.index_blocks):
+        world.disk.put_at_rest(world.idx(lost.generation), sections.index_block_range(number)[0], bytes(BLOCK))
     world.scrub()
     world.checkpointed = max(world.sealed)
     world.mend()
