@@ -311,7 +311,7 @@ class Bookies:
     async def info_of(self, name: str) -> BookieInfo:
         transport = LaneTransport(Caller(self.store.instance_id()))
         transport.update_bookies(list(self.store.writable_bookies().values()))
-        info = await transport.bookie_info(name, deadline_s=5)
+        info = await transport.link(name).bookie_info(deadline_s=5)
         await transport.close()
         return info
 
