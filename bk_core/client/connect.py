@@ -48,6 +48,7 @@ from bk_core.protocol.events import BookiesRead
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Transport
+from bk_core.transport.slots import Slots
 
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
@@ -68,7 +69,7 @@ class BookKeeper:
     ) -> None:
         self.store, self.transport, self.instance_id = store, transport, instance_id
         self.config = config or ClientConfig()
-        self._random = random.Random()
+        self._random, self._slots = random.Random(), Slots(self.config.slow_bookie_bytes_max)
         self._sessions = itertools.count(1)
         self._failed = Quarantine()  # bookies that new ensembles avoid
         self._slow = Quarantine()  # bookies that reads ask last
@@ -132,6 +133,7 @@ class BookKeeper:
             new_session=self.new_session,
             random=self._random,
             deferred_sync=deferred_sync,
+            join=self._slots.join,
         )
         writer = LedgerWriter(
             protocol,

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+Join: TypeAlias = Callable[[Sequence[Bytes]], Any]
+"""Puts pieces of bytes together, in memory of its choice."""
+joined: Join = bytearray().join
+"""In new memory."""
 U8: TypeAlias = npt.NDArray[np.uint8]
 U32: TypeAlias = npt.NDArray[np.uint32]
 I64: TypeAlias = npt.NDArray[np.int64]

@@ -23,10 +23,12 @@ from bk_core.entries.batch import (
     U32,
     Bytes,
     EntryBatch,
+    Join,
     byte_view,
     check_entry_size,
     check_entry_sizes,
     gather_payload,
+    joined,
 )
 from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsError
@@ -34,8 +36,6 @@ from bk_core.model import DigestType
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 _TYPE_OF_WIDTH = {kind.digest_bytes: kind for kind in DigestType}
-
-
 FRAME_MAGIC = 0x4B42
 FRAME_VERSION = 1
 FRAME_HEADER_BYTES = 64
@@ -370,7 +370,7 @@ def column_bytes(column: npt.NDArray[np.generic], dtype: str) -> bytes:
 
 
 def assemble(
-    head: tuple[int, int, int, int, int, int, int, int], columns: Sequence[Bytes], payload: Bytes, session: int
+    head: tuple[int, ...], columns: Sequence[Bytes], payload: Bytes, session: int, join: Join = joined
 ) -> bytearray:
     """A frame whose ``head`` is (kind, flags, digest type, ledger, first entry id, LAC, length before, count). Copies
     the payload once. Raises InvalidArgumentError if the frame would exceed FRAME_BYTES_MAX."""
@@ -378,14 +378,13 @@ def assemble(
     size = FRAME_HEADER_BYTES + columns_bytes + payload_bytes
     if size > FRAME_BYTES_MAX:
         refuse_size(size)
-    kind, flags, digest_type = head[:3]
-    checked = _CHECKED.pack(
-        FRAME_MAGIC, FRAME_VERSION, kind, flags, digest_type, 0, *head[3:], columns_bytes, payload_bytes
-    )
+    sizes = columns_bytes, payload_bytes
+    checked = _CHECKED.pack(FRAME_MAGIC, FRAME_VERSION, *head[:3], 0, *head[3:], *sizes)
     header_crc = crc32c(checked)
     for column in columns:
         header_crc = crc32c(column, header_crc)
-    return bytearray().join((checked, CRCS_AND_TAG.pack(header_crc, crc32c(payload), session), *columns, payload))
+    frame: bytearray = join((checked, CRCS_AND_TAG.pack(header_crc, crc32c(payload), session), *columns, payload))
+    return frame
 
 
 def refuse_size(size: int) -> NoReturn:
@@ -456,13 +455,14 @@ def encode_frame(
     lac: int | None = None,
     length_before: int | None = None,
     session: int = 0,
+    join: Join = joined,
 ) -> bytearray:
     """A frame of all entries of the batch; copies the payload once.
 
-    Arguments that are None are taken from the batch. With ``digester`` None the batch's digests are kept (P6); then no
-    argument may change what they cover, and entries over the size limit are allowed, since another writer made them.
-    Ids, LACs and ledger lengths that the batch lists become columns. Raises InvalidArgumentError for an empty batch or
-    a frame over FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
+    Arguments that are None are taken from the batch, and what it lists becomes columns. With ``digester`` None its
+    digests are kept (P6); then no argument may change what they cover, and entries over the size limit are allowed,
+    since another writer made them. Raises InvalidArgumentError for an empty batch or a frame over FRAME_BYTES_MAX,
+    EntryTooLargeError for an entry over its limit.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     if digester is None:
@@ -480,7 +480,7 @@ def encode_frame(
             flags |= flag
             columns.append(column_bytes(numbers, "<i8"))
     head = (1, flags, int(digest_type), run.ledger_id, run.first_entry_id, run.lac, run.length_before, run.count)
-    return assemble(head, columns, run.payload, session)
+    return assemble(head, columns, run.payload, session, join)
 
 
 def encode_one(

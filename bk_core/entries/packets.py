@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bk_core.entries.batch import EntryBatch
+from bk_core.entries.batch import EntryBatch, Join, joined
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame, encode_one, encode_striped
 from bk_core.model import EntryId
@@ -22,7 +22,7 @@ from bk_core.wire.lane import FRAME_BYTES_MAX
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 SLICE_BYTES = FRAME_BYTES_MAX // 4
-SLICE_ENTRIES_MAX = 16_384
+SLICE_ENTRIES_MAX = 32_768
 
 
 @dataclass(slots=True)
@@ -49,8 +49,10 @@ def encode_packet(
     ensemble_size: int,
     write_quorum: int,
     session: int,
+    join: Join = joined,
 ) -> Packet:
-    """Numbers, digests and frames a batch of new entries, which get the ids from ``first`` on and carry ``lac``."""
+    """Numbers, digests and frames a batch of new entries, which get the ids from ``first`` on and carry ``lac``. A
+    frame of several that all bookies get is joined by ``join``."""
     ledger_id, last = digester.ledger_id, first + len(batch) - 1
     if ensemble_size == write_quorum and first == last and batch.lists_nothing:
         frame = encode_one(
@@ -71,6 +73,7 @@ def encode_packet(
             lac=lac,
             length_before=length_before,
             session=session,
+            join=join,
         )
         return Packet(first, last, len(frame), session, (frame,))
     digests = digester.compute_run(first, lac, length_before, batch.lengths, batch.payload)

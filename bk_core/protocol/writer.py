@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.entries.apache import lac_body
+from bk_core.entries.batch import Join, joined
 from bk_core.entries.digest import Digester
 from bk_core.entries.packets import encode_packet
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
@@ -76,20 +77,17 @@ class LedgerWrite:
         new_session: Callable[[], int],
         random: RandomSource,
         deferred_sync: bool = False,
+        join: Join = joined,
     ) -> None:
         self.ledger_id, self.metadata, self.digester = ledger_id, metadata, digester
-        self.config, self.random = config, random
+        self.config, self.random, self._join = config, random, join
         self.state = WriterState.OPEN
         self.lac: EntryId = NO_ENTRY
         self._acked: EntryId = NO_ENTRY
         self.forced_to: EntryId = NO_ENTRY  # forces make durable what comes up to here
         self.length = 0
         self.delivery = Delivery(
-            metadata.value,
-            confirmed=NO_ENTRY,
-            mode=AttachMode.WRITE,
-            new_session=new_session,
-            deferred=deferred_sync,
+            metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session, deferred=deferred_sync
         )
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
@@ -168,6 +166,7 @@ class LedgerWrite:
             ensemble_size=value.ensemble_size,
             write_quorum=value.write_quorum_size,
             session=self.delivery.common_session,
+            join=self._join,
         )
         self.length += event.batch.payload_bytes
         return [*self.delivery.push(packet), *self._keeper.pushed(), *self._start_change()]

@@ -6,8 +6,11 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 import numpy as np
+
+from bk_core.entries.batch import Bytes
 
 SLOT_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 64 << 20
@@ -37,6 +40,17 @@ class Slots:
         lent = np.frombuffer(memory, dtype=np.uint8)
         weakref.finalize(lent, self._give_back, memory).atexit = False
         return lent.data[:size]
+
+    def join(self, pieces: Sequence[Bytes]) -> bytearray | memoryview:
+        """The pieces one behind the other, in a slot if they are long."""
+        size = sum(map(len, pieces))
+        if size < SLOT_BYTES_MIN:
+            return bytearray().join(pieces)
+        joined, end = self.take(size), 0
+        for piece in pieces:
+            begin, end = end, end + len(piece)
+            joined[begin:end] = piece
+        return joined
 
     def _give_back(self, memory: mmap.mmap) -> None:
         if sum(map(len, list(self._back))) < self._free_bytes_max:  # on any thread: not what is free already

@@ -41,11 +41,11 @@ TASK_DEFAULTS: Mapping[str, int] = {
     "window_bytes_max": 8 << 20,
     "slow_bookie_bytes_max": 24 << 20,
     "process_window_bytes_max": 32 << 20,
-    "frame_bytes": 2 << 20,
+    "frame_bytes": 3 << 20,
 }
 """Less than the client's own settings, because many tasks share a machine, and each stays below 128 MiB (RULES K5).
-Frames are larger: a task writes whole columns, so writers, bookies and readers pay the cost of a frame once for twice
-the rows."""
+Frames are larger: a task writes whole columns, so writers, bookies and readers pay the cost of a frame once for three
+times the rows."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from bk_spark.plan.ledgers import check_digest, digest_type_of
 from bk_spark.workers import clients, task_log, worker_reuse
 from bk_spark.write import fan_out
 from bk_spark.write.commit import WrittenLedgers
+from bk_spark.write.joined import Joiner
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, LedgerWriter
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from bk_core.entries.batch import EntryBatch
 
 logger = logging.getLogger("bk_spark.write.log_writer")
+
+JOINED_BYTES_MAX = 8 << 20
+"""So many bytes of rows wait for more, in all ledgers of a task together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +100,22 @@ class TaskLedgers:
     def __init__(self, target: WriteTarget, attempt: Attempt) -> None:
         self._target, self._attempt = target, attempt
         self._ledgers: dict[str | None, TaskLedger] = {}
-        self._row = 0
+        self._row, self._frame_bytes = 0, clients.client_config(target.options).frame_bytes
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Queue a batch; waits while the window is full."""
         for log, part in self._target.columns.routed(rows, self._attempt.partition, self._row):
             if part.num_rows:
-                self._of(log).write(part, self._row if log is None else None)
+                ledger = self._of(log)
+                ledger.write(part, self._row, min(self._frame_bytes, JOINED_BYTES_MAX // len(self._ledgers)))
         self._row += rows.num_rows
 
     def _of(self, log: str | None) -> TaskLedger:
         found = self._ledgers.get(log)
         if found is None:
             fan_out.check_count(len(self._ledgers) + 1)
+            for other in self._ledgers.values():
+                other.send_rest()  # from now on each has a smaller share of what may wait
             found = self._ledgers[log] = TaskLedger(self._target, self._attempt, log)
         return found
 
@@ -130,6 +138,7 @@ class TaskLedger:
         self._bookkeeper: BookKeeper | None = None  # set with the ledger
         self._ledger: LedgerWriter | None = None
         self._rows = 0
+        self._joiner, self._by_column = Joiner(), log is not None
         if log is None:
             assert target.log is not None
             self.log = target.log
@@ -141,29 +150,46 @@ class TaskLedger:
             )
             self.log = LogAt.of(log, head)
 
-    def write(self, rows: pa.RecordBatch, first_row: int | None) -> None:
-        """Queue rows. Errors count them from ``first_row``; None: from the first row of this log."""
-        begin = self._rows if first_row is None else first_row
-        try:
-            for entries in self._target.codec.entries(rows, first_row=begin):
-                self._append(entries)
-        except BookKeeperError as error:
-            of = f"partition {self._attempt.partition}" + ("" if first_row is not None else f", log {self.log.name}")
-            error.value = f"{of}, {error.value}" if error.value else of
-            raise
+    def write(self, rows: pa.RecordBatch, first_row: int, frame_bytes: int) -> None:
+        """Queue rows, to be sent ``frame_bytes`` at a time. Errors count them from ``first_row``, or from the first row
+        of this log if a column names it."""
+        with self._named():
+            for entries in self._target.codec.entries(rows, first_row=self._rows if self._by_column else first_row):
+                self._append(entries, frame_bytes)
         self._rows += rows.num_rows
 
-    def _append(self, entries: EntryBatch) -> None:
+    def send_rest(self) -> None:
+        """Send what waits for more."""
+        with self._named():
+            self._send(self._joiner.rest())
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors say which rows these are."""
+        try:
+            yield
+        except BookKeeperError as error:
+            of = f"partition {self._attempt.partition}" + (f", log {self.log.name}" if self._by_column else "")
+            error.value = f"{of}, {error.value}" if error.value else of
+            raise
+
+    def _send(self, batches: Iterator[EntryBatch]) -> None:
+        for batch in batches:
+            assert self._ledger is not None
+            self._ledger.append_batch(batch)
+
+    def _append(self, entries: EntryBatch, frame_bytes: int) -> None:
         if entries.count:
             if self._ledger is None:
                 self._ledger = clients.patiently(self._target.options, self._create)
-            self._ledger.append_batch(entries)
+            self._send(self._joiner.add(entries, frame_bytes))
 
     def finish(self) -> NewExtent | None:
         """Close the ledger and report it; None without entries."""
         ledger, options = self._ledger, self._target.options
         if ledger is None:
             return None
+        self.send_rest()
         ledger.close()
         metadata = ledger.metadata
         return NewExtent(
