@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bk_core.logs.model.head import NewExtent, Published, PublishId
 
 T = TypeVar("T")
+AHEAD_BYTES_MAX = 8 << 20
+"""So many bytes of batches wait for the thread that reads all of several ranges."""
 
 
 class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
@@ -82,7 +84,12 @@ class DetachedReaderBase(Connection[client.DetachedReader]):
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
     ) -> Generator[tuple[int, EntryBatch | ColumnBatch], None, None]:
         """The batches of all ranges, in order, each with the number of its range; several small ranges are read at
-        once. Raises as :meth:`read`, after the batches before the error."""
-        with closing(self._thread.iterate(self._inner.read_all(wanted, prefer=prefer))) as lists:
+        once, and further batches meanwhile. Raises as :meth:`read`, after the batches before the error."""
+        found = self._inner.read_all(wanted, prefer=prefer)
+        with closing(self._thread.iterate_ahead(found, _bytes_of, AHEAD_BYTES_MAX)) as lists:
             for ready in lists:
                 yield from ready
+
+
+def _bytes_of(ready: list[tuple[int, EntryBatch | ColumnBatch]]) -> int:
+    return sum(batch.payload_bytes for _, batch in ready)

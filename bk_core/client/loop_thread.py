@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bk_core.client.fork import ForkGuard
+from bk_core.client.handover import Handover
 from bk_core.errors import ClientClosedError, ForkedHandleError, Outcome
 
 T = TypeVar("T")
@@ -71,6 +72,22 @@ class LoopThread:
                 yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
         finally:
             if not self._guard.forked:
+                with suppress(ClientClosedError):  # the client was closed, and the source with it
+                    self.call(_close(source))
+
+    def iterate_ahead(
+        self, source: AsyncIterator[T], size_of: Callable[[T], int], bytes_max: int
+    ) -> Generator[T, None, None]:
+        """As :meth:`iterate`, but the next items are made meanwhile, up to ``bytes_max`` bytes by ``size_of``."""
+        handover = Handover(self.loop, size_of, bytes_max)
+        filling = self.begin(handover.fill(source))
+        try:
+            while (item := handover.take()) is not None:
+                yield item
+                self._guard.check("this client")
+        finally:
+            if not self._guard.forked:
+                filling.cancel()
                 with suppress(ClientClosedError):  # the client was closed, and the source with it
                     self.call(_close(source))
 
