@@ -2,12 +2,13 @@
 """Rows a second of 100 B and 1 KB: written, read, streamed; beside Spark's own limits, or beside spark-sql-kafka.
 
 Ours and the peer take turns, so that what else the machine does falls on both. Our side: three bookies, Qw 3, Qa 2,
-fdatasync before each ack, a digest an entry; the workers' allocator set as docs/spark.md says, for every Python side.
+fdatasync before each ack, a digest an entry. Nothing is set for the workers' allocator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from benchmarks.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
 from benchmarks.spark.session import drop_rows, drop_stream, session
+from benchmarks.spark.spent import Spent, measured
 from benchmarks.spark.topics import TUNED_CONSUMER, Topics, kafka_classpath
 from benchmarks.spark.world import World, new_log
 
@@ -49,19 +51,36 @@ class Comparison:
     """At least so much of the peer's."""
     warm_up: int = WARM_UP
 
-    def figure(self, job: Job) -> Figure:
-        """Both measured, in turns."""
-        values, peer_values = side_by_side(job.world.runs, self.ours, self.peers, warm_up=self.warm_up)
-        return Figure(
-            f"spark_{self.what}_{job.name}",
-            UNIT,
-            values,
-            wanted_ratio=self.wanted,
-            peer=self.peer,
-            peer_values=peer_values,
-            note=self.note,
-            lane=job.world.lane,
+    def figures(self, job: Job) -> list[Figure]:
+        """Both measured, in turns: the rate with what the processes spent, and the page faults of Spark's workers."""
+        spent, peers = list[Spent](), list[Spent]()
+        values, peer_values = side_by_side(
+            job.world.runs, partial(_noted, self.ours, spent), partial(_noted, self.peers, peers), warm_up=self.warm_up
         )
+        moved = job.size * (job.rows if "write" in self.what else job.rows_read)
+        faults, peer_faults = ([each.faults_a_gb(moved) for each in side[self.warm_up :]] for side in (spent, peers))
+        beside: dict[str, Any] = {"peer": self.peer, "note": self.note, "lane": job.world.lane}
+        rate = Figure(
+            f"spark_{self.what}_{job.name}", UNIT, values, wanted_ratio=self.wanted, peer_values=peer_values,
+            cpu_s_per_gb=_median_cost(spent[self.warm_up :], moved),
+            peer_cpu_s_per_gb=_median_cost(peers[self.warm_up :], moved), **beside,
+        )  # fmt: skip
+        pages = Figure(
+            f"spark_{self.what}_{job.name}_faults", "faults/GB", faults, less_is_better=True, peer_values=peer_faults,
+            **beside,
+        )  # fmt: skip
+        return [rate, pages] if self.peer == "ceiling" else [rate]  # no other peer has workers
+
+
+def _noted(work: Callable[[], float], spent: list[Spent]) -> float:
+    value, each = measured(work)
+    spent.append(each)
+    return value
+
+
+def _median_cost(spent: Sequence[Spent], payload_bytes: int) -> dict[str, float]:
+    costs = [each.cpu_a_gb(payload_bytes) for each in spent]
+    return {kind: statistics.median(cost.get(kind, 0.0) for cost in costs) for kind in costs[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +209,7 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
                 note=f"{source}: value alone (option columns)",
             ),
         ]
-        return [comparison.figure(job) for comparison in comparisons]
+        return [figure for comparison in comparisons for figure in comparison.figures(job)]
     finally:
         spark.stop()
 
@@ -254,6 +273,6 @@ def kafka_figures(size: int, world: World) -> list[Figure]:
                 ("stream", job.make_stream, partial(consume_stream, {}), "a source in memory"),
             )
         ]
-        return [comparison.figure(job) for comparison in comparisons]
+        return [figure for comparison in comparisons for figure in comparison.figures(job)]
     finally:
         spark.stop()

@@ -10,12 +10,6 @@ from typing import Any
 
 SLOTS = 2
 FORMAT = "bookkeeper"
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
-    "MALLOC_TRIM_THRESHOLD_": "134217728",
-    "MALLOC_TOP_PAD_": "16777216",
-}
-"""What docs/spark.md recommends for the workers' environment (Speed). Java has a memory of its own."""
 
 
 def session(folder: Path, **more: str) -> Any:
@@ -23,7 +17,6 @@ def session(folder: Path, **more: str) -> Any:
     ``__`` for the dots."""
     from pyspark.sql import SparkSession
 
-    os.environ.update(ALLOCATOR)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         "spark.ui.enabled": "false",

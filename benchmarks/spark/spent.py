@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes of a job spend: CPU of Spark's Python workers, of its Java and of the servers, and the workers'
+page faults. Of all that descends from the process that began the benchmark, told apart by command lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKERS, JAVA, BOOKIES, BROKER = "workers", "Java", "bookies", "broker"
+_SIGNS = {WORKERS: "pyspark.daemon", JAVA: "SparkSubmit", BOOKIES: "bookie\0run", BROKER: "kafka.Kafka"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds by kind of process, and page faults of the workers that needed no disk."""
+
+    cpu_s: dict[str, float]
+    faults: int
+
+    def cpu_a_gb(self, payload_bytes: int) -> dict[str, float]:
+        """Seconds a gigabyte of payload."""
+        return {kind: seconds / payload_bytes * 1e9 for kind, seconds in self.cpu_s.items() if seconds}
+
+    def faults_a_gb(self, payload_bytes: int) -> float:
+        """At least one, so that there is a ratio."""
+        return max(1.0, self.faults / payload_bytes * 1e9)
+
+
+def measured(work: Callable[[], float]) -> tuple[float, Spent]:
+    """What ``work`` returns, and what was spent on it. Processes that ended meanwhile took theirs along."""
+    before = _of_each()
+    value = work()
+    cpu_s, faults = dict.fromkeys(_SIGNS, 0.0), 0
+    for pid, (kind, seconds, its_faults) in _of_each().items():
+        _, seconds_before, faults_before = before.get(pid, (kind, 0.0, 0))
+        cpu_s[kind] += seconds - seconds_before
+        faults += its_faults - faults_before if kind == WORKERS else 0
+    return value, Spent(cpu_s, faults)
+
+
+def _of_each() -> dict[int, tuple[str, float, int]]:
+    """Of each process of a kind: its kind, seconds and page faults so far. Nothing without ``/proc``."""
+    tick = os.sysconf("SC_CLK_TCK")
+    return {
+        pid: (kind, (int(fields[11]) + int(fields[12])) / tick, int(fields[7]))
+        for pid, fields in _descendants(os.getppid())
+        if (kind := _kind_of(pid)) is not None
+    }
+
+
+def _kind_of(pid: int) -> str | None:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return None  # it has just ended
+    return next((kind for kind, sign in _SIGNS.items() if sign in command), None)
+
+
+def _descendants(root: int) -> Iterator[tuple[int, list[str]]]:
+    """Of each its id and the numbers of its state that follow its name."""
+    found: dict[int, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(path.name)] = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+    ours = {root}
+    while more := {pid for pid, fields in found.items() if int(fields[1]) in ours} - ours:
+        ours |= more
+    return ((pid, found[pid]) for pid in sorted(ours - {root}) if pid in found)
