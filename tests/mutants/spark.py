@@ -24,6 +24,47 @@ _LEFT = _FOLLOW + "test_what_is_not_followed_any_more_leaves_nothing_behind"
 _BEHIND = _STREAM + "test_a_source_that_ends_before_the_stream_is_an_error_when_that_lasts_and_forgiven_when_it_passes"
 
 MUTANTS: tuple[Mutant, ...] = (
+    # --- what a task costs ---
+    Mutant(
+        name="small batches become small frames",
+        path="bk_spark/write/joined.py",
+        old="        if batch.payload_bytes > frame_bytes // 2:\n",
+        new="        if True:\n",
+        tests=("tests/spark/write/test_joined.py::test_the_entries_stay_as_they_are",),
+        breaks="writers, bookies and readers pay for three times as many frames",
+    ),
+    Mutant(
+        name="the last rows of a ledger wait for more",
+        path="bk_spark/write/task_ledgers.py",
+        old="        self.send_rest()\n        ledger.close()\n",
+        new="        ledger.close()\n",
+        tests=("tests/spark/write/test_log_writer.py",),
+        breaks="a task loses its last rows",
+    ),
+    Mutant(
+        name="all rows of a frame are copied at once to be digested",
+        path="bk_core/entries/digest.py",
+        old="max(1, COPIED_BYTES // width)",
+        new="payload.nbytes",
+        tests=("tests/spark/test_memory.py::test_a_warm_task_uses_its_buffers_again",),
+        breaks="each page of what a task writes is asked of the system anew",
+    ),
+    Mutant(
+        name="frames are built in new memory",
+        path="bk_core/client/connect.py",
+        old="            join=self._slots.join,\n",
+        new="",
+        tests=("tests/repo/test_hot_path.py::test_a_frame_is_copied_no_more_often",),
+        breaks="each frame is memory that the C library asks for and gives back",
+    ),
+    Mutant(
+        name="the loop is woken for each item that was taken",
+        path="bk_core/client/handover.py",
+        old="        return self._put - self._taken <= self._bytes_max // 2\n",
+        new="        return self._put - self._taken <= self._bytes_max\n",
+        tests=("tests/client/test_handover.py::test_the_loop_goes_ahead_up_to_the_bound",),
+        breaks="each batch costs two changes of threads",
+    ),
     # --- clients of a process ---
     Mutant(
         name="the data source asks the metadata service once",
