@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bk_core.metadata.records import UnderreplicationMark
+from bk_core.metadata.records import BookieOrder, UnderreplicationMark
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
 
 CancelWatch = Callable[[], None]
@@ -160,7 +160,8 @@ class MetadataStore(Protocol):
 
     def delete_cookie(self, bookie_id: BookieId) -> None: ...
     def known_bookies(self) -> list[BookieId]:
-        """All bookies that ever belonged to this cluster, sorted: those with a cookie or a state record."""
+        """All bookies that ever belonged to this cluster, sorted: those with a cookie or a state record, but those
+        that were removed."""
         ...
 
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
@@ -168,6 +169,16 @@ class MetadataStore(Protocol):
         ...
 
     def write_bookie_state(self, bookie_id: BookieId, state: bytes, version: int | None) -> None: ...
+
+    # --- what operators ordered bookies ---
+    def bookie_orders(self) -> Mapping[BookieId, BookieOrder]:
+        """The orders of all bookies. One that cannot be read is logged and left out."""
+        ...
+
+    def read_bookie_order(self, bookie_id: BookieId) -> BookieOrder | None: ...
+    def write_bookie_order(self, bookie_id: BookieId, order: BookieOrder | None) -> None:
+        """The last order holds; None takes it back."""
+        ...
 
     # --- under-replication ---
     def mark_underreplicated(self, ledger_id: LedgerId, missing: Sequence[BookieId]) -> None:

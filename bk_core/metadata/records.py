@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's other records in ZooKeeper, as bytes: registrations of bookies, cookies, and what auto-recovery keeps.
-Decoding bad bytes of any kind raises MetadataCorruptError."""
+"""Other records in ZooKeeper, as bytes. Apache's: registrations of bookies, cookies, and what auto-recovery keeps. Ours:
+what an operator ordered a bookie. Decoding bad bytes of any kind raises MetadataCorruptError."""
 
 from __future__ import annotations
 
+import enum
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -137,6 +139,46 @@ def _split_dirs(text: str) -> tuple[str, ...]:
     return tuple(directories)
 
 
+# --- orders of an operator ---
+
+
+class Order(enum.Enum):
+    """What a bookie is to be; the values are those in the record."""
+
+    READ_ONLY = "read-only"
+    DRAIN = "drain"  # read-only, and its copies go to others
+    REMOVED = "removed"  # nothing named it; it is no bookie of the cluster until it is started again
+
+
+@dataclass(frozen=True, slots=True)
+class BookieOrder:
+    """``fences``: a drain need not wait for the writers of open ledgers. ``since_ms``: when it was given (ms since
+    1970)."""
+
+    order: Order
+    since_ms: int
+    fences: bool = False
+
+
+ORDER_VERSION = 1
+
+
+def encode_order(order: BookieOrder) -> bytes:
+    """The data of ``<root>-orders/<id>``."""
+    fields = {"fences": order.fences, "order": order.order.value, "since_ms": order.since_ms, "v": ORDER_VERSION}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_order(data: bytes) -> BookieOrder:
+    def parse() -> BookieOrder:
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or fields.get("v") != ORDER_VERSION:
+            raise ValueError(f"it begins with {data[:40]!r}")
+        return BookieOrder(Order(fields["order"]), int(fields["since_ms"]), bool(fields.get("fences", False)))
+
+    return _parsed(parse, "order of a bookie")
+
+
 # --- under-replication ---
 
 
@@ -213,5 +255,5 @@ R = TypeVar("R")
 def _parsed(parse: Callable[[], R], what: str) -> R:
     try:
         return parse()
-    except (DecodeError, text_format.ParseError, ValueError, RecursionError) as error:
+    except (DecodeError, text_format.ParseError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise MetadataCorruptError(f"The {what} cannot be read", value=str(error)[:200]) from error

@@ -5,6 +5,9 @@ Each look also notes in the store how far the log goes (RULES S8), and checks wh
 registered under this bookie's id, such as a copy that was started while the session was lost. Two directories under one
 id could answer wrongly for each other, so the bookie ends.
 
+An operator may have ordered the bookie to be read-only, or drains it (decision 0051). The order is in the store, so that
+a restart honours it; it is read before the first registration and at each look.
+
 The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
 is refused with READ_ONLY. If the metadata store refuses a call, the next look repeats it. The next look also restores a
 missing registration, whoever removed it.
@@ -17,13 +20,16 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from bk_core.errors import BookieIdentityError, BookKeeperError, LocalProtocolError
+from bk_core.errors import BookieIdentityError, BookKeeperError, LocalProtocolError, MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import Order
 from bk_core.model import BookieServiceInfo
 from bookie_server.identity.known_state import Position, record_positions
 from bookie_server.storage.disk.space import SpaceWatch, Usage
 
 logger = logging.getLogger(__name__)
+
+BY_ORDER = {Order.READ_ONLY: "set by hand", Order.DRAIN: "it is being drained"}
 
 
 class Availability:
@@ -55,6 +61,7 @@ class Availability:
         self._interval_s, self._set_read_only, self._on_failed = interval_s, set_read_only, on_failed
         self._paths, self._told = tuple(paths), (False,) * len(paths)
         self._positions, self._noted = positions, dict[str, Position]()
+        self._ordered = ""  # why the bookie is read-only by order, empty if it is not
         self._registered: bool | None = None  # as read-only or not; None: not at all
         self._ending = False
         self._soon = asyncio.Event()
@@ -62,7 +69,7 @@ class Availability:
 
     @property
     def read_only(self) -> bool:
-        return all(watch.read_only for watch in self._watches)
+        return bool(self._ordered) or self._is_full
 
     @property
     def registered(self) -> bool:
@@ -72,7 +79,16 @@ class Availability:
     @property
     def why_read_only(self) -> str:
         """Empty while the bookie takes new entries."""
-        return "; ".join(watch.why for watch in self._watches) if self.read_only else ""
+        return "; ".join(filter(None, (self._ordered, self.why_full)))
+
+    @property
+    def _is_full(self) -> bool:
+        return all(watch.read_only for watch in self._watches)
+
+    @property
+    def why_full(self) -> str:
+        """Why there is no room for new entries; empty if there is, whatever was ordered."""
+        return "; ".join(watch.why for watch in self._watches) if self._is_full else ""
 
     @property
     def usages(self) -> Sequence[tuple[str, Usage, bool]]:
@@ -83,6 +99,7 @@ class Availability:
     async def begin(self) -> None:
         """Tell the machine, register, and then look at every interval. Raises what ``register_bookie`` raises; then no
         look follows."""
+        await self._read_order()
         self._apply()
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -124,6 +141,8 @@ class Availability:
                 changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
                 if any(changed):
                     self._apply()
+                if await self._read_order():
+                    self._apply()
                 if not await self._is_registered() or self._registered is not self.read_only:
                     await self._register()
                 await self._note_position()
@@ -138,9 +157,9 @@ class Availability:
                 return
 
     def _apply(self) -> None:
-        before, self._told = self._told, tuple(watch.read_only for watch in self._watches)
-        for number, (path, watch) in enumerate(zip(self._paths, self._watches, strict=True)):
-            why = watch.why
+        reasons = [self._ordered or watch.why for watch in self._watches]
+        before, self._told = self._told, tuple(map(bool, reasons))
+        for number, (path, why) in enumerate(zip(self._paths, reasons, strict=True)):
             if why and not before[number] and not self.read_only:
                 logger.warning(
                     "%s takes no new entries: %s; those of its own ledgers are refused, new ledgers go to the other "
@@ -152,12 +171,29 @@ class Availability:
             self._set_read_only(number, bool(why))
         if self.read_only and not all(before):
             logger.warning(
-                "bookie %s is read-only: %s; it serves reads, fences and recovery, and takes new entries again when "
-                "space came back (delete ledgers, or make the disk larger)",
-                self._info.bookie_id, self.why_read_only,
-            )  # fmt: skip
+                "bookie %s is read-only: %s; it serves reads, fences and recovery, and takes new entries again when %s",
+                self._info.bookie_id,
+                self.why_read_only,
+                f"told to (bk bookie read-only {self._info.bookie_id} off)"
+                if self._ordered
+                else "space came back (delete ledgers, or make the disk larger)",
+            )
         elif not self.read_only and (self._registered is None or all(before)):
             logger.info("bookie %s takes new entries", self._info.bookie_id)
+
+    async def _read_order(self) -> bool:
+        """Read what is ordered; whether that changed. Of an order that cannot be read only is known that there is one:
+        it counts as read-only, which harms nothing and is seen."""
+        try:
+            found = await asyncio.to_thread(self._store.read_bookie_order, self._info.bookie_id)
+        except MetadataCorruptError as error:
+            ordered = f"an order that cannot be read ({error.value})"
+        else:
+            if found is not None and found.order is Order.REMOVED:  # it came back, as it had to be told to
+                await asyncio.to_thread(self._store.write_bookie_order, self._info.bookie_id, None)
+            ordered = BY_ORDER.get(found.order, "") if found is not None else ""
+        before, self._ordered = self._ordered, ordered
+        return before != ordered
 
     async def _register(self) -> None:
         read_only = self.read_only

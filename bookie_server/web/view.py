@@ -86,7 +86,7 @@ class BookieView:
     pulse: Pulse = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pulse = Pulse(self.why_read_only)
+        self.pulse = Pulse(self.why_full)
 
     def show(
         self,
@@ -103,6 +103,10 @@ class BookieView:
 
     def why_read_only(self) -> str:
         return self.availability.why_read_only if self.availability is not None else ""
+
+    def why_full(self) -> str:
+        """Why it is read-only although nobody ordered that."""
+        return self.availability.why_full if self.availability is not None else ""
 
     def serves(self) -> bool:
         """Whether it has replayed its log and is registered."""

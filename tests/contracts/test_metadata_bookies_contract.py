@@ -18,6 +18,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, eventually, lose_write_number, tree_of
 
@@ -360,6 +361,39 @@ def test_cookie_whose_lost_answer_cannot_be_looked_at_is_unknown(store: Metadata
     assert raised.value.outcome is Outcome.UNKNOWN
     del tree.get
     assert store.read_cookie(BOOKIE) == Versioned(b"new", 0 if version is None else 1)
+
+
+# --- orders ---
+
+
+def test_an_order_holds_until_it_is_taken_back_and_a_removed_bookie_is_not_known(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    store.write_cookie(BOOKIE, b"cookie", None)
+    other = metadata_world.open()
+    assert (store.read_bookie_order(BOOKIE), store.bookie_orders()) == (None, {})
+    drain = BookieOrder(Order.DRAIN, 1_700_000_000_000)
+    store.write_bookie_order(BOOKIE, drain)
+    assert (other.read_bookie_order(BOOKIE), other.known_bookies()) == (drain, [BOOKIE])
+    hurried = BookieOrder(Order.DRAIN, 1_700_000_000_000, fences=True)
+    other.write_bookie_order(BOOKIE, hurried)
+    store.sync()
+    assert store.bookie_orders() == {BOOKIE: hurried}
+    store.write_bookie_order(BOOKIE, BookieOrder(Order.REMOVED, 5))
+    assert store.known_bookies() == []
+    store.write_bookie_order(BOOKIE, None)
+    store.write_bookie_order(BOOKIE, None)
+    assert (store.bookie_orders(), store.known_bookies()) == ({}, [BOOKIE])
+
+
+def test_an_order_that_cannot_be_read_hides_no_other(metadata_world: MetadataWorld, store: MetadataStore) -> None:
+    order = BookieOrder(Order.READ_ONLY, 7)
+    store.write_bookie_order("b2:3181", order)
+    store.write_bookie_order(BOOKIE, order)
+    tree_of(store).set(f"{metadata_world.root}-orders/{BOOKIE}", b'{"order":"dance","since_ms":1,"v":1}', -1)
+    assert store.bookie_orders() == {"b2:3181": order}
+    with pytest.raises(MetadataCorruptError):
+        store.read_bookie_order(BOOKIE)
 
 
 # --- tools ---

@@ -22,8 +22,9 @@ from bk_core.errors import (
 )
 from bk_core.metadata.layout import Layout, check_bookie_id
 from bk_core.metadata.port import SessionState
-from bk_core.metadata.records import decode_service_info, encode_service_info
+from bk_core.metadata.records import Order, decode_service_info, encode_service_info
 from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.orders import Orders
 from bk_core.metadata.tree.tree import (
     WRITE_TRIES,
     BadVersionError,
@@ -248,7 +249,7 @@ def _taken(info: BookieServiceInfo) -> BookieIdentityError:
     )
 
 
-class Cookies(Part):
+class Cookies(Orders):
     """Cookies of bookies, in Apache's folder, and our own state records of bookies (S8); as opaque bytes."""
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None:
@@ -265,7 +266,8 @@ class Cookies(Part):
         for folder in (f"{self._root}/cookies", f"{self._root}-bookies"):
             with contextlib.suppress(NoNodeError):
                 known.update(self._tree.children(folder))
-        return sorted(known)
+        removed = {name for name, found in self.bookie_orders().items() if found.order is Order.REMOVED}
+        return sorted(known - removed)
 
     def read_bookie_state(self, bookie_id: BookieId) -> Versioned[bytes] | None:
         return self._read(self._state_path(bookie_id))

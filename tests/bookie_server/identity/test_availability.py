@@ -19,6 +19,7 @@ import pytest
 
 from bk_core.errors import BookieIdentityError, LocalProtocolError
 from bk_core.metadata import open_store
+from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
@@ -281,5 +282,48 @@ def test_look_that_fails_unforeseen_ends_the_bookie_with_its_reason(
         assert "NaN" in str(bookie.error)
         await bookie.stop()
         assert folders(store) == ([], [])
+
+    asyncio.run(story())
+
+
+def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
+    store: MemoryStore, disk: Disk, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with running(store, tmp_path) as (bookie, lane):
+            await lane.write(7, 0, [b"a"])
+            store.write_bookie_order("b1", BookieOrder(Order.READ_ONLY, 1))
+            await until(lambda: folders(store) == ([], ["b1"]))
+            assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+            assert bookie._availability is not None
+            assert (bookie._availability.why_read_only, bookie._availability.why_full) == ("set by hand", "")
+        async with running(store, tmp_path) as (bookie, lane):
+            assert folders(store) == ([], ["b1"]), "from its first registration on"
+            assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+            disk.used = 0.96
+            await until(lambda: "used" in bookie._view.why_read_only())
+            store.write_bookie_order("b1", None)
+            await until(lambda: bookie._view.why_read_only() == bookie._view.why_full())
+            assert folders(store) == ([], ["b1"]), "its disk is full"
+            disk.used = 0.5
+            await until(lambda: folders(store) == (["b1"], []))
+            await lane.write(7, 1, [b"b"])
+
+    asyncio.run(story())
+
+
+def test_order_that_cannot_be_read_counts_as_read_only_and_a_removed_bookie_comes_back(
+    store: MemoryStore, disk: Disk, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        store.write_bookie_order("b1", BookieOrder(Order.REMOVED, 1))
+        async with running(store, tmp_path):
+            assert (folders(store), store.read_bookie_order("b1")) == ((["b1"], []), None)
+            store.write_bookie_order("b1", BookieOrder(Order.DRAIN, 1))
+            await until(lambda: folders(store) == ([], ["b1"]))
+            store.tree.set("/ledgers-orders/b1", b"?", -1)
+            store.write_bookie_order("b2", None)
+            await asyncio.sleep(0.1)
+            assert folders(store) == ([], ["b1"])
 
     asyncio.run(story())

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator ordered a bookie: one record at ``<root>-orders/<id>``, which outlives the bookie's restarts and is
+there before it starts (decision 0051)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from bk_core.errors import MetadataCorruptError, MetadataUnavailableError
+from bk_core.metadata.layout import check_bookie_id
+from bk_core.metadata.records import BookieOrder, decode_order, encode_order
+from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError, NoNodeError
+from bk_core.model import BookieId
+
+logger = logging.getLogger(__name__)
+
+
+class Orders(Part):
+    """The orders of one cluster."""
+
+    def bookie_orders(self) -> dict[BookieId, BookieOrder]:
+        folder = f"{self._root}-orders"
+        try:
+            names = self._tree.children(folder)
+        except NoNodeError:
+            return {}
+        orders: dict[BookieId, BookieOrder] = {}
+        for name, node in zip(names, self._tree.get_many([f"{folder}/{name}" for name in names]), strict=True):
+            try:
+                if node is not None:
+                    orders[name] = decode_order(node[0])
+            except MetadataCorruptError as error:
+                logger.error("the order of bookie %s is left out: %s", name, error)
+        return orders
+
+    def read_bookie_order(self, bookie_id: BookieId) -> BookieOrder | None:
+        data = self._find(self._order_path(bookie_id))
+        return None if data is None else decode_order(data)
+
+    def write_bookie_order(self, bookie_id: BookieId, order: BookieOrder | None) -> None:
+        path = self._order_path(bookie_id)
+        if order is None:
+            with contextlib.suppress(NoNodeError):
+                self._delete_settled(path)
+            return
+        lost, data = None, encode_order(order)
+        for _ in range(WRITE_TRIES):  # written twice it is the same
+            try:
+                self._tree.set(path, data, ANY_VERSION)
+                return
+            except NoNodeError:
+                with contextlib.suppress(NodeExistsError):
+                    self._create_with_parents(path, data)
+                    return
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)
+        raise lost or MetadataUnavailableError(
+            "An order was written by others again and again", value=path, remedy="try again"
+        )
+
+    def _order_path(self, bookie_id: BookieId) -> str:
+        return f"{self._root}-orders/{check_bookie_id(bookie_id)}"
