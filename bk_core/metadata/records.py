@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other records in ZooKeeper, as bytes. Apache's: registrations of bookies, cookies, and what auto-recovery keeps. Ours:
+"""Other records in ZooKeeper, as bytes. Apache's: registrations of bookies, cookies, what auto-recovery keeps. Ours:
 what an operator ordered a bookie. Decoding bad bytes of any kind raises MetadataCorruptError."""
 
 from __future__ import annotations

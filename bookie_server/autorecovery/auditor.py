@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The auditor: one of the cluster, elected; marks the ledgers of bookies that are lost.
+"""The auditor: one of the cluster, elected; marks the ledgers of bookies that are lost, and of those that are drained,
+so that a drain goes on without the command that began it.
 
 It looks at all ledgers when it is elected, which tells whom they name: a bookie whose cookie is gone is known by
 nothing else. It looks again when a bookie is lost, and every ``rescan_s``: a mark may go that was made for a bookie
@@ -37,7 +38,7 @@ class Auditor:
     ) -> None:
         self._store, self._owner, self._presence, self._config = store, owner, presence, config
         self._is_stopped = is_stopped
-        self._scanned: tuple[tuple[BookieId, ...], float] | None = None  # who was lost at the last look, and when
+        self._scanned: tuple[tuple[BookieId, ...], float] | None = None  # for whom all is marked, since when
         self.elected = False
         self.marked = 0
 
@@ -48,20 +49,21 @@ class Auditor:
         if elected != self.elected:
             self.elected, self._scanned = elected, None
             logger.info("%s %s the auditor of this cluster", self._owner, "is" if elected else "is no longer")
-        if not elected or not self._store.replication_enabled() or not self._is_due(present.lost):
+        wanted = (*present.lost, *(name for name in present.leaving if name not in present.lost))
+        if not elected or not self._store.replication_enabled() or not self._is_due(wanted):
             return
         if present.lost:
             logger.warning("bookies are lost: %s", ", ".join(present.lost))
-        if self._scan(present.lost):
-            self._scanned = present.lost, time.monotonic()
+        if self._scan(wanted):
+            self._scanned = wanted, time.monotonic()
 
-    def _is_due(self, lost: Collection[BookieId]) -> bool:
-        if self._scanned is None or not set(lost) <= set(self._scanned[0]):
+    def _is_due(self, wanted: Collection[BookieId]) -> bool:
+        if self._scanned is None or not set(wanted) <= set(self._scanned[0]):
             return True
         return time.monotonic() - self._scanned[1] >= self._config.rescan_s
 
-    def _scan(self, lost: Collection[BookieId]) -> bool:
-        """Marks every ledger that names a lost bookie; whether all could be looked at."""
+    def _scan(self, wanted: Collection[BookieId]) -> bool:
+        """Marks every ledger that names one of these bookies; whether all could be looked at."""
         is_whole = True
         for number, ledger_id in enumerate(self._store.list_ledgers()):
             if number % VOTE_EVERY == 0 and not self._store.vote_for_auditor(self._owner):
@@ -69,7 +71,7 @@ class Auditor:
             if self._is_stopped():
                 return False
             try:
-                self._look_at(ledger_id, lost)
+                self._look_at(ledger_id, wanted)
             except NoSuchLedgerError:
                 continue
             except BookKeeperError as error:  # one record that cannot be read hides no other
@@ -77,11 +79,11 @@ class Auditor:
                 is_whole = False
         return is_whole
 
-    def _look_at(self, ledger_id: LedgerId, lost: Collection[BookieId]) -> None:
+    def _look_at(self, ledger_id: LedgerId, wanted: Collection[BookieId]) -> None:
         record = self._store.read_ledger(ledger_id).value
         named = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
         self._presence.know(named)
-        missing = tuple(bookie for bookie in named if bookie in lost)
+        missing = tuple(bookie for bookie in named if bookie in wanted)
         if not missing:
             return
         mark = self._store.read_underreplicated(ledger_id)

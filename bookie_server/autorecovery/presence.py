@@ -9,18 +9,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import Order
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
 from bk_core.protocol.replication.absence import Absences
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The bookies at one moment."""
+    """The bookies at one moment. ``leaving``: those that are drained; ``patient``: those of them that wait for the
+    writers of open ledgers."""
 
     writable: dict[BookieId, BookieServiceInfo]
     read_only: dict[BookieId, BookieServiceInfo]
     away: tuple[BookieId, ...]
     lost: tuple[BookieId, ...]
+    leaving: tuple[BookieId, ...] = ()
+    patient: tuple[BookieId, ...] = ()
 
     @property
     def incarnations(self) -> dict[BookieId, str]:
@@ -58,4 +62,6 @@ class Presence:
         registered = {**read_only, **writable}
         lost = self._absences.lost(self._known, registered, time.monotonic() * 1000, delay_ms)
         away = tuple(name for name in self._known if name not in registered and name not in lost)
-        return Present(writable, read_only, away, lost)
+        drains = {name: o for name, o in sorted(store.bookie_orders().items()) if o.order is Order.DRAIN}
+        patient = tuple(name for name, order in drains.items() if not order.fences)
+        return Present(writable, read_only, away, lost, tuple(drains), patient)

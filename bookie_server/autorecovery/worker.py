@@ -32,6 +32,8 @@ CANDIDATES_MAX = 1_000
 """So many marks are looked at in one turn, in memory."""
 
 REASONS_MAX = 10_000
+SOON_S = 30.0
+"""Longest time between two looks at what waits for a writer while its bookie is drained."""
 WAITING_TIMES = 32
 """For each repair that may copy, so many may wait for the writers of open ledgers."""
 
@@ -139,7 +141,7 @@ class Workers:
             return
         ended, machine = await self._run(ledger_id, record.value, mark.value.missing)
         if isinstance(ended, PostponeReplication):
-            self._put_off(ledger_id, ended.why)
+            self._put_off(ledger_id, ended.why, soon=ended.soon)
             return
         self.put_off.pop(ledger_id, None)
         if await asyncio.to_thread(store.remove_underreplicated, ledger_id, mark.version):
@@ -187,13 +189,14 @@ class Workers:
         elif machine.entries:
             logger.warning("ledger %d lacked copies of %d entries, which nobody had marked", ledger_id, machine.entries)
 
-    def _put_off(self, ledger_id: LedgerId, why: str) -> None:
+    def _put_off(self, ledger_id: LedgerId, why: str, *, soon: bool = False) -> None:
         before = self.put_off.pop(ledger_id, PutOff("", 0.0, 0))
-        delay_s = min(self._config.retry_s * 2**before.times, self._config.retry_max_s)
+        most_s = min(SOON_S, self._config.retry_max_s) if soon else self._config.retry_max_s
+        delay_s = min(self._config.retry_s * 2**before.times, most_s)
         until = asyncio.get_running_loop().time() + delay_s * (0.75 + 0.5 * self._random.random())
         self.put_off[ledger_id] = PutOff(why, until, min(before.times + 1, 30))
         if why != before.why:
-            logger.warning("ledger %d is not repaired yet: %s", ledger_id, why)
+            logger.log(logging.INFO if soon else logging.WARNING, "ledger %d is not repaired yet: %s", ledger_id, why)
         if len(self.put_off) > REASONS_MAX:
             del self.put_off[next(iter(self.put_off))]
 
@@ -205,6 +208,8 @@ class Workers:
             tuple(sorted(present.read_only)),
             present.away,
             present.incarnations,
+            leaving=present.leaving,
+            patient=present.patient,
             quarantined=bookies.quarantined,
             landscape=bookies.landscape,
         )

@@ -5,8 +5,8 @@ Each look also notes in the store how far the log goes (RULES S8), and checks wh
 registered under this bookie's id, such as a copy that was started while the session was lost. Two directories under one
 id could answer wrongly for each other, so the bookie ends.
 
-An operator may have ordered the bookie to be read-only, or drains it (decision 0051). The order is in the store, so that
-a restart honours it; it is read before the first registration and at each look.
+An operator may have ordered the bookie to be read-only, or drains it (decision 0051). The order is in the store, so
+that a restart honours it; it is read before the first registration and at each look.
 
 The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
 is refused with READ_ONLY. If the metadata store refuses a call, the next look repeats it. The next look also restores a

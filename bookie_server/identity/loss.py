@@ -16,19 +16,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, product
+from itertools import product
 from typing import TypeAlias
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
+from bk_core.errors import MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.scan import names, scan_ledgers
 from bk_core.model import BookieId, LedgerId
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)
 
-_READERS = 16
+_WRITERS = 16
 _PART = 1024
 
 
@@ -75,7 +76,7 @@ def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collectio
 
 def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence[LedgerId]) -> None:
     """Tells auto-recovery that this bookie lacks entries of these ledgers."""
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="bookie-marks") as writers:
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="bookie-marks") as writers:
         for _ in writers.map(lambda ledger_id: store.mark_underreplicated(ledger_id, (bookie_id,)), ledger_ids):
             pass
 
@@ -92,23 +93,12 @@ def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
     """Every ledger that has this bookie in an ensemble, older fragments included. A ledger with unreadable metadata may
     name the bookie, so it is included. Blocks until all metadata is read; raises errors of the store."""
 
-    def names_it(ledger_id: LedgerId) -> bool:
-        try:
-            metadata = store.read_ledger(ledger_id).value
-        except NoSuchLedgerError:
-            return False
-        except MetadataCorruptError as error:
-            logger.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, error)
-            return True
-        return any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
-
-    store.sync()
     found: list[LedgerId] = []
-    looked_at, listed = 0, store.list_ledgers()
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="bookie-loss") as readers:
-        for part in iter(lambda: list(islice(listed, _PART)), []):
-            found += [ledger_id for ledger_id, named in zip(part, readers.map(names_it, part), strict=True) if named]
-            looked_at += len(part)
-            if looked_at % (64 * _PART) == 0:
-                logger.info("looked at %d ledgers, %d name bookie %s", looked_at, len(found), bookie_id)
+    for number, (ledger_id, record) in enumerate(scan_ledgers(store), 1):
+        if names(record, bookie_id):
+            found.append(ledger_id)
+            if isinstance(record, MetadataCorruptError):
+                logger.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, record)
+        if number % (64 * _PART) == 0:
+            logger.info("looked at %d ledgers, %d name bookie %s", number, len(found), bookie_id)
     return found

@@ -33,14 +33,16 @@ class ReadCluster:
 @dataclass(frozen=True, slots=True)
 class ClusterRead:
     """The registered bookies. ``away``: those that are not registered, and not for so long that they count as lost.
-    ``incarnations``: of those that have one. ``leaving``: those that are being drained, which keep no copy;
-    ``quarantined``: those that failed lately, which are chosen last."""
+    ``incarnations``: of those that have one. ``leaving``: those that are being drained, which keep no copy; ``patient``:
+    those of them that wait for the writers of open ledgers; ``quarantined``: those that failed lately,
+    which are chosen last."""
 
     writable: tuple[BookieId, ...]
     read_only: tuple[BookieId, ...] = ()
     away: tuple[BookieId, ...] = ()
     incarnations: Mapping[BookieId, str] = field(default_factory=dict)
     leaving: tuple[BookieId, ...] = ()
+    patient: tuple[BookieId, ...] = ()
     quarantined: tuple[BookieId, ...] = ()
     landscape: Landscape = FLAT
 
@@ -83,9 +85,11 @@ class FinishReplication:
 
 @dataclass(frozen=True, slots=True)
 class PostponeReplication:
-    """The mark stays; the repair is to be tried again later. ``why`` says what blocks it."""
+    """The mark stays; the repair is to be tried again later. ``why`` says what blocks it; ``soon``: it may end any
+    moment, for nothing is wrong."""
 
     why: str
+    soon: bool = False
 
 
 ClusterEvent: TypeAlias = ClusterRead | LedgerRecovered | BudgetGranted

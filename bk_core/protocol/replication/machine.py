@@ -11,7 +11,8 @@ record is changed (WRITE), by compare-and-set.
 
 The last fragment of a ledger that is not closed has no end yet. Its writer has a grace period to replace a bookie that
 is gone or in limbo itself (GRACE); then the ledger is recovered, which fences and closes it (RECOVER). It is not fenced
-for nothing: not for a bookie that is back with its copy, nor where no other could take over. The mark stays until the
+for nothing: not for a bookie that is back with its copy or that is drained without haste, nor where no other could take
+over. The mark stays until the
 ledger is closed, because the writer marks what is missing before it writes its close.
 
 Each fragment is a step by itself, after which the bookies are looked at again, so that one that came back is not copied
@@ -47,6 +48,7 @@ from bk_core.model import (
 from bk_core.placement import RandomSource, replacement
 from bk_core.protocol import events as ev
 from bk_core.protocol.replication.check import CheckEffect, CopyCheck
+from bk_core.protocol.replication.copies import end_of
 from bk_core.protocol.replication.copy import CopyEffect, FragmentCopy
 from bk_core.protocol.replication.events import (
     BudgetGranted,
@@ -186,7 +188,7 @@ class LedgerReplication:
         assert self.metadata is not None
         assert self._fragment is not None
         first = self._fragment.first_entry_id
-        return self._fragment in value.fragments and _end_of(value, first) == _end_of(self.metadata.value, first)
+        return self._fragment in value.fragments and end_of(value, first) == end_of(self.metadata.value, first)
 
     def _changed(self, metadata: Versioned[LedgerMetadata]) -> list[ReplicationEffect]:
         self.metadata, self._retries = metadata, 0
@@ -253,10 +255,10 @@ class LedgerReplication:
         return self._at_the_end(value)
 
     def _has_end(self, fragment: Fragment) -> bool:
-        return _end_of(self._value, fragment.first_entry_id) is not None
+        return end_of(self._value, fragment.first_entry_id) is not None
 
     def _copy_of(self, fragment: Fragment, bookie: BookieId) -> _Copy:
-        return fragment.first_entry_id, _end_of(self._value, fragment.first_entry_id), bookie
+        return fragment.first_entry_id, end_of(self._value, fragment.first_entry_id), bookie
 
     def _stays(self, fragment: Fragment, bookie: BookieId) -> bool:
         """Whether the bookie keeps its place, and what it lacks is written to it."""
@@ -276,6 +278,9 @@ class LedgerReplication:
         lost = [bookie for bookie in named if not self._is_back(last, bookie)]
         if value.state is LedgerState.OPEN and not lost:
             return self._end_blocked(f"it is open: the copy of {', '.join(named)} is looked at once it is closed")
+        if value.state is LedgerState.OPEN and all(map(self._is_waited_for, lost)):
+            why = f"it is open: {', '.join(lost)} leaves it once its writer replaces it or closes"
+            return [*self.stop(), PostponeReplication(why, soon=True)]
         taken = (*last.ensemble, *self._cluster.leaving)
         spares = [bookie for bookie in self._cluster.writable if bookie not in taken]
         moved = [bookie for bookie in lost if bookie not in self._cluster.writable or bookie in self._cluster.leaving]
@@ -290,6 +295,10 @@ class LedgerReplication:
 
     def _is_back(self, fragment: Fragment, bookie: BookieId) -> bool:
         return self._stays(fragment, bookie) and self._copy_of(fragment, bookie) in self._whole
+
+    def _is_waited_for(self, bookie: BookieId) -> bool:
+        """Whether nothing is lost with the bookie: it is read-only, so the writer leaves it with its next entry."""
+        return bookie in self._cluster.patient and self._cluster.life_of(bookie) is not None
 
     def _grace_over(self) -> list[ReplicationEffect]:
         self._graced, self.phase = self._value.last_fragment, Phase.RECORD
@@ -308,7 +317,7 @@ class LedgerReplication:
     def _begin_check(self, fragment: Fragment, index: int) -> list[ReplicationEffect]:
         self.phase, self._fragment, value = Phase.CHECK, fragment, self._value
         bookie, size = fragment.ensemble[index], self._value.ensemble_size
-        first, last = fragment.first_entry_id, _end_of(value, fragment.first_entry_id)
+        first, last = fragment.first_entry_id, end_of(value, fragment.first_entry_id)
         if (
             last is None
         ):  # in limbo it does not even know that an id is far behind the end, and nothing else matters yet
@@ -370,7 +379,7 @@ class LedgerReplication:
         targets = {index: chosen[index] for index in indices if chosen[index] != fragment.ensemble[index]}
         self._fragment, self._wanted = fragment, Fragment(first, chosen)
         self._lives = {bookie: self._cluster.life_of(bookie) for bookie in targets.values()}
-        end = _end_of(self._value, first)
+        end = end_of(self._value, first)
         assert end is not None
         return self._copy_range(targets, EntryRange(first, end)) if first <= end else self._write()
 
@@ -441,8 +450,3 @@ class LedgerReplication:
 
     def _finish(self, outcome: Outcome) -> list[ReplicationEffect]:
         return [*self.stop(), FinishReplication(outcome)]
-
-
-def _end_of(value: LedgerMetadata, first: EntryId) -> EntryId | None:
-    """The last entry of the fragment that begins at ``first``; None if it has no end yet."""
-    return value.last_entry_of(value.fragment_index_of(first))

@@ -406,3 +406,28 @@ def test_repair_that_is_stopped_ends_what_it_began() -> None:
     attached = {(e.bookie, e.session) for e in repair.of(ev.AttachSession)}
     assert {(e.bookie, e.session) for e in ended if isinstance(e, ev.DetachSession)} == attached
     assert repair.machine.step(ev.TimerFired("late")) == []
+
+
+def drained(closed: bool, **cluster: Any) -> Repair:
+    seen = {"writable": ("b2", "b3", "b4", "b5"), "read_only": ("b1",), "leaving": ("b1",), **cluster}
+    return Repair(a_record(closed_at=11 if closed else None), ("b1",), **seen)
+
+
+@pytest.mark.rule("D23")
+def test_bookie_that_is_drained_is_replaced_and_serves_as_a_source() -> None:
+    repair = drained(closed=True, leaving=("b1", "b5"))
+    repair.has = {"b1": set(range(12)), "b2": set(), "b3": set()}  # no other has the entries
+    repair.run()
+    assert repair.record.value.fragments == (Fragment(0, ("b4", "b2", "b3")),), "b5 leaves, too"
+    assert (repair.has["b4"], repair.end) == (set(range(12)), REPLICATED)
+
+
+@pytest.mark.rule("D23")
+def test_writer_is_fenced_for_a_drain_only_if_that_is_ordered_and_after_its_grace() -> None:
+    patient = drained(closed=False, patient=("b1",)).run()
+    assert (patient.of(re.RecoverLedger), patient.machine.phase) == ([], Phase.DONE)
+    assert isinstance(patient.end, re.PostponeReplication)
+    assert (patient.end.soon, "once its writer" in patient.end.why) == (True, True)
+    assert drained(closed=False).run().machine.phase is Phase.GRACE
+    lost = drained(closed=False, patient=("b1",), read_only=()).run()
+    assert lost.machine.phase is Phase.GRACE, "it died while it was drained: its copy is missing"

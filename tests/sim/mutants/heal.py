@@ -173,13 +173,13 @@ def a_member_twice() -> AbstractContextManager[None]:
 
 def an_open_end_is_copied() -> AbstractContextManager[None]:
     """The last fragment of an open ledger counts as empty: nothing is copied, its writer not fenced."""
-    end = module._end_of
+    end = module.end_of
 
     def mutant(value: LedgerMetadata, first: int) -> int:
         found = end(value, first)
         return first - 1 if found is None else found
 
-    return patched((module, "_end_of", mutant))
+    return patched((module, "end_of", mutant))
 
 
 def lost_answers_are_success() -> AbstractContextManager[None]:

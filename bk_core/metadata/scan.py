@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the records of all ledgers: many at a time, in the order of their ids, with little of it in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TypeAlias
+
+from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import LedgerId, LedgerMetadata, Versioned
+
+READERS = 16
+PART = 1024
+
+Found: TypeAlias = Versioned[LedgerMetadata] | MetadataCorruptError
+
+
+def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
+    """Every ledger that there was all the time, with its record, or why that cannot be read; raises errors of the
+    store. Behind a sync; a record may be as old as that."""
+    store.sync()
+    with ThreadPoolExecutor(READERS, thread_name_prefix="ledger-records") as readers:
+        for part in _parts(store.list_ledgers()):
+            for ledger_id, found in zip(part, readers.map(lambda one: _read(store, one), part), strict=True):
+                if found is not None:
+                    yield ledger_id, found
+
+
+def _read(store: MetadataStore, ledger_id: LedgerId) -> Found | None:
+    try:
+        return store.read_ledger(ledger_id)
+    except NoSuchLedgerError:
+        return None
+    except MetadataCorruptError as error:
+        return error
+
+
+def _parts(ledger_ids: Iterator[LedgerId]) -> Iterator[Sequence[LedgerId]]:
+    while part := list(islice(ledger_ids, PART)):
+        yield part
+
+
+def names(found: Found, bookie_id: str) -> bool:
+    """Whether the record names the bookie in any fragment. One that cannot be read may."""
+    if isinstance(found, MetadataCorruptError):
+        return True
+    return any(bookie_id in fragment.ensemble for fragment in found.value.fragments)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a ledger's record says of the copies on one bookie: how much they are, and what keeps them there. Pure.
+
+A drain asks this before it begins, so that one that cannot end is refused while nothing has changed, and while it is
+under way, so that it can say what it waits for (decision 0051). It chooses by the same rules as the repair.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from bk_core.errors import NotEnoughBookiesError
+from bk_core.model import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata
+from bk_core.placement import RandomSource, replacement
+from bk_core.protocol.replication.events import ClusterRead
+
+
+class Blocked(enum.Enum):
+    """Why a bookie cannot leave a ledger now."""
+
+    NOTHING = ""
+    WRITER = "it is open: its writer leaves the bookie with its next entry, or closes it"
+    NO_BOOKIE = "no other bookie can take over"
+    LAST_COPY = "nobody who is registered has another copy, and the bookie is not registered"
+    UNREADABLE = "its record cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesLeft:
+    """A ledger that names the bookie. ``size``: the bytes of its copies there, as far as they are known."""
+
+    ledger_id: LedgerId
+    size: int = 0
+    blocked: Blocked = Blocked.NOTHING
+    detail: str = ""
+
+    @property
+    def why(self) -> str:
+        return f"{self.blocked.value}{f' ({self.detail})' if self.detail else ''}"
+
+
+def end_of(value: LedgerMetadata, first: EntryId) -> EntryId | None:
+    """The last entry of the fragment that begins at ``first``; None if it has no end yet."""
+    return value.last_entry_of(value.fragment_index_of(first))
+
+
+def fragments_of(value: LedgerMetadata, bookie: BookieId) -> Iterator[tuple[Fragment, EntryId | None]]:
+    """The fragments that name the bookie, each with its last entry."""
+    for fragment in value.fragments:
+        if bookie in fragment.ensemble:
+            yield fragment, end_of(value, fragment.first_entry_id)
+
+
+def size_of(value: LedgerMetadata, bookie: BookieId) -> int:
+    """About how many bytes of the ledger the bookie holds; 0 while it is open, for then nobody wrote down its length.
+    All entries count as equally long, and each member of an ensemble as holding as much."""
+    if not value.is_closed or value.last_entry_id < 0:
+        return 0
+    entries = sum(end - fragment.first_entry_id + 1 for fragment, end in fragments_of(value, bookie) if end is not None)
+    share = value.write_quorum_size / value.ensemble_size
+    return round(value.length * max(0, entries) * share / (value.last_entry_id + 1))
+
+
+def copies_left(
+    ledger_id: LedgerId, value: LedgerMetadata, bookie: BookieId, cluster: ClusterRead, random: RandomSource
+) -> CopiesLeft | None:
+    """What keeps the bookie in this ledger; None if it is in none of its fragments."""
+    held = list(fragments_of(value, bookie))
+    if not held:
+        return None
+    size = size_of(value, bookie)
+    is_here = cluster.life_of(bookie) is not None
+    blocked, detail = Blocked.NOTHING, ""
+    for fragment, end in held:
+        found = _what_keeps(
+            value, fragment, bookie, cluster, random, is_here=is_here, is_empty=_is_empty(fragment, end)
+        )
+        if found[0] is not Blocked.NOTHING:
+            return CopiesLeft(ledger_id, size, *found)
+        if end is None and blocked is Blocked.NOTHING:
+            blocked = Blocked.WRITER
+    return CopiesLeft(ledger_id, size, blocked, detail)
+
+
+def _is_empty(fragment: Fragment, end: EntryId | None) -> bool:
+    return end is not None and end < fragment.first_entry_id
+
+
+def _what_keeps(
+    value: LedgerMetadata,
+    fragment: Fragment,
+    bookie: BookieId,
+    cluster: ClusterRead,
+    random: RandomSource,
+    *,
+    is_here: bool,
+    is_empty: bool,
+) -> tuple[Blocked, str]:
+    index = fragment.ensemble.index(bookie)
+    others = {b for b in fragment.ensemble if b != bookie and cluster.life_of(b) is not None}
+    if not is_here and not is_empty and not _is_elsewhere(value, fragment, index, others):
+        return Blocked.LAST_COPY, f"fragment {fragment.first_entry_id}: {', '.join(fragment.ensemble)}"
+    chosen = replacement(
+        replace(value, fragments=(fragment,)),
+        (index,),
+        cluster.writable,
+        cluster.quarantined,
+        random,
+        gone=(*cluster.leaving, bookie),
+        landscape=cluster.landscape,
+    )
+    if isinstance(chosen, NotEnoughBookiesError):
+        return Blocked.NO_BOOKIE, f"fragment {fragment.first_entry_id} is on {', '.join(fragment.ensemble)}"
+    return Blocked.NOTHING, ""
+
+
+def _is_elsewhere(value: LedgerMetadata, fragment: Fragment, index: int, others: Collection[BookieId]) -> bool:
+    """Whether each write set that the bookie at ``index`` is in has another member in ``others``."""
+    size, write_quorum = value.ensemble_size, value.write_quorum_size
+    for start in range(index - write_quorum + 1, index + 1):
+        members = [fragment.ensemble[(start + i) % size] for i in range(write_quorum)]
+        if not any(member in others for member in members):
+            return False
+    return True
