@@ -18,6 +18,7 @@ _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
     (errors.NoSuchLedgerError, NOT_FOUND),
     (errors.NoSuchLogError, NOT_FOUND),
     (errors.NoClusterError, NOT_FOUND),
+    (errors.NoSuchBookieError, NOT_FOUND),
     (errors.NoSuchEntryError, INTEGRITY),  # an entry that must exist is missing: data loss
     (errors.EntryUnreadableError, UNAVAILABLE),
     (errors.EntryTooLargeError, USAGE),
@@ -35,6 +36,7 @@ _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
     (errors.IntegrityError, INTEGRITY),
     (errors.StorageFailedError, INTEGRITY),
     (errors.BookieIdentityError, CONFLICT),
+    (errors.BookieNeededError, CONFLICT),
     (errors.PortInUseError, CONFLICT),
     (errors.InvalidArgumentError, USAGE),
     (errors.DataDirectoryError, USAGE),

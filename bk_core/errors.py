@@ -341,6 +341,18 @@ class BookieIdentityError(BookieError):
     code = "BK_BOOKIE_IDENTITY"
 
 
+class NoSuchBookieError(BookieError):
+    """No bookie of this id belongs to the cluster."""
+
+    code = "BK_NO_SUCH_BOOKIE"
+
+
+class BookieNeededError(BookieError):
+    """The bookie cannot leave the cluster: it runs, or ledgers need its copies; nothing was changed."""
+
+    code = "BK_BOOKIE_NEEDED"
+
+
 class DataDirectoryError(BookieError):
     """A data directory cannot be used: it is missing, locked, damaged or not empty."""
 

@@ -33,8 +33,8 @@ class ReadCluster:
 @dataclass(frozen=True, slots=True)
 class ClusterRead:
     """The registered bookies. ``away``: those that are not registered, and not for so long that they count as lost.
-    ``incarnations``: of those that have one. ``leaving``: those that are being drained, which keep no copy; ``patient``:
-    those of them that wait for the writers of open ledgers; ``quarantined``: those that failed lately,
+    ``incarnations``: of those that have one. ``leaving``: those that are being drained, which keep no copy;
+    ``patient``: those of them that wait for the writers of open ledgers. ``quarantined``: those that failed lately,
     which are chosen last."""
 
     writable: tuple[BookieId, ...]
