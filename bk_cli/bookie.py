@@ -108,6 +108,59 @@ def list_bookies(access: Access, as_json: bool) -> None:
     bookie_list.list_bookies(access, as_json=as_json)
 
 
+_ID = click.argument("bookie_id", metavar="ID")
+
+
+@bookie.command("read-only")
+@_ID
+@click.argument("switch", type=click.Choice(("on", "off")))
+@options.as_json
+@access()
+def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int:
+    """Let a bookie take no new entries, over restarts, until it is switched off; off also cancels a drain.
+
+    It serves reads, fences and recoveries. Writers replace it with their next entry.
+    """
+    from bk_cli import bookie_leaving
+
+    return bookie_leaving.set_read_only(access, bookie_id, is_on=switch == "on", as_json=as_json)
+
+
+@bookie.command("drain")
+@_ID
+@click.option("--fence", is_flag=True, help="Recover open ledgers whose writers keep them, which fences the writers.")
+@click.option(
+    "--wait",
+    "wait_ms",
+    metavar="TIME",
+    callback=lambda ctx, param, text: None if text is None else options.time_option(ctx, param, text),
+    help="Watch it for so long; 0: not at all.  [default: until it is drained]",
+)
+@options.as_json
+@access()
+def drain(access: Access, bookie_id: str, fence: bool, wait_ms: int | None, as_json: bool) -> int:
+    """Move all copies of a bookie to others, while it runs; then it may be stopped and removed.
+
+    The bookie turns read-only, and auto-recovery moves what it has. Shows what is left and what waits for what. Ctrl-C
+    ends only the watching: run it again to see how far it is. Refused if no other bookie could take its copies.
+    """
+    from bk_cli import bookie_leaving
+
+    wait_s = None if wait_ms is None else wait_ms / 1000
+    return bookie_leaving.drain(access, bookie_id, fences=fence, wait_s=wait_s, as_json=as_json)
+
+
+@bookie.command("remove")
+@_ID
+@options.as_json
+@access()
+def remove(access: Access, bookie_id: str, as_json: bool) -> None:
+    """Remove a stopped bookie from the cluster: its cookie goes, if no ledger names it."""
+    from bk_cli import bookie_leaving
+
+    bookie_leaving.remove(access, bookie_id, as_json=as_json)
+
+
 _DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 

@@ -15,6 +15,7 @@ from bk_cli.access import Access
 from bk_cli.asking import Said, ask_bookies
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieId, BookieServiceInfo
 
 REACH_TIMEOUT_S = 1.0
@@ -27,13 +28,20 @@ COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "limbo ", "
 @dataclass(frozen=True, slots=True)
 class Row:
     """A bookie. ``state``: ``writable``, ``read-only``, ``away`` (known by its cookie, not registered), or ``gone``
-    (neither, but marks of ledgers name it). ``lacks``: ledgers marked as lacking its copy."""
+    (neither, but marks of ledgers name it). ``lacks``: ledgers marked as lacking its copy. ``order``: what an operator
+    ordered; without one a bookie that is read-only has no room."""
 
     bookie_id: BookieId
     state: str
     info: BookieServiceInfo | None
     said: Said | BookKeeperError | None
     lacks: int
+    order: BookieOrder | None = None
+
+    @property
+    def state_in_words(self) -> str:
+        words = {Order.READ_ONLY: ", set by hand", Order.DRAIN: ", drains"}
+        return self.state + (words.get(self.order.order, "") if self.order is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +72,17 @@ def look(access: Access) -> tuple[list[Row], Marks]:
         counting = beside.submit(count_marks, store)
         instance = store.instance_id()
         writable, read_only, known = store.writable_bookies(), store.read_only_bookies(), store.known_bookies()
+        orders = store.bookie_orders()
         registered = {**read_only, **writable}  # a bookie that changes may be met twice
         asked = list(registered.values())
         said = ask_bookies(asked, instance, client="bk bookie list", timeout_s=REACH_TIMEOUT_S)
         marks = counting.result()
     states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
     states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
-    rows = [Row(each, state, registered.get(each), said.get(each), marks.of[each]) for each, state in states.items()]
+    rows = [
+        Row(each, state, registered.get(each), said.get(each), marks.of[each], orders.get(each))
+        for each, state in states.items()
+    ]
     return sorted(rows, key=attrgetter("bookie_id")), marks
 
 
@@ -93,13 +105,14 @@ def _cells(row: Row, marks: Marks) -> tuple[object, ...]:
     lacks = f"{row.lacks}{'' if marks.is_all else '+'}"
     if not isinstance(row.said, Said):
         answers = "no" if row.info is not None else "-"
-        return row.bookie_id, row.state, answers, "-", "-", lacks, "-", "-", ", ".join(_lanes(row)) or "-", "-"
+        lanes = ", ".join(_lanes(row)) or "-"
+        return row.bookie_id, row.state_in_words, answers, "-", "-", lacks, "-", "-", lanes, "-"
     info = row.said.info
     used = f"{1 - info.free_bytes / info.total_bytes:.0%}" if info.total_bytes else "-"
     room = used, output.in_words(info.free_bytes)
     copies = lacks, info.limbo_ledgers, info.damaged_ledgers
     rest = ", ".join(_lanes(row)), info.version or "-"
-    return row.bookie_id, row.state, f"{row.said.took_ms:.0f} ms", *room, *copies, *rest
+    return row.bookie_id, row.state_in_words, f"{row.said.took_ms:.0f} ms", *room, *copies, *rest
 
 
 def _object(row: Row, marks: Marks) -> dict[str, object]:
@@ -108,6 +121,7 @@ def _object(row: Row, marks: Marks) -> dict[str, object]:
     return {
         "bookieId": row.bookie_id,
         "state": row.state,
+        "order": row.order.order.value if row.order else None,
         "answerMs": round(said.took_ms, 1) if said else None,
         "error": str(row.said) if isinstance(row.said, BookKeeperError) else None,
         "totalBytes": said.info.total_bytes if said else None,

@@ -29,6 +29,9 @@ from bookie_server.storage.disk.space import SpaceWatch, Usage
 
 logger = logging.getLogger(__name__)
 
+ORDER_LOOK_S = 2.0
+"""The order is read so often: an operator waits for it."""
+
 BY_ORDER = {Order.READ_ONLY: "set by hand", Order.DRAIN: "it is being drained"}
 
 
@@ -129,23 +132,19 @@ class Availability:
             logger.warning("could not unregister: %s", error)
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        looked_at = loop.time()
         while not self._ending:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(min(self._interval_s, ORDER_LOOK_S)):
                     await self._soon.wait()
+            is_due = self._soon.is_set() or loop.time() - looked_at >= self._interval_s
             self._soon.clear()
             if self._ending:
                 return
+            looked_at = loop.time() if is_due else looked_at
             try:
-                usages = await asyncio.to_thread(self._look)
-                changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
-                if any(changed):
-                    self._apply()
-                if await self._read_order():
-                    self._apply()
-                if not await self._is_registered() or self._registered is not self.read_only:
-                    await self._register()
-                await self._note_position()
+                await (self._look_around() if is_due else self._obey())
             except BookieIdentityError as error:
                 self._on_failed(error)
                 return
@@ -155,6 +154,21 @@ class Availability:
                 logger.exception("looking after the bookie's space and registration failed")
                 self._on_failed(LocalProtocolError("looking after space and registration failed", value=repr(error)))
                 return
+
+    async def _look_around(self) -> None:
+        usages = await asyncio.to_thread(self._look)
+        if any([watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]):
+            self._apply()
+        await self._obey()
+        if not await self._is_registered():
+            await self._register()
+        await self._note_position()
+
+    async def _obey(self) -> None:
+        if await self._read_order():
+            self._apply()
+        if self._registered is not self.read_only:
+            await self._register()
 
     def _apply(self) -> None:
         reasons = [self._ordered or watch.why for watch in self._watches]

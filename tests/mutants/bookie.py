@@ -11,8 +11,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="vanished-registration-is-left-so",
         path="bookie_server/identity/availability.py",
-        old="if not await self._is_registered() or self._registered is not self.read_only:",
-        new="if await self._is_registered() is None or self._registered is not self.read_only:",
+        old="        if not await self._is_registered():",
+        new="        if await self._is_registered() is None:",
         tests=(f"{_AVAILABILITY}registration_that_vanished_is_made_again",),
         breaks="a bookie whose registration somebody took away is invisible for good",
         rule="M3",
@@ -51,5 +51,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                logger.error(LocalProtocolError(",
         tests=(f"{_AVAILABILITY}look_that_fails_unforeseen_ends_the_bookie_with_its_reason",),
         breaks="a bookie that nobody looks after any more fills its disk",
+    ),
+    Mutant(
+        name="order-is-read-after-the-first-registration",
+        path="bookie_server/identity/availability.py",
+        old="        await self._read_order()\n        self._apply()\n        await self._register()\n",
+        new="        self._apply()\n        await self._register()\n",
+        tests=(f"{_AVAILABILITY}read_only_by_order_outlives_a_restart_and_ends_when_told_to",),
+        breaks="a bookie that is drained takes new ledgers for a moment after each restart",
     ),
 )
