@@ -10,10 +10,10 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from bk_core.client.connect import BookKeeper
 from bk_core.client.repair import ByteRate, End, RepairDriver
@@ -27,6 +27,8 @@ from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CANDIDATES_MAX = 1_000
 """So many marks are looked at in one turn, in memory."""
@@ -119,15 +121,21 @@ class Workers:
             self._fill()
 
     async def _repair_locked(self, ledger_id: LedgerId) -> None:
+        async def repair() -> None:
+            mark = await asyncio.to_thread(self._client.store.read_underreplicated, ledger_id)
+            if mark is not None:
+                await self._repair_marked(ledger_id, mark)
+
+        await self._locked(ledger_id, repair)
+
+    async def _locked(self, ledger_id: LedgerId, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Do this under the ledger's lock: without it a bookie that is copied to might give up what it has of a ledger
+        that names it no more. None if another has the lock."""
         store = self._client.store
         call = asyncio.to_thread(store.lock_underreplicated, ledger_id, self._owner)
         taken = asyncio.get_running_loop().create_task(call)
         try:
-            if not await asyncio.shield(taken):
-                return
-            mark = await asyncio.to_thread(store.read_underreplicated, ledger_id)
-            if mark is not None:
-                await self._repair_marked(ledger_id, mark)
+            return await work() if await asyncio.shield(taken) else None
         finally:
             if await taken:  # also one that was taken while this was cancelled
                 await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
@@ -178,7 +186,9 @@ class Workers:
             registered = [bookie for bookie in members if bookie in present.writable or bookie in present.read_only]
             if not record.is_closed or not registered or ledger_id in self._machines:
                 return
-            ended, machine = await self._run(ledger_id, record, registered)
+            if (found := await self._locked(ledger_id, lambda: self._run(ledger_id, record, registered))) is None:
+                return  # it is under repair
+            ended, machine = found
         except NoSuchLedgerError:
             return
         except BookKeeperError as error:

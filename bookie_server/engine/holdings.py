@@ -123,6 +123,9 @@ class IndexHoldings:
         wanted = Piece(most, 0, _ID_MAX, True) if most is not None and most != last.place else None
         return Piece(last.place, last.entry_id, last.entry_id), wanted
 
+    def sealed_through(self, ledger_id: LedgerId) -> int:
+        return self._index.sealed_through(ledger_id)
+
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
         self._index.mark_damaged(ledger_id, place)
 

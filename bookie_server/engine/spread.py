@@ -91,5 +91,8 @@ class SpreadHoldings:
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
         return self._of(ledger_id).tail(ledger_id)
 
+    def sealed_through(self, ledger_id: LedgerId) -> int:
+        return self._of(ledger_id).sealed_through(ledger_id)
+
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
         self._of(ledger_id).mark_damaged(ledger_id, place)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which ledgers a bookie may forget. A pure machine: events in, effects out; no clock, thread or I/O (RULES
-S9).
+"""Decides which ledgers, and which copies of ledgers, a bookie may forget. A pure machine: events in, effects out; no
+clock, thread or I/O (RULES S9).
 
 A ledger becomes a *candidate* when a client hints at it, or when a full comparison of the held ledgers with the
 metadata store's list does not find it. Neither is believed: anybody can send a hint, and a list may be short. A
 candidate is looked up by its id. If the store says that it does not exist, it is looked up once more after the grace
 period. Only a ledger that both looks found gone, in one session with the store and each after ``sync()``, is given up.
 After an error or in another session the first look begins again; a record that exists after all ends the matter.
+
+A candidate may also live elsewhere: its record says that it is closed, and names this bookie nowhere, because its copy
+was moved. If both looks say so, its copy is given up, under the lock of its repairs. Such ledgers are found by a hint
+of who moved them, and by a comparison now and then that reads the records, too.
 
 So absence of evidence never deletes: not an error, a lost session, a partial or empty list, nor a missing root (the
 adapter reads INSTANCEID around each look: :mod:`bookie_server.garbage.garbage_thread`).
@@ -44,10 +48,12 @@ class Hinted:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A complete list of the store's ledgers, made in one live session after sync, had ``listed`` ledgers. ``missing``
-    are those held here that were not in it."""
+    are those held here that were not in it; ``strays`` those whose records, if they were read, name this bookie no
+    more."""
 
     missing: Sequence[LedgerId]
     listed: int
+    strays: Sequence[LedgerId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,14 @@ class CompareFailed:
 @dataclass(frozen=True, slots=True)
 class Looked:
     """The answer to a Look, made in the live session of this number after sync: the ids that do not exist, and the
-    versions of those that do. Nothing is known of an id in neither."""
+    versions of those that do. Nothing is known of an id in neither. ``elsewhere``: of those that do, the closed ones
+    that name this bookie nowhere."""
 
     look: int
     session: int
     gone: Collection[LedgerId]
     found: Mapping[LedgerId, int]
+    elsewhere: Collection[LedgerId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,10 @@ Event: TypeAlias = Started | Hinted | Compared | CompareFailed | Looked | LookFa
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Note the held ledgers, then sync, then list the store's ledgers. Compared or CompareFailed follows."""
+    """Note the held ledgers, then sync, then list the store's ledgers; with ``records`` read theirs, too. Compared or
+    CompareFailed follows."""
+
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +121,20 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """These ledgers live elsewhere: under the lock of its repairs, and after one more look, the bookie may drop its
+    copy of each."""
+
+    ledger_ids: Sequence[LedgerId]
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     timer: int
     delay_ms: int
 
 
-Effect: TypeAlias = Compare | Look | Forget | SetTimer
+Effect: TypeAlias = Compare | Look | Forget | GiveUp | SetTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +144,7 @@ class CollectorConfig:
     ``candidates_max`` bounds the remembered candidates, also under a flood of hints; the next comparison finds those
     that did not fit. First looks are ``pause_ms`` apart and have at most ``look_ids_max`` ids each, so that neither
     hints nor a comparison overload the store. A failed look is repeated up to ``tries_max`` times, first after
-    ``retry_ms`` and then after twice as long each time.
+    ``retry_ms`` and then after twice as long each time. One of ``records_every`` comparisons reads the records.
     """
 
     interval_ms: int = 3_600_000
@@ -135,14 +154,17 @@ class CollectorConfig:
     tries_max: int = 8
     look_ids_max: int = 500
     candidates_max: int = 100_000
+    records_every: int = 24
 
 
 @dataclass(slots=True, eq=False)
 class _Looked:
-    """Candidates that are looked up together. ``session``: the one in which the first look found all of them gone."""
+    """Candidates that are looked up together. ``session``: the one in which the first look found all of them gone, or
+    ``elsewhere``."""
 
     ledger_ids: tuple[LedgerId, ...]
     session: int | None = None
+    elsewhere: frozenset[LedgerId] = frozenset()
     failures: int = 0
     under_way: bool = True
 
@@ -154,6 +176,7 @@ class Collector:
         self._looks: dict[int, _Looked] = {}
         self._known: set[LedgerId] = set()  # all candidates: waiting or in a look
         self._looks_begun = 0
+        self._comparisons = 0
         self._pausing = False  # CANDIDATES_TIMER is set
         self._first_look: int | None = None  # its number while its answer is awaited; there is one at a time
         self._effects: list[Effect] = []
@@ -187,7 +210,7 @@ class Collector:
     def _compared(self, event: Compared) -> None:
         self._set_timer(COMPARE_TIMER, self._config.interval_ms)
         if event.listed:  # a store that lists nothing at all names no candidate
-            self._nominate(event.missing)
+            self._nominate((*event.missing, *event.strays))
 
     def _nominate(self, ledger_ids: Sequence[LedgerId]) -> None:
         for ledger_id in ledger_ids:
@@ -208,7 +231,8 @@ class Collector:
 
     def _timer_fired(self, event: TimerFired) -> None:
         if event.timer == COMPARE_TIMER:
-            self._effects.append(Compare())
+            self._comparisons += 1
+            self._effects.append(Compare(self._comparisons % self._config.records_every == 0))
         elif event.timer == CANDIDATES_TIMER:
             self._pausing = False
             self._begin_look()
@@ -243,18 +267,29 @@ class Collector:
         batch = self._answered(event.look)
         if batch is None:
             return
-        gone = tuple(each for each in batch.ledger_ids if each in event.gone and each not in event.found)
-        self._known.difference_update(set(batch.ledger_ids).difference(gone))  # the others are kept
-        if not gone:
+        gone = [each for each in batch.ledger_ids if each in event.gone and each not in event.found]
+        moved = [each for each in batch.ledger_ids if each in event.elsewhere and each not in event.gone]
+        self._known.difference_update(set(batch.ledger_ids).difference(gone, moved))  # the others are kept
+        if not gone and not moved:
             del self._looks[event.look]
         elif batch.session == event.session:
             del self._looks[event.look]
-            self._known.difference_update(gone)
-            self._effects.append(Forget(gone))
+            self._known.difference_update(gone, moved)
+            self._seen_twice(batch, gone, moved)
         else:  # the first look, or the first in this session
-            batch.ledger_ids, batch.session, batch.failures = gone, event.session, 0
+            batch.ledger_ids, batch.elsewhere = (*gone, *moved), frozenset(moved)
+            batch.session, batch.failures = event.session, 0
             self._set_timer(event.look, self._config.grace_ms)
         self._pause()
+
+    def _seen_twice(self, batch: _Looked, gone: Sequence[LedgerId], moved: Sequence[LedgerId]) -> None:
+        """Only where both looks said the same."""
+        forgotten = tuple(each for each in gone if each not in batch.elsewhere)
+        given_up = tuple(each for each in moved if each in batch.elsewhere)
+        if forgotten:
+            self._effects.append(Forget(forgotten))
+        if given_up:
+            self._effects.append(GiveUp(given_up))
 
     def _look_failed(self, event: LookFailed) -> None:
         batch = self._answered(event.look)

@@ -35,14 +35,15 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.port import MetadataStore, SessionState
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bookie_server.garbage import collector as gc
 from bookie_server.garbage.collector import Collector, CollectorConfig
-from bookie_server.machine.events import Event, LedgersDeleted
+from bookie_server.machine.events import CopiesUnwanted, Event, LedgersDeleted
 from bookie_server.storage.disk.cookie import Identity
 
 logger = logging.getLogger(__name__)
 
+_LOOK_IDS = 1_000  # records between two looks at the store
 _CHUNK = 1 << 16  # listed ledgers compared at a time
 _LOOP_TIMEOUT_S = 30.0
 
@@ -62,19 +63,41 @@ class StoreEvidence:
         session = self._begin()
         gone: set[LedgerId] = set()
         found: dict[LedgerId, int] = {}
+        elsewhere: set[LedgerId] = set()
         for ledger_id in ledger_ids:
             try:
-                found[ledger_id] = self._store.read_ledger(ledger_id).version
+                record = self._store.read_ledger(ledger_id)
+                found[ledger_id] = record.version
+                if self._is_elsewhere(record.value):
+                    elsewhere.add(ledger_id)
             except NoSuchLedgerError:
                 gone.add(ledger_id)
             except MetadataCorruptError:
                 found[ledger_id] = -1  # an unreadable record is a record
         self._end(session)
-        return gc.Looked(look, session, frozenset(gone), found)
+        return gc.Looked(look, session, frozenset(gone), found, frozenset(elsewhere))
 
-    def compare(self, held: npt.NDArray[np.int64]) -> gc.Compared:
-        """Which of the ``held`` ledgers (ascending; noted before this call) the store does not list. Raises
-        BookKeeperError if the list could not be read in full."""
+    def _is_elsewhere(self, record: LedgerMetadata) -> bool:
+        """Whether nothing of the ledger belongs here. A record that is not closed may yet name any bookie."""
+        return record.is_closed and not any(self._bookie_id in each.ensemble for each in record.fragments)
+
+    def give_up(self, ledger_id: LedgerId, drop: Callable[[LedgerId], None]) -> bool:
+        """Call ``drop`` if the ledger lives elsewhere, while nobody repairs it: whoever copies it here holds its lock
+        until the record names this bookie. Raises BookKeeperError; then nothing was dropped, unless the lock could not
+        be given back, which ends with the session."""
+        if not self._store.lock_underreplicated(ledger_id, self._bookie_id):
+            return False
+        try:
+            if ledger_id not in self.look((ledger_id,)).elsewhere:
+                return False
+            drop(ledger_id)
+            return True
+        finally:
+            self._store.unlock_underreplicated(ledger_id)
+
+    def compare(self, held: npt.NDArray[np.int64], *, records: bool = False) -> gc.Compared:
+        """Which of the ``held`` ledgers (ascending; noted before this call) the store does not list, and with
+        ``records`` which live elsewhere. Raises BookKeeperError if the list could not be read in full."""
         session = self._begin()
         met = np.zeros(len(held), bool)
         listed = 0
@@ -84,8 +107,12 @@ class StoreEvidence:
             at = np.searchsorted(held, np.array(chunk, np.int64))
             at[at == len(held)] = 0  # ids beyond the last held one are compared with the first, which they are not
             met[at[held[at] == np.array(chunk, np.int64)]] = True
+        strays: list[LedgerId] = []
+        if records and listed:
+            for part in np.array_split(held[met], len(held) // _LOOK_IDS + 1):
+                strays += sorted(self.look(part.tolist()).elsewhere)
         self._end(session)
-        return gc.Compared(tuple(held[~met].tolist()), listed)
+        return gc.Compared(tuple(held[~met].tolist()), listed, tuple(strays))
 
     def _begin(self) -> int:
         session = self._store.session_id
@@ -125,7 +152,8 @@ class GarbageThread:
     """Runs a collector. Made on any thread; ``hint`` may be called on any thread and does not block.
 
     ``held`` gives the ids of all ledgers that are held and not deleted, in any order. ``forget`` gets those that may be
-    forgotten. ``failed`` gets a bug that ends the thread. All three are called on this thread.
+    forgotten, ``drop`` one whose copy may go; it returns once the machine has heard of it. ``failed`` gets a bug that
+    ends the thread. All are called on this thread.
     """
 
     def __init__(
@@ -136,16 +164,17 @@ class GarbageThread:
         held: Callable[[], Iterable[LedgerId]],
         forget: Callable[[Sequence[LedgerId]], None],
         config: CollectorConfig,
+        drop: Callable[[LedgerId], None] = lambda _: None,
         failed: Callable[[BookKeeperError], None] = lambda _: None,
     ) -> None:
-        self._bug = failed
+        self._bug, self._drop = failed, drop
         self._evidence, self._held, self._forget, self._config = evidence, held, forget, config
         self._collector = Collector(config)
         self._wake = threading.Condition()
         self._hinted: dict[LedgerId, None] = {}  # bounded: the next comparison finds those that do not fit
         self._lost = False
         self._stopping = False
-        self.forgotten = 0  # ledgers, since the start
+        self.forgotten = self.given_up = 0  # ledgers, since the start
         self._events: deque[gc.Event] = deque()  # used on this thread only
         self._timers: list[tuple[float, int]] = []
         self._cancel = store.on_session(self._session_changed)
@@ -216,8 +245,11 @@ class GarbageThread:
                 heapq.heappush(self._timers, (time.monotonic() + delay_ms / 1000, timer))
             case gc.Look(look, ledger_ids):
                 self._events.append(self._look(look, ledger_ids))
-            case gc.Compare():
-                self._events.append(self._compare())
+            case gc.Compare(records):
+                self._events.append(self._compare(records))
+            case gc.GiveUp(ledger_ids):
+                for ledger_id in ledger_ids:
+                    self._give_up(ledger_id)
             case gc.Forget(ledger_ids):
                 if not self._stopping:
                     logger.info("%d deleted ledgers are forgotten, the first is %d", len(ledger_ids), ledger_ids[0])
@@ -233,10 +265,20 @@ class GarbageThread:
             logger.exception("ledgers that may be deleted could not be looked up")
         return gc.LookFailed(look)
 
-    def _compare(self) -> gc.Event:
+    def _give_up(self, ledger_id: LedgerId) -> None:
+        if self._stopping:
+            return
+        try:
+            self.given_up += self._evidence.give_up(ledger_id, self._drop)
+        except BookKeeperError as error:
+            self._failed("a ledger that lives elsewhere could not be looked up", error)
+        except Exception:
+            logger.exception("the copy of a ledger that lives elsewhere could not be given up")
+
+    def _compare(self, records: bool) -> gc.Event:
         try:
             held = np.unique(np.fromiter(self._held(), np.int64))  # noted first: a ledger that arrives later is new
-            found = self._evidence.compare(held) if held.size else gc.Compared((), 0)
+            found = self._evidence.compare(held, records=records) if held.size else gc.Compared((), 0)
         except BookKeeperError as error:
             self._failed("the ledgers held could not be compared with those listed", error)
         except Exception:
@@ -276,6 +318,19 @@ def garbage_thread(
     def forget(ledger_ids: Sequence[LedgerId]) -> None:
         loop.call_soon_threadsafe(feed, LedgersDeleted(ledger_ids))
 
+    def drop(ledger_id: LedgerId) -> None:
+        heard: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def tell() -> None:
+            try:
+                feed(CopiesUnwanted((ledger_id,)))
+                heard.set_result(None)
+            except Exception as error:
+                heard.set_exception(error)
+
+        loop.call_soon_threadsafe(tell)
+        heard.result(_LOOP_TIMEOUT_S)
+
     def end(error: BookKeeperError) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the bookie has ended
             loop.call_soon_threadsafe(failed, error)
@@ -286,5 +341,6 @@ def garbage_thread(
         held=held,
         forget=forget,
         config=config,
+        drop=drop,
         failed=end,
     )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of the bookie's machine that deletes ledgers: a record in the log, kept for good (RULES S4, S9).
+"""The path of the bookie's machine that deletes ledgers: a record in the log, kept for good (RULES S4, S9). Also gives
+up copies of ledgers that live elsewhere by now, by another record.
 
 The collector decides whether a ledger is deleted (:mod:`bookie_server.garbage.collector`); a client's hint only says
 where to look. From LedgersDeleted on the ledger takes no frame, and the deletion record follows all its earlier frames
@@ -15,7 +16,13 @@ from bk_core.entries.frame import FrameKind
 from bk_core.model import LedgerId
 from bk_core.wire.lane import HINT_IDS_MAX, Reason
 from bookie_server.machine.core import Core, Refusal
-from bookie_server.machine.events import DeleteHintRequested, LedgersDeleted, LookForDeletion, SendReply
+from bookie_server.machine.events import (
+    CopiesUnwanted,
+    DeleteHintRequested,
+    LedgersDeleted,
+    LookForDeletion,
+    SendReply,
+)
 from bookie_server.machine.requests import LEDGER_ID_MAX, Requests
 from bookie_server.machine.state import Ledger, Pending
 
@@ -63,6 +70,21 @@ class Deletions:
                 core.record(FrameKind.DELETED, ledger)
         if doomed:
             self._end_sessions(doomed)
+
+    def drop(self, event: CopiesUnwanted) -> None:
+        """Give up what sealed segments hold of these ledgers; the rest is found again once it is sealed. A ledger that
+        somebody writes, or that has something on its way to the log, is left alone."""
+        core = self._core
+        if core.failed:
+            return
+        for ledger_id in event.ledger_ids:
+            generation = core.holdings.sealed_through(ledger_id) if self._holds(ledger_id) else 0
+            if not generation:
+                continue
+            ledger = core.ledger(ledger_id)
+            if not ledger.sessions and not ledger.in_log:
+                core.record(FrameKind.COPY_DROPPED, ledger, generation.to_bytes(8, "little"))
+            core.forget_if_idle(ledger)
 
     def committed(self, record: Pending) -> None:
         """A record is durable. A deletion refuses the ledger's watches at once, and its reads when they go on."""

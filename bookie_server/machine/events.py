@@ -211,6 +211,13 @@ class LedgersDeleted:
     ledger_ids: Sequence[LedgerId]
 
 
+@dataclass(frozen=True, slots=True)
+class CopiesUnwanted:
+    """Closed ledgers that live elsewhere, by two looks (S9): their copies may go."""
+
+    ledger_ids: Sequence[LedgerId]
+
+
 Event: TypeAlias = (
     SessionAttached
     | FramesArrived
@@ -232,6 +239,7 @@ Event: TypeAlias = (
     | TimerFired
     | ReadOnlyChanged
     | LedgersDeleted
+    | CopiesUnwanted
 )
 
 # --- effects ---

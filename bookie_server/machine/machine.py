@@ -24,6 +24,7 @@ from bookie_server.machine.core import Core, Counts, Refusal
 from bookie_server.machine.deletions import Deletions
 from bookie_server.machine.events import (
     CommitFailed,
+    CopiesUnwanted,
     DeleteHintRequested,
     Effect,
     Event,
@@ -98,6 +99,7 @@ class BookieMachine:
             WatchLacRequested: lacs.watch,
             DeleteHintRequested: deletions.hint,
             LedgersDeleted: deletions.delete,
+            CopiesUnwanted: deletions.drop,
             RequestCancelled: lambda event: requests.cancel(event.request),
             TimerFired: lacs.timer_fired,
             ReadOnlyChanged: self._on_read_only,

@@ -133,6 +133,11 @@ class Holdings(Protocol):
         """The last entry alone, and an entry that carries the greatest LAC unless the last one does (RULES P5)."""
         ...
 
+    def sealed_through(self, ledger_id: LedgerId) -> int:
+        """The newest generation that is sealed in the ledger's log, if anything of the ledger is in a sealed segment
+        and was not given up; else 0."""
+        ...
+
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
         """The bytes at ``place`` fail their checks: no plan uses them again."""
         ...

@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataCorruptError, MetadataUnavailableError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import LedgerId
+from bk_core.model import Fragment, LedgerId
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, RefusedError
 from bk_core.wire.lane import AttachMode, Reason
@@ -178,6 +179,47 @@ def reachable(store: MetadataStore) -> bool:
     except MetadataUnavailableError:
         return False
     return True
+
+
+# --- copies that live elsewhere ---
+
+
+def move(place: Place, ledger_id: LedgerId, *ensemble: str, closed: bool = True) -> None:
+    record = place.other.read_ledger(ledger_id)
+    fragments = tuple(replace(each, ensemble=ensemble) for each in record.value.fragments)
+    value = replace(record.value, fragments=fragments)
+    place.other.write_ledger(ledger_id, value.closed_at(5, 50) if closed else value, record.version)
+
+
+ELSEWHERE, HERE = ("b2:3181", "b3:3181", "b4:3181"), ("b2:3181", BOOKIE, "b4:3181")
+
+
+@pytest.mark.rule("S9")
+def test_a_ledger_lives_elsewhere_if_it_is_closed_and_no_fragment_names_this_bookie(place: Place) -> None:
+    move(place, 1, *ELSEWHERE)
+    move(place, 2, *ELSEWHERE, closed=False)
+    move(place, 3, *HERE)
+    assert place.evidence.look((1, 2, 3)).elsewhere == {1}
+    assert place.evidence.compare(HELD, records=True).strays == (1,)
+    assert place.evidence.compare(HELD).strays == ()
+
+
+@pytest.mark.rule("S9")
+def test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired(place: Place) -> None:
+    move(place, 1, *ELSEWHERE)
+    dropped: list[LedgerId] = []
+
+    def drop(ledger_id: LedgerId) -> None:
+        assert not place.other.lock_underreplicated(ledger_id, "a worker"), "nobody copies here meanwhile"
+        dropped.append(ledger_id)
+
+    assert place.other.lock_underreplicated(1, "a worker")
+    assert not place.evidence.give_up(1, drop)
+    place.other.unlock_underreplicated(1)
+    assert place.evidence.give_up(1, drop)
+    move(place, 1, *HERE)
+    assert not place.evidence.give_up(1, drop), "the worker has named this bookie again"
+    assert (dropped, place.other.underreplication_locks()) == ([1], {})
 
 
 # --- the thread ---
@@ -398,3 +440,32 @@ def test_a_bookie_believes_no_hint(metadata_world: MetadataWorld, tmp_path: Path
         await still_there(client, kept)
 
     with_a_bookie(metadata_world, tmp_path, story, gc_grace_s=0.05, gc_interval_s=3600)
+
+
+@pytest.mark.rule("S4")
+def test_a_copy_that_was_moved_goes_once_it_is_sealed_and_serves_until_then(
+    metadata_world: MetadataWorld, tmp_path: Path
+) -> None:
+    found: list[LedgerId] = []
+
+    async def write(client: BookKeeper, _store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
+        found.extend([await written(client), await written(client)])
+
+    async def move_one(client: BookKeeper, store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
+        record = await asyncio.to_thread(store.read_ledger, found[0])
+        moved = replace(record.value, fragments=(Fragment(0, ("b9:3181",)),))
+        await asyncio.to_thread(store.write_ledger, found[0], moved, record.version)
+        async with asyncio.timeout(10):
+            while (answer := await lane.read(found[0], 0, 2))[0]:
+                await lane.transport.delete_hint(bookie.bookie_id, found, deadline_s=5)
+                await asyncio.sleep(0.3)
+        assert {gap.reason for gap in answer[1].unknown} == {Reason.COPY_DROPPED}, "it denies nothing"
+        await still_there(client, found[1])
+
+    async def look(client: BookKeeper, _store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
+        assert (await lane.read(found[0], 0, 2))[0] == {}
+        await still_there(client, found[1])
+
+    never = {"compaction_threshold": 1e-9, "major_compaction_threshold": 2e-9}  # it moves what is sealed to what is not
+    for story in (write, move_one, look):  # each start seals the segment of the one before
+        with_a_bookie(metadata_world, tmp_path, story, gc_grace_s=0.1, gc_interval_s=3600, **never)

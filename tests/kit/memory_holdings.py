@@ -88,7 +88,14 @@ class MemoryHoldings:
             FrameKind.LIMBO: {"trouble": Reason.LIMBO},
             FrameKind.COPY_DROPPED: {"trouble": ledger.facts.trouble or Reason.COPY_DROPPED},
         }
+        if kind == FrameKind.COPY_DROPPED and payload:
+            ledger.frames.clear()
         ledger.facts = replace(ledger.facts, **changes[FrameKind(kind)])
+
+    def sealed_through(self, ledger_id: LedgerId) -> int:
+        """As if each frame had a segment of its own, which is sealed."""
+        ledger = self.ledgers.get(ledger_id)
+        return 1 if ledger and ledger.frames else 0
 
     def _frames(self, ledger_id: LedgerId) -> list[StoredFrame]:
         ledger = self.ledgers.get(ledger_id)

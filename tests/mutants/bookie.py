@@ -60,4 +60,28 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{_AVAILABILITY}read_only_by_order_outlives_a_restart_and_ends_when_told_to",),
         breaks="a bookie that is drained takes new ledgers for a moment after each restart",
     ),
+    Mutant(
+        name="copy-is-given-up-without-the-lock",
+        path="bookie_server/garbage/garbage_thread.py",
+        old="        if not self._store.lock_underreplicated(ledger_id, self._bookie_id):\n            return False\n",
+        new="        self._store.lock_underreplicated(ledger_id, self._bookie_id)\n",
+        tests=(
+            "tests/contracts/test_garbage_contract.py::"
+            "test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired",
+        ),
+        breaks="a bookie drops what a worker copies to it, just before the record names it",
+        rule="S9",
+    ),
+    Mutant(
+        name="copy-is-given-up-on-an-old-look",
+        path="bookie_server/garbage/garbage_thread.py",
+        old="            if ledger_id not in self.look((ledger_id,)).elsewhere:\n                return False\n",
+        new="",
+        tests=(
+            "tests/contracts/test_garbage_contract.py::"
+            "test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired",
+        ),
+        breaks="a bookie drops a copy that a repair has put there since the second look",
+        rule="S9",
+    ),
 )

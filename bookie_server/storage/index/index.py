@@ -379,6 +379,10 @@ class LedgerIndex:
         """Every ledger that is known and not deleted, sorted."""
         return self._states.ids()
 
+    def sealed_through(self, ledger_id: LedgerId) -> int:
+        """The newest sealed generation if a sealed segment holds anything of the ledger, else 0."""
+        return self.newest_sealed if self._directory.has(ledger_id) else 0
+
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
         """Whether a frame of exactly these bounds lies in a segment of a greater generation than ``above``. It may miss
         one in a sealed segment, which is then copied once more."""

@@ -86,6 +86,11 @@ class SegmentDirectory:
                 self._live[generation] -= size
             self._keep(k, ~gone)
 
+    def has(self, ledger_id: int) -> bool:
+        """Whether a segment holds anything of the ledger."""
+        self._settle()
+        return any((self._chunks[k].ledgers == ledger_id).any() for k in self._chunks_with(ledger_id))
+
     def _chunks_with(self, ledger_id: int) -> range:
         """Numbers of the chunks that may have the ledger."""
         return range(max(bisect_left(self._starts, ledger_id) - 1, 0), bisect_right(self._starts, ledger_id))

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from bookie_server.garbage.collector import (
@@ -16,6 +19,7 @@ from bookie_server.garbage.collector import (
     Effect,
     Event,
     Forget,
+    GiveUp,
     Hinted,
     Look,
     Looked,
@@ -196,3 +200,44 @@ def test_a_twin_goes_its_own_way() -> None:
     assert made.step(gone(1, 7)) == [Forget((7,))]
     assert printed(twin) != printed(made)
     assert twin.step(gone(1, 7)) == [Forget((7,))]
+
+
+# --- copies that live elsewhere ---
+
+
+def elsewhere(look: int, *ledger_ids: int, session: int = 1) -> Looked:
+    return Looked(look, session, frozenset(), dict.fromkeys(ledger_ids, 3), frozenset(ledger_ids))
+
+
+@pytest.mark.rule("S9")
+def test_a_copy_is_given_up_only_if_both_looks_say_that_the_ledger_lives_elsewhere() -> None:
+    made = collector(*HINTED)
+    assert made.step(elsewhere(1, 7)) == [GRACE]
+    assert made.step(TimerFired(1)) == [Look(1, (7,))]
+    assert made.step(elsewhere(1, 7)) == [GiveUp((7,))]
+    assert made.candidates == 0
+    back = collector(*HINTED, elsewhere(1, 7), TimerFired(1))
+    assert back.step(Looked(1, 1, frozenset(), {7: 4})) == [], "the record names this bookie again"
+    assert back.candidates == 0
+
+
+@pytest.mark.rule("S9")
+@pytest.mark.parametrize("order", [(gone, elsewhere), (elsewhere, gone)])
+def test_looks_that_differ_decide_nothing(order: tuple[Callable[..., Looked], Callable[..., Looked]]) -> None:
+    made = collector(*HINTED, order[0](1, 7), TimerFired(1))
+    assert made.step(order[1](1, 7)) == []
+    assert made.candidates == 0
+
+
+@pytest.mark.rule("S9")
+def test_looks_of_two_sessions_give_no_copy_up() -> None:
+    made = collector(*HINTED, elsewhere(1, 7), TimerFired(1))
+    assert made.step(elsewhere(1, 7, session=2)) == [GRACE]
+
+
+def test_one_comparison_of_several_reads_the_records() -> None:
+    made = collector(Started(50), config=replace(CONFIG, records_every=3))
+    for records in (False, False, True, False):
+        assert made.step(TimerFired(COMPARE_TIMER)) == [Compare(records)]
+        made.step(Compared((), 9))
+    assert made.step(Compared((), 90, strays=(7,))) == [SetTimer(COMPARE_TIMER, 1000), NEXT]

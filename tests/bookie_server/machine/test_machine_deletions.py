@@ -180,3 +180,39 @@ def test_a_hint_deletes_nothing_and_names_what_is_held_to_be_looked_up(bench: Be
     bench.commit()
     effects = bench.ask(ev.DeleteHintRequested, (7,), stream=CONTROL)
     assert not any(isinstance(effect, ev.LookForDeletion) for effect in effects), "it is deleted already"
+
+
+# --- copies that are given up ---
+
+
+def give_up(bench: Bench, *ledger_ids: int) -> list[ev.Effect]:
+    return bench.step(ev.CopiesUnwanted(ledger_ids or (7,)))
+
+
+@pytest.mark.rule("S4")
+def test_copy_that_is_not_wanted_any_more_goes_by_one_record_and_its_fence_stays(bench: Bench) -> None:
+    bench.ask(ev.FenceRequested, 7, KEY)
+    bench.commit()
+    bench.step(ev.StreamClosed(ADDS))
+    assert give_up(bench) == []
+    assert bench.kinds() == [FrameKind.COPY_DROPPED]
+    bench.commit()
+    facts = bench.store.facts(7)
+    assert (facts.known, facts.fenced, facts.deleted, facts.trouble) == (True, True, False, Reason.COPY_DROPPED)
+    assert give_up(bench, 7, 99, -1) == []
+    assert bench.kinds() == [], "nothing is left of it, and the others are not held"
+    bench.attach(1, mode=AttachMode.RECOVER)
+    bench.send(entries(0, b"a"))
+    assert bench.kinds() == [FrameKind.ENTRIES], "it may be copied here again"
+
+
+@pytest.mark.rule("S4")
+def test_copy_that_somebody_writes_is_not_given_up(bench: Bench) -> None:
+    give_up(bench)
+    assert bench.kinds() == [], "a session is attached"
+    bench.step(ev.StreamClosed(ADDS))
+    bench.attach(1, stream=9, mode=AttachMode.RECOVER)
+    bench.step(ev.FramesArrived(9, memoryview(entries(2, b"c"))))
+    bench.step(ev.StreamClosed(9))
+    give_up(bench)
+    assert bench.kinds() == [FrameKind.ENTRIES], "what came last is on its way to the log"

@@ -203,6 +203,7 @@ def events(bookie: Bookie) -> Iterable[ev.Event]:
     yield from (ev.CommitFailed(Reason.NO_SPACE, "full", False), ev.CommitFailed(Reason.STORAGE_FAILED, "sync", True))
     yield from storage_answers(bookie)
     yield from (ev.ReadOnlyChanged(True), ev.ReadOnlyChanged(False), ev.TimerFired(None))
+    yield from (ev.CopiesUnwanted((LEDGER,)), ev.CopiesUnwanted((LEDGER, LEDGER, 99, -1, 2**63 - 1)))
     yield from (ev.LedgersDeleted((LEDGER,)), ev.LedgersDeleted((LEDGER, LEDGER, 99, -1, 2**63 - 1)))
     for request in requests(bookie):
         yield from (ev.RequestCancelled(request), ev.PartSent(request), ev.TimerFired(request))
