@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bookie": ("bk_cli.bookie:bookie", "Run a bookie; list all; look into one that is stopped."),
     "autorecovery": ("bk_cli.replication:autorecovery", "Put lost copies of ledgers back."),
     "replication": ("bk_cli.replication:replication", "Show which ledgers lack copies; pause and resume repair."),
+    "rebalance": ("bk_cli.rebalance:rebalance", "Move copies from full bookies to empty ones."),
     "ledger": ("bk_cli.ledger:ledger", "List, show, explain, read, tail, append, recover and delete ledgers."),
     "log": ("bk_cli.log:log", "List, show, explain and read named logs; compact, trim and vacuum them."),
     "placement": ("bk_cli.placement:placement", "Say which bookies ledgers get, and why."),

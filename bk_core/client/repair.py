@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from bk_core.client.driver import MetadataAdapter, SessionAdapter, Work
 from bk_core.client.ranges import ReadAdapter
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
-from bk_core.model import BookieId, DigestType, LedgerMetadata
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, DigestType, LedgerId, LedgerMetadata
 from bk_core.protocol.events import MetadataRead
 from bk_core.protocol.replication.events import (
     BudgetGranted,
@@ -29,8 +30,32 @@ from bk_core.protocol.replication.machine import LedgerReplication
 if TYPE_CHECKING:
     from bk_core.client.connect import BookKeeper
 
+T = TypeVar("T")
 End: TypeAlias = FinishReplication | PostponeReplication
 BURST_S = 0.5
+
+
+async def under_lock(
+    store: MetadataStore, ledger_id: LedgerId, owner: str, work: Callable[[], Awaitable[T]]
+) -> T | None:
+    """Do this under the lock of the ledger's repairs; None if another has it. Who copies a ledger needs it: without it
+    a bookie that is copied to might give up what it has of a ledger whose record names it not yet."""
+    taken = asyncio.get_running_loop().create_task(asyncio.to_thread(store.lock_underreplicated, ledger_id, owner))
+    try:
+        return await work() if await asyncio.shield(taken) else None
+    finally:
+        if await taken:  # also one that was taken while this was cancelled
+            await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancellation does not end: a call that waits for a thread would else never be made."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 class ByteRate:

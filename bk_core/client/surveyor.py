@@ -87,6 +87,18 @@ class Surveyor:
             logger.warning("a ledger got write sets in fewer than %d racks: %s", wanted, where)
 
 
+def racks_of(config: ClientConfig, infos: Mapping[BookieId, BookieServiceInfo]) -> Landscape:
+    """The racks of these bookies, writable or not; blocks. Without a script and a file all bookies are equal."""
+    racks: dict[BookieId, str] = {}
+    if config.rack_file:
+        racks = _racks_in_file(Path(config.rack_file), infos)
+    elif config.rack_script:
+        racks = _racks_of_script(config.rack_script, infos)
+    else:
+        return FLAT
+    return Landscape(racks, racks_min=config.racks_min, enforced=config.enforce_racks)
+
+
 def _names_of(info: BookieServiceInfo) -> list[str]:
     """The names that a script or a file may know a bookie by: its address, as Apache's client asks for it, its host,
     and its id."""

@@ -10,13 +10,12 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
 
 from bk_core.client.connect import BookKeeper
-from bk_core.client.repair import ByteRate, End, RepairDriver
+from bk_core.client.repair import ByteRate, End, RepairDriver, under_lock
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
@@ -27,8 +26,6 @@ from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CANDIDATES_MAX = 1_000
 """So many marks are looked at in one turn, in memory."""
@@ -126,19 +123,7 @@ class Workers:
             if mark is not None:
                 await self._repair_marked(ledger_id, mark)
 
-        await self._locked(ledger_id, repair)
-
-    async def _locked(self, ledger_id: LedgerId, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Do this under the ledger's lock: without it a bookie that is copied to might give up what it has of a ledger
-        that names it no more. None if another has the lock."""
-        store = self._client.store
-        call = asyncio.to_thread(store.lock_underreplicated, ledger_id, self._owner)
-        taken = asyncio.get_running_loop().create_task(call)
-        try:
-            return await work() if await asyncio.shield(taken) else None
-        finally:
-            if await taken:  # also one that was taken while this was cancelled
-                await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
+        await under_lock(self._client.store, ledger_id, self._owner, repair)
 
     async def _repair_marked(self, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
         store = self._client.store
@@ -186,7 +171,10 @@ class Workers:
             registered = [bookie for bookie in members if bookie in present.writable or bookie in present.read_only]
             if not record.is_closed or not registered or ledger_id in self._machines:
                 return
-            if (found := await self._locked(ledger_id, lambda: self._run(ledger_id, record, registered))) is None:
+            found = await under_lock(
+                self._client.store, ledger_id, self._owner, lambda: self._run(ledger_id, record, registered)
+            )
+            if found is None:
                 return  # it is under repair
             ended, machine = found
         except NoSuchLedgerError:
@@ -231,13 +219,3 @@ class Workers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that a cancellation does not end: a call that waits for a thread would else never be made."""
-    task = asyncio.get_running_loop().create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
