@@ -239,7 +239,8 @@ class _Listener:
 
 
 class MetadataAdapter:
-    """Gives one machine's metadata effects to the store, each in a thread; each result becomes one event."""
+    """Gives one machine's metadata effects to the store, each in a thread; each result becomes one event.
+    ``under_lock``: the record is written only while this session holds the lock of the ledger's repairs."""
 
     def __init__(
         self,
@@ -248,9 +249,12 @@ class MetadataAdapter:
         driver: Driver,
         bookies: Callable[[], Awaitable[BookiesRead]] | None = None,
         counts: ClientMetrics | None = None,
+        *,
+        under_lock: bool = False,
     ) -> None:
         self._counts = counts or ClientMetrics()
         self._store, self._ledger_id, self._driver = store, ledger_id, driver
+        self._write_ledger = store.write_repaired_ledger if under_lock else store.write_ledger
         self._marks: list[asyncio.Task[None]] = []
         handlers: dict[type, Callable[[Any], object]] = {
             WriteMetadata: lambda effect: driver.spawn(self.answer(partial(self._write, effect))),
@@ -278,7 +282,7 @@ class MetadataAdapter:
         self._driver.feed(event)
 
     async def _write(self, effect: WriteMetadata) -> MetadataWritten:
-        write = self._store.write_ledger
+        write = self._write_ledger
         written = await asyncio.to_thread(write, self._ledger_id, effect.metadata, effect.version)
         self._counts.ensemble_changes += written.value.state is LedgerState.OPEN
         return MetadataWritten(written)

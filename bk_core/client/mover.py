@@ -89,7 +89,8 @@ class Mover:
         writable = await asyncio.to_thread(store.writable_bookies)
         read_only = await asyncio.to_thread(store.read_only_bookies)
         others = {**read_only, **writable}
-        takes = (move.target,) if move.target in writable else ()
+        ordered = await asyncio.to_thread(store.bookie_orders)
+        takes = (move.target,) if move.target in writable and move.target not in ordered else ()
         lives = {name: info.properties.get(INCARNATION_PROPERTY, "") for name, info in others.items()}
         seen = tuple(name for name in others if name not in takes)
         return ClusterRead(takes, seen, incarnations=lives, leaving=(move.source,), landscape=chosen.landscape)

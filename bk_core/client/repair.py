@@ -78,7 +78,7 @@ class ByteRate:
 
 
 class RepairDriver(Work[End]):
-    """One repair of one ledger. ``cluster`` says who is registered."""
+    """One repair of one ledger, whose lock the caller holds. ``cluster`` says who is registered."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RepairDriver(Work[End]):
         key = ledger_key(self._password)
         SessionAdapter(self._driver, client.transport, self._ledger_id, key)
         ReadAdapter(self._driver, client.transport, self._ledger_id, None, client.config.read_timeout_ms)
-        self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver)
+        self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver, under_lock=True)
         spawn = self._driver.spawn
         self._driver.handle(
             {

@@ -207,6 +207,11 @@ def mark_name(ledger_id: LedgerId) -> str:
     return f"urL{ledger_id:010d}"
 
 
+def lock_path(ledger_id: LedgerId) -> str:
+    """The path of the lock under which a ledger is repaired, below the root, with a leading slash."""
+    return f"/underreplication/locks/{mark_name(ledger_id)}"
+
+
 def ledger_of_mark(name: str) -> LedgerId | None:
     """The ledger id in a mark's name, or None."""
     match = re.fullmatch(r"urL([0-9]{10,19})", name)

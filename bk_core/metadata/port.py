@@ -112,6 +112,14 @@ class MetadataStore(Protocol):
         MetadataUnavailableError; if its ``outcome`` is UNKNOWN, the caller reads the record again and compares."""
         ...
 
+    def write_repaired_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+    ) -> Versioned[LedgerMetadata]:
+        """As ``write_ledger``, in one step with a look that this session holds the lock of the ledger's repairs
+        (``lock_underreplicated``). Raises MetadataError if it does not: then a bookie that was copied to may have given
+        up the copy (decision 0051)."""
+        ...
+
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
         """Delete the record, only of ``version`` if given. Raises NoSuchLedgerError, MetadataConflictError."""
         ...
@@ -199,7 +207,7 @@ class MetadataStore(Protocol):
 
     def lock_underreplicated(self, ledger_id: LedgerId, owner: str) -> bool:
         """Take the lock under which one worker repairs the ledger; False if another has it. It ends with the session.
-        Only the mark needs it; the record of the ledger is compare-and-set."""
+        The mark needs it, and a change of the record that names a bookie to which was copied."""
         ...
 
     def unlock_underreplicated(self, ledger_id: LedgerId) -> None:

@@ -43,6 +43,9 @@ from bookie_server.storage.disk.cookie import Identity
 
 logger = logging.getLogger(__name__)
 
+LOCK_HOLDS_S = 2.0
+"""Well below the shortest session timeout that ZooKeeper grants by default, 4 s."""
+
 _LOOK_IDS = 1_000  # records between two looks at the store
 _CHUNK = 1 << 16  # listed ledgers compared at a time
 _LOOP_TIMEOUT_S = 30.0
@@ -81,16 +84,18 @@ class StoreEvidence:
         """Whether nothing of the ledger belongs here. A record that is not closed may yet name any bookie."""
         return record.is_closed and not any(self._bookie_id in each.ensemble for each in record.fragments)
 
-    def give_up(self, ledger_id: LedgerId, drop: Callable[[LedgerId], None]) -> bool:
+    def give_up(self, ledger_id: LedgerId, drop: Callable[[LedgerId, float], None]) -> bool:
         """Call ``drop`` if the ledger lives elsewhere, while nobody repairs it: whoever copies it here holds its lock
-        until the record names this bookie. Raises BookKeeperError; then nothing was dropped, unless the lock could not
-        be given back, which ends with the session."""
+        until the record names this bookie, and writes the record only while it does. ``drop`` is told until when, by
+        the monotonic clock, our lock is surely held: no session ends so soon after it was used. Raises BookKeeperError;
+        then nothing was dropped, unless the lock could not be given back, which ends with the session."""
         if not self._store.lock_underreplicated(ledger_id, self._bookie_id):
             return False
         try:
+            looked_at = time.monotonic()
             if ledger_id not in self.look((ledger_id,)).elsewhere:
                 return False
-            drop(ledger_id)
+            drop(ledger_id, looked_at + LOCK_HOLDS_S)
             return True
         finally:
             self._store.unlock_underreplicated(ledger_id)
@@ -152,8 +157,8 @@ class GarbageThread:
     """Runs a collector. Made on any thread; ``hint`` may be called on any thread and does not block.
 
     ``held`` gives the ids of all ledgers that are held and not deleted, in any order. ``forget`` gets those that may be
-    forgotten, ``drop`` one whose copy may go; it returns once the machine has heard of it. ``failed`` gets a bug that
-    ends the thread. All are called on this thread.
+    forgotten, ``drop`` one whose copy may go, and until when; it returns once the machine has heard of it. ``failed``
+    gets a bug that ends the thread. All are called on this thread.
     """
 
     def __init__(
@@ -164,7 +169,7 @@ class GarbageThread:
         held: Callable[[], Iterable[LedgerId]],
         forget: Callable[[Sequence[LedgerId]], None],
         config: CollectorConfig,
-        drop: Callable[[LedgerId], None] = lambda _: None,
+        drop: Callable[[LedgerId, float], None] = lambda *_: None,
         failed: Callable[[BookKeeperError], None] = lambda _: None,
     ) -> None:
         self._bug, self._drop = failed, drop
@@ -318,12 +323,13 @@ def garbage_thread(
     def forget(ledger_ids: Sequence[LedgerId]) -> None:
         loop.call_soon_threadsafe(feed, LedgersDeleted(ledger_ids))
 
-    def drop(ledger_id: LedgerId) -> None:
+    def drop(ledger_id: LedgerId, until: float) -> None:
         heard: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def tell() -> None:
             try:
-                feed(CopiesUnwanted((ledger_id,)))
+                if time.monotonic() < until:
+                    feed(CopiesUnwanted((ledger_id,)))
                 heard.set_result(None)
             except Exception as error:
                 heard.set_exception(error)

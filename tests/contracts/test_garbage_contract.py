@@ -209,7 +209,8 @@ def test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired(
     move(place, 1, *ELSEWHERE)
     dropped: list[LedgerId] = []
 
-    def drop(ledger_id: LedgerId) -> None:
+    def drop(ledger_id: LedgerId, until: float) -> None:
+        assert time.monotonic() < until < time.monotonic() + 3
         assert not place.other.lock_underreplicated(ledger_id, "a worker"), "nobody copies here meanwhile"
         dropped.append(ledger_id)
 

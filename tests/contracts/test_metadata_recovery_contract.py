@@ -6,12 +6,18 @@ from __future__ import annotations
 
 import pytest
 
-from bk_core.errors import InvalidArgumentError, MetadataCorruptError
+from bk_core.errors import (
+    InvalidArgumentError,
+    MetadataConflictError,
+    MetadataCorruptError,
+    MetadataError,
+    NoSuchLedgerError,
+)
 from bk_core.metadata.port import Audit, MetadataStore
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.tree.tree import ensure_path
 from bk_core.model import Versioned
-from tests.kit.metadata_worlds import MetadataWorld, eventually, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger, eventually, tree_of
 
 
 def folder_of(world: MetadataWorld) -> str:
@@ -112,6 +118,31 @@ def test_lock_is_held_by_one_session_until_it_is_given_back_or_ends(
     assert other.lock_underreplicated(5, "host2") is True
     metadata_world.expire(other)
     eventually(lambda: store.lock_underreplicated(5, "host1"))
+
+
+@pytest.mark.rule("MUST7")
+def test_record_of_a_repaired_ledger_is_written_only_by_who_holds_its_lock(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    slow = metadata_world.open()
+    ledger_id, made = store.create_ledger(a_ledger())
+    wanted = made.value.closed_at(3, 30)
+    with pytest.raises(MetadataError, match="lock"):
+        slow.write_repaired_ledger(ledger_id, wanted, made.version)
+    assert slow.lock_underreplicated(ledger_id, "slow")
+    with pytest.raises(MetadataConflictError):
+        slow.write_repaired_ledger(ledger_id, wanted, made.version + 1)
+    written = slow.write_repaired_ledger(ledger_id, wanted, made.version)
+    assert written == slow.read_ledger(ledger_id)
+    metadata_world.expire(slow)
+    eventually(lambda: store.lock_underreplicated(ledger_id, "host1"))
+    with pytest.raises(MetadataError, match="lock"):
+        slow.write_repaired_ledger(ledger_id, made.value, written.version)
+    store.sync()
+    assert store.read_ledger(ledger_id) == written
+    store.delete_ledger(ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        store.write_repaired_ledger(ledger_id, wanted, written.version)
 
 
 def test_locks_that_apaches_workers_took_are_respected(metadata_world: MetadataWorld, store: MetadataStore) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile *heal*: an auditor and workers repair ledgers while writers, recoverers and faults are at work.
+"""The profile *heal*: an auditor and workers repair ledgers while writers, recoverers and faults are at
+work. A bookie is drained and copies are moved meanwhile (:mod:`tests.sim.leaving`).
 
 Chaos and peace are those of every world; meanwhile bookies that stay away are found by the auditor, and bookies that
 lost their disk or find damage mark their ledgers themselves. In peace every mark has to go, and then every copy that a
@@ -30,6 +31,7 @@ from tests.sim.clients import RecoveryHost, WriterHost
 from tests.sim.frames import contents
 from tests.sim.host import Host
 from tests.sim.knobs import Knobs
+from tests.sim.leaving import Leaving, SimMover
 from tests.sim.world import PEACE_MS, World
 
 CONFIG = ReplicationConfig(
@@ -78,6 +80,7 @@ class HealChecker(Checker):
                 if bookie != was.ensemble[index]:
                     self.world.placed[host.ledger_id, was.first_entry_id, bookie] = None
                     self.scheduler.reached("a bookie took another's place")
+                    self.world.operators.check_target(host, bookie)
                     self._check_present(host, new, was.first_entry_id, index, bookie)
 
     def _check_present(
@@ -119,11 +122,13 @@ class HealWorld(World):
         self.rounds = draw.choice((0, 1, ROUNDS_MAX))
         self.absences = Absences()
         self.workers = [SimWorker(self, f"heal{number}") for number in range(draw.choice((1, 2)))]
+        self.operators = Leaving(self, Random(f"{seed}:operators"))
 
     def begin(self) -> None:
         self.scheduler.at(TICK_MS, "auditor clock", "the auditor looks", self._audit)
         for worker in self.workers:
             worker.wait(TICK_MS)
+        self.operators.begin()
 
     # --- who marks ---
 
@@ -139,6 +144,10 @@ class HealWorld(World):
             for ledger_id in self._naming(bookie):
                 if bookie not in self.store.marked(ledger_id):
                     self.scheduler.reached("a lost bookie was marked")
+                    self.store.store.mark_underreplicated(ledger_id, (bookie,))
+        for bookie in self.operators.leaving:
+            for ledger_id in self._naming(bookie):
+                if bookie not in self.store.marked(ledger_id):
                     self.store.store.mark_underreplicated(ledger_id, (bookie,))
         self.scheduler.at(TICK_MS, "auditor clock", "the auditor looks", self._audit)
 
@@ -231,6 +240,9 @@ class HealWorld(World):
 
     def settle(self) -> None:
         super().settle()
+        self.operators.cancel_if_hopeless()
+        self._wait_unmarked("the faults ended, which is time for a drain")
+        self.operators.is_over()
         self._wait_healed("the faults ended")
         for number in range(self.rounds):
             self._round(number)
@@ -262,6 +274,7 @@ class HealWorld(World):
     def _is_marked(self) -> bool:
         """Whether there is a mark, or a bookie away of which the auditor will say so."""
         away = [name for name, bookie in self.bookies.items() if not bookie.alive]
+        away += self.operators.leaving
         pending = any(self._naming(name) for name in away)
         return pending or next(iter(self.store.store.list_underreplicated()), None) is not None
 
@@ -401,10 +414,11 @@ class ReplicationHost(Host):
         name: str,
         ledger_id: LedgerId,
         mark: Versioned[UnderreplicationMark],
-        worker: SimWorker,
+        worker: SimWorker | SimMover,
     ) -> None:
         super().__init__(world, name, ledger_id)
         self.mark, self.worker, self.began = mark, worker, world.scheduler.now
+        self.seen = re.ClusterRead(())
         self.machine = LedgerReplication(
             ledger_id,
             mark.value.missing,
@@ -420,6 +434,11 @@ class ReplicationHost(Host):
             re.FinishReplication: self._finish,
             re.PostponeReplication: lambda effect: self._end(effect.why),
         }
+
+    def _write_metadata(self, effect: pe.WriteMetadata) -> None:
+        self.store.write_repaired(
+            self.name, self.ledger_id, effect.metadata, effect.version, self.feed, self.worker.store
+        )
 
     def feed(self, event: Any) -> None:
         before = self.machine.phase
@@ -449,7 +468,11 @@ class ReplicationHost(Host):
         read_only = tuple(name for name in alive if name not in writable)
         lost = world.absences.lost(tuple(world.bookies), alive, world.scheduler.now, world.delay_ms)
         away = tuple(name for name in world.bookies if name not in alive and name not in lost)
-        return re.ClusterRead(writable, read_only, away, incarnations=lives)
+        operators = world.operators
+        self.seen = re.ClusterRead(
+            writable, read_only, away, incarnations=lives, leaving=operators.leaving, patient=operators.patient
+        )
+        return self.seen
 
     def _spend(self, effect: re.SpendBudget) -> None:
         self.scheduler.at(effect.size * 0.01, f"{self.name} clock", "the budget", self.feed, re.BudgetGranted())
@@ -457,6 +480,8 @@ class ReplicationHost(Host):
     def _recover(self, _: re.RecoverLedger) -> None:
         if self.scheduler.now - self.began < CONFIG.grace_ms:
             self.world.checker.fail("grace", f"{self.name} fences {self.scheduler.now - self.began} ms after it began")
+        assert self.machine.metadata is not None
+        self.world.operators.check_fence(self, self.machine.metadata.value, self.seen)
         self.scheduler.reached("a worker recovered a ledger")
         name = f"{self.name}r"
         self.world.hosts.append(_Recovery(self.world, name, self.ledger_id, self._recovered))
@@ -473,6 +498,21 @@ class ReplicationHost(Host):
         for item in self._timers.values():
             item.cancel()
         self.worker.ended(self, why)
+
+
+class MoveHost(ReplicationHost):
+    """One move, to ``target``, as the mover of the client makes it."""
+
+    target: BookieId = ""
+
+    def _cluster(self) -> re.ClusterRead:
+        world = self.world
+        alive = tuple(name for name, bookie in world.bookies.items() if bookie.alive)
+        is_there = self.target in world.store.registered and self.target not in world.operators.leaving
+        takes = (self.target,) if is_there else ()
+        lives = {name: str(world.incarnations.get(name, 0)) for name in alive}
+        others = tuple(name for name in alive if name not in takes)
+        return re.ClusterRead(takes, others, incarnations=lives, leaving=self.mark.value.missing)
 
 
 class _Recovery(RecoveryHost):

@@ -15,6 +15,7 @@ from typing import Any
 from bk_core.errors import (
     BookKeeperError,
     MetadataConflictError,
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     Outcome,
@@ -144,6 +145,20 @@ class SimStore:
             mean_ms=self.knobs.store_ms,
             fifo=True,
         )
+
+    def write_repaired(
+        self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata, version: int, feed: Feed, locker: MemoryStore
+    ) -> None:
+        """A write that needs the lock of this session, looked at in the same step."""
+
+        def write() -> Any:
+            stat = locker.tree.exists(locker._lock_of(ledger_id))
+            if stat is None or stat.owner != locker.tree.session_id:
+                self.scheduler.reached("a record was not written without the lock")
+                return MetadataCallFailed(MetadataError("the lock was lost"))
+            return self._write(client, ledger_id, metadata, version)
+
+        self._call(client, f"{client} writes {metadata.state.name} over version {version}", write, feed)
 
     def _write(self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Any:
         loss = self._loss(client)

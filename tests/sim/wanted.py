@@ -52,9 +52,13 @@ WANTED: dict[str, tuple[str, ...]] = {
         "writer ended by LedgerFencedError",
     ),
     "heal": (
+        "a bookie gave up a copy",
         "a bookie took another's place",
+        "a bookie was drained",
         "a copy was damaged at rest",
         "a copy was missing that nobody knew of",
+        "a copy was moved",
+        "a drain ended",
         "a fragment was replaced by one with the same first id",
         "a ledger was marked again during its repair",
         "a lock was lost at work",

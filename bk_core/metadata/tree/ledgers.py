@@ -15,11 +15,13 @@ from bk_core.errors import (
     LedgerExistsError,
     MetadataConflictError,
     MetadataCorruptError,
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    Outcome,
 )
 from bk_core.metadata.codec import decode_ledger, encode_ledger
-from bk_core.metadata.layout import Layout, decode_layout, is_beside_ledgers, ledger_id_of, ledger_path
+from bk_core.metadata.layout import Layout, decode_layout, is_beside_ledgers, ledger_id_of, ledger_path, lock_path
 from bk_core.metadata.port import CancelWatch
 from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.ids import IdGenerator, NewId
@@ -27,11 +29,13 @@ from bk_core.metadata.tree.tree import (
     ANY_VERSION,
     NODE_BYTES_MAX,
     BadVersionError,
+    Check,
     Create,
     Delete,
     NodeExistsError,
     NodeStat,
     NoNodeError,
+    Set,
     Tree,
     TreeError,
 )
@@ -150,11 +154,24 @@ class Ledgers(Part):
         except NoNodeError as error:
             _raise_no_such_ledger(ledger_id, error)
         except BadVersionError as error:
-            raise MetadataConflictError(
-                f"Ledger {ledger_id} was changed by somebody else",
-                value=f"expected version {version}",
-                remedy="read it again",
-            ) from error
+            raise _conflict(ledger_id, version) from error
+
+    def write_repaired_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+    ) -> Versioned[LedgerMetadata]:
+        path, lock = self._znode_of(ledger_id), self._root + lock_path(ledger_id)
+        stat = self._tree.exists(lock)
+        if stat is None or stat.owner != self._tree.session_id:
+            raise _lock_lost(ledger_id)
+        try:
+            self._tree.multi([Check(lock, stat.version), Set(path, encode_ledger(metadata), version)])
+        except NoNodeError as error:
+            if self._tree.exists(lock) is None:
+                raise _lock_lost(ledger_id) from error
+            _raise_no_such_ledger(ledger_id, error)
+        except BadVersionError as error:
+            raise _conflict(ledger_id, version) from error
+        return Versioned(metadata, version + 1)
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
         path = self._znode_of(ledger_id)
@@ -224,3 +241,17 @@ def _raise_no_such_ledger(ledger_id: LedgerId, cause: NoNodeError | None) -> NoR
     raise NoSuchLedgerError(
         f"There is no ledger {ledger_id}", remedy="list the ledgers; it may have been deleted"
     ) from cause
+
+
+def _conflict(ledger_id: LedgerId, version: int) -> MetadataConflictError:
+    return MetadataConflictError(
+        f"Ledger {ledger_id} was changed by somebody else", value=f"expected version {version}", remedy="read it again"
+    )
+
+
+def _lock_lost(ledger_id: LedgerId) -> MetadataError:
+    return MetadataError(
+        f"The lock of the repair of ledger {ledger_id} was lost with its session",
+        remedy="it is repaired again",
+        outcome=Outcome.NOT_APPLIED,
+    )

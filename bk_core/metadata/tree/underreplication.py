@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, MetadataUnavailableError
-from bk_core.metadata.layout import ledger_of_mark, mark_name, mark_path
+from bk_core.metadata.layout import ledger_of_mark, lock_path, mark_path
 from bk_core.metadata.port import Audit
 from bk_core.metadata.records import (
     UNDERREPLICATION_LAYOUT,
@@ -130,7 +130,7 @@ class Underreplication(Election):
     # --- locks ---
 
     def _lock_of(self, ledger_id: LedgerId) -> str:
-        return f"{self._folder}/locks/{mark_name(ledger_id)}"
+        return self._root + lock_path(ledger_id)
 
     def lock_underreplicated(self, ledger_id: LedgerId, owner: str) -> bool:
         path = self._lock_of(ledger_id)

@@ -20,6 +20,7 @@ from bk_core.protocol.replication.events import FinishReplication, Outcome, Reco
 from bk_core.protocol.replication.machine import LedgerReplication, Phase
 from bk_core.wire.lane import EntryRange
 from tests.sim.mutants.exhaustive import patched
+from tests.sim.store import SimStore
 
 Planted = Callable[[], AbstractContextManager[None]]
 
@@ -280,6 +281,44 @@ def never_fenced() -> AbstractContextManager[None]:
     return patched((LedgerReplication, "step", mutant))
 
 
+# --- bookies that leave ----------------------------------------------------------------------------------------------
+
+
+def _nobody_waits(self: LedgerReplication, bookie: str) -> bool:
+    return False
+
+
+def who_leaves_stays() -> AbstractContextManager[None]:
+    """A bookie that is drained has its copies, so it keeps them."""
+    stays = LedgerReplication._stays
+
+    def mutant(self: LedgerReplication, fragment: Any, bookie: str) -> bool:
+        self._cluster = replace(self._cluster, leaving=())
+        return stays(self, fragment, bookie)
+
+    return patched((LedgerReplication, "_stays", mutant))
+
+
+def who_leaves_takes_copies() -> AbstractContextManager[None]:
+    """A bookie that is drained is chosen as a target."""
+    choose = module.replacement
+
+    def mutant(metadata: LedgerMetadata, indices: tuple[int, ...], writable: Any, *args: Any, **options: Any) -> Any:
+        options["gone"] = ()
+        return choose(metadata, indices, writable, *args, **options)
+
+    return patched((module, "replacement", mutant))
+
+
+def without_the_lock() -> AbstractContextManager[None]:
+    """The record is changed although the lock is lost: meanwhile the target gave up what was copied to it."""
+
+    def mutant(self: SimStore, client: str, ledger_id: int, metadata: Any, version: int, feed: Any, _: Any) -> None:
+        self.write(client, ledger_id, metadata, version, feed)
+
+    return patched((SimStore, "write_repaired", mutant))
+
+
 MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a copy is present once it is sent", "I15", _property(FragmentCopy, "done", _is_sent)),
     ("a target that failed has its copy", "I15", failed_targets_count),
@@ -302,10 +341,15 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("the delay is ignored", "delay", _method(Absences, "lost", nobody_is_waited_for)),
     ("the grace period is ignored", "grace", fenced_at_once),
     ("an open ledger that is to be fenced is left", "P8", never_fenced),
+    ("a bookie that is drained keeps its copies", "drain", who_leaves_stays),
+    ("a bookie that is drained takes copies", "drain", who_leaves_takes_copies),
+    ("a drain fences writers though it has time", "drain", _method(LedgerReplication, "_is_waited_for", _nobody_waits)),
+    ("a record is changed without the lock", "I15", without_the_lock),
 )  # fmt: skip
 """Name, rule, context."""
 
 STORIES = {
+    "a bookie that is drained takes copies": "test_bookie_that_is_drained_is_replaced_and_serves_as_a_source",
     "a target that failed has its copy": "test_target_that_fails_is_not_chosen_again",
     "a stale record is written over a newer one": "test_copy_of_a_fragment_that_another_repaired_is_given_up",
     "a change whose answer was lost is made": "test_change_whose_answer_was_lost_and_not_made_is_made_again",
