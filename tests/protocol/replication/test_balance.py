@@ -104,7 +104,7 @@ def test_what_is_open_or_marked_or_alone_stays() -> None:
 
 def test_target_takes_no_second_copy_of_any_fragment() -> None:
     two = assigned(a_ledger(80 * MIB, ("b1", "b2"), ("b1", "b3")))
-    two.add(9, a_ledger(100 * MIB, ("b1",)), may_move=False)
+    two.add(9, a_ledger(200 * MIB, ("b1",)), may_move=False)
     assert {move.target for move in plan_moves(disks(4), two, tolerance=0.05).moves} == {"b4"}
     assert plan_moves(disks(3), two, tolerance=0.05).moves == []
 
