@@ -15,7 +15,7 @@ import click
 
 from bk_cli import exit_codes, options, output
 from bk_cli.access import Access, access
-from bk_core.errors import InvalidArgumentError, MetadataCorruptError
+from bk_core.errors import BookieUnreachableError, InvalidArgumentError, MetadataCorruptError
 
 if TYPE_CHECKING:
     from bk_cli.asking import Said
@@ -108,10 +108,16 @@ def _look(access: Access, config: ClientConfig) -> Look:
             list(registered.values()), store.instance_id(), client="bk rebalance", timeout_s=REACH_TIMEOUT_S
         )
         sizes = {name: each for name, each in said.items() if isinstance(each, Said)}
+        mute = sorted(set(registered) - set(sizes))
+        if len(sizes) < 2:
+            raise BookieUnreachableError(
+                "Fewer than two bookies say how large their disks are",
+                value=f"silent: {', '.join(mute)}",
+                remedy="bk bookie list says why",
+            )
         takes = [name for name in writable if name not in orders]
         disks = _disks(sizes, takes)
         assigned, unreadable = _read_records(store)
-        mute = sorted(set(registered) - set(sizes))
         return Look(disks, assigned, _landscape(config, registered), mute, unreadable)
 
 
