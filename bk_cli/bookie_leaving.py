@@ -38,6 +38,8 @@ LOOKS_MAX = 500
 """Records that are read again at each poll; which ledgers are done is seen by their marks."""
 WRITERS = 16
 LEDGERS_NAMED = 10
+BLOCKED_TOLD = 100
+"""To programs, of each kind, at each poll."""
 STUCK = (Blocked.NO_BOOKIE, Blocked.LAST_COPY)
 
 
@@ -292,8 +294,11 @@ def _progress(watch: DrainWatch) -> dict[str, object]:
         "bytesPerS": round(watch.rate),
         "etaS": None if watch.eta_s is None else round(watch.eta_s),
         "obstacles": watch.obstacles(),
+        "blockedCount": sum(map(len, watch.blocked().values())),
         "blocked": [
-            {"ledgerId": each.ledger_id, "why": each.why} for kind in watch.blocked().values() for each in kind
+            {"ledgerId": each.ledger_id, "why": each.why}
+            for kind in watch.blocked().values()
+            for each in kind[:BLOCKED_TOLD]
         ],
     }
 

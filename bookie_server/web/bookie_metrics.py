@@ -84,6 +84,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_directory_ledgers", "gauge", "Ledgers held", _D),
     Metric("bookie_ACTIVE_ENTRY_LOG_TOTAL", "gauge", "Sealed segments with live frames", apache=True),
     Metric("bookie_ledgers_forgotten_total", "counter", "Deleted ledgers whose space may come back"),
+    Metric(
+        "bookie_copies_given_up_total", "counter", "Copies of ledgers that live elsewhere, whose space may come back"
+    ),
     Metric("bookie_directory_total_bytes", "gauge", "Size of the file system at the last look", _D),
     Metric("bookie_directory_usable_bytes", "gauge", "What may still be written, at the last look", _D),
     Metric("bookie_directory_writable", "gauge", "0 if it takes no new entries", _D),
@@ -173,6 +176,7 @@ def _disks(found: Scrape, view: BookieView) -> None:
 def _garbage(found: Scrape, view: BookieView) -> None:
     if view.garbage is not None:
         found.put("bookie_ledgers_forgotten_total", view.garbage.forgotten)
+        found.put("bookie_copies_given_up_total", view.garbage.given_up)
 
 
 def _own_copies(found: Scrape, view: BookieView) -> None:

@@ -123,6 +123,20 @@ def test_drain_says_what_it_waits_for_and_goes_on_when_it_is_run_again(world: Wo
     assert world.bk("drain", "b1")[0] == 0
 
 
+def test_interrupted_drain_goes_on_without_its_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ledger("b1", "b2")
+
+    def interrupted(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bookie_leaving.DrainWatch, "look", interrupted)
+    code, said = world.bk("drain", "b1")
+    assert (code, "the drain goes on without this command" in said) == (exit_codes.INTERRUPTED, True)
+    assert [order.order for order in world.store.bookie_orders().values()] == [Order.DRAIN]
+    assert world.bk("read-only", "b1", "off")[0] == 0
+    assert world.store.bookie_orders() == {}
+
+
 def test_mark_that_apaches_worker_removed_is_made_again(world: World) -> None:
     ledger_id = world.ledger("b1", "b2")
     world.bk("drain", "b1", "--wait", "0")
