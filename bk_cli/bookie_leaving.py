@@ -34,8 +34,8 @@ POLL_S = 2.0
 REPORT_S = 10.0
 TAKEN_WITHIN_S = 60.0
 """A bookie looks at its order as often as at its disk, by default every 10 s."""
-LOOKS_MAX = 500
-"""Records that are read again at each poll; which ledgers are done is seen by their marks."""
+LOOKS_MAX = 2_000
+"""So many of the ledgers that are left are looked at in one poll."""
 WRITERS = 16
 LEDGERS_NAMED = 10
 BLOCKED_TOLD = 100
@@ -183,24 +183,19 @@ class DrainWatch:
         self._note()
 
     def look(self) -> bool:
-        """Looks what is left, and marks it; whether the bookie is drained."""
+        """Looks at the next of what is left, and marks it; whether the bookie is drained."""
         store = self._store
         store.sync()
         self._read_cluster()
-        marked = {ledger for ledger, missing in store.list_underreplicated() if self._bookie_id in missing}
-        unmarked = [ledger_id for ledger_id in self.left if ledger_id not in marked]
         if not self._turn:
             self._turn = sorted(self.left)
-        again, self._turn = self._turn[:LOOKS_MAX], self._turn[LOOKS_MAX:]
+        some, self._turn = self._turn[:LOOKS_MAX], self._turn[LOOKS_MAX:]
         with ThreadPoolExecutor(WRITERS, thread_name_prefix="drain") as threads:
-            for ledger_id, left in threads.map(self._look_at, dict.fromkeys((*unmarked, *again))):
+            for ledger_id, left in threads.map(self._look_at, some):
                 if left is None:
-                    self.left.pop(ledger_id, None)
+                    del self.left[ledger_id]
                 else:
                     self.left[ledger_id] = left
-            missing_marks = [ledger_id for ledger_id in unmarked if ledger_id in self.left]
-            for _ in threads.map(lambda one: store.mark_underreplicated(one, (self._bookie_id,)), missing_marks):
-                pass
         self._note()
         if self.left or _state(store, self._bookie_id) == "writable":
             return False
@@ -208,12 +203,18 @@ class DrainWatch:
         return not self.left
 
     def _look_at(self, ledger_id: LedgerId) -> tuple[LedgerId, CopiesLeft | None]:
+        """What is left of it; marks it, if nobody has or somebody took the mark away."""
         try:
-            return ledger_id, self._judge(ledger_id, self._store.read_ledger(ledger_id))
+            left = self._judge(ledger_id, self._store.read_ledger(ledger_id))
         except NoSuchLedgerError:
             return ledger_id, None
         except MetadataCorruptError as error:
             return ledger_id, self._judge(ledger_id, error)
+        if left is not None:
+            mark = self._store.read_underreplicated(ledger_id)
+            if mark is None or self._bookie_id not in mark.value.missing:
+                self._store.mark_underreplicated(ledger_id, (self._bookie_id,))
+        return ledger_id, left
 
     def _judge(self, ledger_id: LedgerId, found: Found) -> CopiesLeft | None:
         if isinstance(found, MetadataCorruptError):
