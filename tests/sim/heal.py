@@ -109,6 +109,7 @@ class HealWorld(World):
     def __init__(self, seed: int | str, knobs: Knobs, **options: Any) -> None:
         self.incarnations: dict[BookieId, int] = {}
         self.harmed: dict[BookieId, float] = {}  # when it last lost its disk or a part of it
+        self.scrubbed_at = -1.0  # when all damage is found
         self.seen: dict[BookieId, float] = {}  # when the auditor last saw it registered
         self.repairs: dict[str, ReplicationHost] = {}  # by client
         self.placed: dict[tuple[LedgerId, EntryId, BookieId], None] = {}  # by a repair
@@ -181,7 +182,9 @@ class HealWorld(World):
         before = self.harmed.get(name)
         super().flip_bit(name)
         if self.harmed.get(name) != before:
-            self.scheduler.at(self.faults.uniform(0, 200), "scrub clock", f"{name} finds damage", self._scrubbed, name)
+            delay_ms = self.faults.uniform(0, 200)
+            self.scrubbed_at = max(self.scrubbed_at, self.scheduler.now + delay_ms)
+            self.scheduler.at(delay_ms, "scrub clock", f"{name} finds damage", self._scrubbed, name)
 
     def _scrubbed(self, name: BookieId) -> None:
         for ledger_id in self._naming(name):
@@ -272,11 +275,15 @@ class HealWorld(World):
             raise Violation("liveness", f"{PEACE_MS} ms after {since} these are still marked: {marks}; {why}")
 
     def _is_marked(self) -> bool:
-        """Whether there is a mark, or a bookie away of which the auditor will say so."""
+        """Whether there is a mark, or something that will be marked: a bookie away, damage that is not found yet."""
         away = [name for name, bookie in self.bookies.items() if not bookie.alive]
         away += self.operators.leaving
         pending = any(self._naming(name) for name in away)
-        return pending or next(iter(self.store.store.list_underreplicated()), None) is not None
+        return (
+            pending
+            or self.scheduler.now <= self.scrubbed_at
+            or next(iter(self.store.store.list_underreplicated()), None) is not None
+        )
 
     def _round(self, number: int) -> None:
         """Loses a bookie for good, or its disk; another is away for a moment; meanwhile a ledger is written."""
