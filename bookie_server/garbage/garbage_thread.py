@@ -323,19 +323,12 @@ def garbage_thread(
     def forget(ledger_ids: Sequence[LedgerId]) -> None:
         loop.call_soon_threadsafe(feed, LedgersDeleted(ledger_ids))
 
+    async def tell(ledger_id: LedgerId, until: float) -> None:
+        if time.monotonic() < until:
+            feed(CopiesUnwanted((ledger_id,)))
+
     def drop(ledger_id: LedgerId, until: float) -> None:
-        heard: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        def tell() -> None:
-            try:
-                if time.monotonic() < until:
-                    feed(CopiesUnwanted((ledger_id,)))
-                heard.set_result(None)
-            except Exception as error:
-                heard.set_exception(error)
-
-        loop.call_soon_threadsafe(tell)
-        heard.result(_LOOP_TIMEOUT_S)
+        asyncio.run_coroutine_threadsafe(tell(ledger_id, until), loop).result(_LOOP_TIMEOUT_S)
 
     def end(error: BookKeeperError) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the bookie has ended

@@ -157,7 +157,8 @@ class Availability:
 
     async def _look_around(self) -> None:
         usages = await asyncio.to_thread(self._look)
-        if any([watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]):
+        changed = [watch.look(usage) for watch, usage in zip(self._watches, usages, strict=True)]
+        if any(changed):
             self._apply()
         await self._obey()
         if not await self._is_registered():
