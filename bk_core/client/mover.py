@@ -98,4 +98,4 @@ class Mover:
     async def _tell(self, move: Move) -> None:
         """The source looks sooner whether it still needs its copy. If it hears nothing, it finds out by itself."""
         with contextlib.suppress(BookKeeperError):
-            await self._client.transport.delete_hint(move.source, [move.ledger_id], deadline_s=HINT_TIMEOUT_S)
+            await self._client.transport.link(move.source).delete_hint([move.ledger_id], deadline_s=HINT_TIMEOUT_S)

@@ -458,7 +458,7 @@ def test_a_copy_that_was_moved_goes_once_it_is_sealed_and_serves_until_then(
         await asyncio.to_thread(store.write_ledger, found[0], moved, record.version)
         async with asyncio.timeout(10):
             while (answer := await lane.read(found[0], 0, 2))[0]:
-                await lane.transport.delete_hint(bookie.bookie_id, found, deadline_s=5)
+                await lane.link.delete_hint(found, deadline_s=5)
                 await asyncio.sleep(0.3)
         assert {gap.reason for gap in answer[1].unknown} == {Reason.COPY_DROPPED}, "it denies nothing"
         await still_there(client, found[1])
