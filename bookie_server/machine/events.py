@@ -213,7 +213,7 @@ class LedgersDeleted:
 
 @dataclass(frozen=True, slots=True)
 class CopiesUnwanted:
-    """Closed ledgers that live elsewhere, by two looks (S9): their copies may go."""
+    """Closed ledgers that live elsewhere (S9): their copies may go."""
 
     ledger_ids: Sequence[LedgerId]
 
