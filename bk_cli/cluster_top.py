@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from bk_cli import output
 from bk_cli.access import Access
-from bk_cli.bookie_list import Marks, count_marks
 from bk_core.errors import BookKeeperError
+from bk_core.facts.bookies import Marks, count_marks
 from bk_core.model import BookieId
 from bookie_server.web.others import Numbers, quantile_since, scrape_bookies
 

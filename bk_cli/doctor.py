@@ -17,10 +17,10 @@ import click
 import bk_core
 from bk_cli import exit_codes, options, output
 from bk_cli.access import Access, access
-from bk_cli.asking import Said, ask_bookies
 from bk_cli.java import find_java
 from bk_cli.output import in_words
 from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
+from bk_core.facts.asking import Said, ask_bookies
 from bk_core.model import BookieId
 
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)

@@ -12,6 +12,8 @@ import click
 from bk_cli import options, output
 from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, NoSuchLedgerError
+from bk_core.facts.ledgers import as_object
+from bk_core.facts.payloads import payload_text
 from bk_core.model import DigestType, LedgerState
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def list_ledgers(
             if ids:
                 _print_id(ledger_id, as_json)
             elif as_json:
-                output.print_json(_as_object(ledger_id, each))
+                output.print_json(as_object(ledger_id, each))
             else:
                 output.print_row(_COLUMNS, _as_row(ledger_id, each.value))
     if unreadable:
@@ -95,7 +97,7 @@ def show(ledger_id: int, access: Access, as_json: bool) -> None:
     with access.client() as bookkeeper:
         found = bookkeeper.read_metadata(ledger_id)
     if as_json:
-        output.print_json(_as_object(ledger_id, found))
+        output.print_json(as_object(ledger_id, found))
         return
     value = found.value
     output.print_facts(
@@ -108,7 +110,7 @@ def show(ledger_id: int, access: Access, as_json: bool) -> None:
             "digest": value.digest_type.name if value.digest_type else "-",
             "created": output.moment(value.ctime_ms),
             "version": found.version,
-            **{f"custom {name}": output.payload_text(data) for name, data in sorted(value.custom_metadata.items())},
+            **{f"custom {name}": payload_text(data) for name, data in sorted(value.custom_metadata.items())},
         }
     )
     output.print_line()
@@ -247,7 +249,7 @@ def delete(ledger_id: int, yes: bool, force: bool, access: Access, as_json: bool
         if "bk.log.uuid" in found.value.custom_metadata and not force:
             raise InvalidArgumentError(
                 f"ledger {ledger_id} was made for a named log",
-                value=f"log uuid {output.payload_text(found.value.custom_metadata['bk.log.uuid'])}",
+                value=f"log uuid {payload_text(found.value.custom_metadata['bk.log.uuid'])}",
                 remedy="deleting it may leave a hole in the log; if you are sure, add --force",
             )
         if not yes:
@@ -279,21 +281,3 @@ def _as_row(ledger_id: int, value: LedgerMetadata) -> tuple[object, ...]:
     quorums = f"{value.ensemble_size}/{value.write_quorum_size}/{value.ack_quorum_size}"
     digest = value.digest_type.name if value.digest_type else "-"
     return (ledger_id, value.state.name, quorums, *sizes, digest, output.moment(value.ctime_ms))
-
-
-def _as_object(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    value = found.value
-    return {
-        "ledgerId": ledger_id,
-        "state": value.state.name,
-        "ensembleSize": value.ensemble_size,
-        "writeQuorumSize": value.write_quorum_size,
-        "ackQuorumSize": value.ack_quorum_size,
-        "digestType": value.digest_type.name if value.digest_type else None,
-        "lastEntryId": value.last_entry_id if value.is_closed else None,
-        "length": value.length if value.is_closed else None,
-        "ctimeMs": value.ctime_ms,
-        "fragments": [{"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)} for f in value.fragments],
-        "customMetadata": {name: output.payload_json(data) for name, data in sorted(value.custom_metadata.items())},
-        "version": found.version,
-    }

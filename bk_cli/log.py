@@ -29,6 +29,7 @@ def log() -> None:
 @options.as_json
 def list_logs(access: Access, as_json: bool) -> None:
     """All logs by name."""
+    from bk_core.facts.logs import as_object
     from bk_core.logs.store import LogStore
 
     rows = []
@@ -37,7 +38,7 @@ def list_logs(access: Access, as_json: bool) -> None:
             head = LogStore(bookkeeper.store, name).read().value
             advance(1)
             if as_json:
-                output.print_json(_as_object(name, head))
+                output.print_json(as_object(name, head))
             else:
                 leader = "open" if head.open_extents else "-"
                 rows.append(
@@ -54,6 +55,7 @@ def list_logs(access: Access, as_json: bool) -> None:
 @options.as_json
 def show(name: str, with_extents: bool, access: Access, as_json: bool) -> None:
     """The head of a log, its schemas, and its last extents."""
+    from bk_core.facts.logs import as_object, extent_object
     from bk_core.logs.store import LogStore
 
     with access.client() as bookkeeper:
@@ -62,8 +64,8 @@ def show(name: str, with_extents: bool, access: Access, as_json: bool) -> None:
         extents = _extents(store, head, with_extents)
         columns = {number: _columns(schema) for number, schema in store.schemas(head).items()}
     if as_json:
-        more = {"schemas": columns, "extents": [_extent_object(extent) for extent in extents]}
-        output.print_json({**_as_object(name, head), **more})
+        more = {"schemas": columns, "extents": [extent_object(extent) for extent in extents]}
+        output.print_json({**as_object(name, head), **more})
         return
     output.print_facts(
         {
@@ -149,31 +151,3 @@ def _extent_row(extent: Extent) -> tuple[object, ...]:
         sizes = (f"{extent.entry_count:,}", output.in_words(extent.size_bytes))
     state = "open" if extent.is_open else "sealed"
     return (extent.base_offset, *sizes, extent.ledger_id, extent.first_entry_id, extent.codec, state)
-
-
-def _extent_object(extent: Extent) -> dict[str, object]:
-    return {
-        "ledgerId": extent.ledger_id,
-        "baseOffset": extent.base_offset,
-        "firstEntryId": extent.first_entry_id,
-        "entries": None if extent.is_open else extent.entry_count,
-        "bytes": None if extent.is_open else extent.size_bytes,
-        "codec": extent.codec,
-        "schema": extent.schema_number or None,
-        "state": "open" if extent.is_open else "sealed",
-    }
-
-
-def _as_object(name: str, head: LogHead) -> dict[str, object]:
-    return {
-        "log": name,
-        "uuid": head.uuid,
-        "epoch": head.epoch,
-        "startOffset": head.start_offset,
-        "nextOffset": head.next_offset,
-        "digestType": head.digest_type.name,
-        "createdMs": head.created_ms,
-        "openExtents": len(head.open_extents),
-        "retentionMs": head.retention_ms,
-        "retentionBytes": head.retention_bytes,
-    }

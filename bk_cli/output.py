@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 import logging
@@ -20,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bk_core.errors import BookKeeperError
+from bk_core.facts.payloads import payload_json, payload_text
 
 PIPED_COLUMNS = 1000  # a pipe has no width: nothing may be cut there
 
@@ -113,20 +113,6 @@ def moment(time_ms: int | None) -> str:
     if time_ms is None or time_ms < 0:
         return "-"
     return datetime.datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
-
-
-def payload_json(payload: bytes) -> dict[str, str]:
-    """``{"text": …}`` if the bytes are UTF-8, otherwise ``{"base64": …}``: nothing is lost either way."""
-    try:
-        return {"text": payload.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(payload).decode("ascii")}
-
-
-def payload_text(payload: bytes) -> str:
-    """One line for a person: UTF-8 where possible, everything unprintable escaped."""
-    text = payload.decode("utf-8", errors="backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def print_bytes(data: bytes) -> None:

@@ -18,9 +18,9 @@ from bk_cli.access import Access, access
 from bk_core.errors import BookieUnreachableError, InvalidArgumentError, MetadataCorruptError
 
 if TYPE_CHECKING:
-    from bk_cli.asking import Said
     from bk_core.client.config import ClientConfig
     from bk_core.client.mover import Moved
+    from bk_core.facts.asking import Said
     from bk_core.metadata.port import MetadataStore
     from bk_core.model import BookieId, BookieServiceInfo
     from bk_core.placement import Landscape
@@ -93,7 +93,7 @@ class Look:
 
 
 def _look(access: Access, config: ClientConfig) -> Look:
-    from bk_cli.asking import Said, ask_bookies
+    from bk_core.facts.asking import Said, ask_bookies
 
     with access.store() as store:
         store.sync()

@@ -11,6 +11,8 @@ import click
 
 from bk_cli import level_signals, options, output
 from bk_cli.access import Access, access
+from bk_core.facts.replication import mark_object, since_ms
+from bk_core.facts.replication import status as cluster_status
 
 LEDGERS_SHOWN = 20
 
@@ -28,24 +30,18 @@ def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
     """Show which ledgers are marked, which bookies they miss, and who is at work."""
     with access.store() as store:
         store.sync()
-        facts: dict[str, object] = {
-            "enabled": store.replication_enabled(),
-            "auditor": store.current_auditor(),
-            "lostBookieDelayS": store.lost_bookie_recovery_delay_s(),
-        }
+        facts = cluster_status(store)
         locks = store.underreplication_locks()
-        count, rows = 0, list[tuple[int, str, str, str]]()
+        count, rows = 0, list[tuple[object, ...]]()
         for ledger_id, missing in store.list_underreplicated():
             count += 1
             if not (all_ledgers or as_json or len(rows) < LEDGERS_SHOWN):
                 continue
-            mark = store.read_underreplicated(ledger_id)
-            since = mark.value.ctime_ms if mark is not None else None
             if as_json:
-                by = locks.get(ledger_id)
-                output.print_json({"ledgerId": ledger_id, "missing": list(missing), "sinceMs": since, "repairedBy": by})
+                output.print_json(mark_object(store, ledger_id, missing, locks))
             else:
-                rows.append((ledger_id, ", ".join(missing), output.moment(since), locks.get(ledger_id, "")))
+                since = output.moment(since_ms(store, ledger_id))
+                rows.append((ledger_id, ", ".join(missing), since, locks.get(ledger_id, "")))
     if as_json:
         output.print_json({**facts, "underReplicated": count, "underRepair": len(locks)})
         return

@@ -191,6 +191,12 @@ def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
         return None
 
 
+def last_id_below(folder: str) -> LedgerId:
+    """The greatest ledger id whose znode can be below a folder of digits, such as ``/00/0003``."""
+    first, *rest = folder[1:].split("/")
+    return int("".join((first, *rest)).ljust(10 if len(first) == 2 else 19, "9"))
+
+
 def is_beside_ledgers(name: str) -> bool:
     """Whether a child of the root with this name holds no ledgers."""
     return name in NAMES_BESIDE_LEDGERS or name.startswith("ID-")

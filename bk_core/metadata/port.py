@@ -124,8 +124,9 @@ class MetadataStore(Protocol):
         """Delete the record, only of ``version`` if given. Raises NoSuchLedgerError, MetadataConflictError."""
         ...
 
-    def list_ledgers(self) -> Iterator[LedgerId]:
-        """All ids in ascending order, read lazily. Raises MetadataCorruptError if the root is gone."""
+    def list_ledgers(self, after: LedgerId = -1) -> Iterator[LedgerId]:
+        """All ids above ``after`` in ascending order, read lazily; those below cost little. Raises
+        MetadataCorruptError if the root is gone."""
         ...
 
     def watch_ledger(

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from bk_cli import main
-from bk_cli.bookie_list import count_marks
+from bk_core.facts.bookies import count_marks
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, Endpoint
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from bk_cli import main
-from bk_cli.bookie_list import Marks
 from bk_cli.children import free_port
 from bk_cli.cluster_top import Look, look, notes, rows
 from bk_core.errors import BookKeeperError
+from bk_core.facts.bookies import Marks
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo, Endpoint

@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_cli import output
+from bk_core.facts.payloads import payload_json, payload_text
 
 
 @given(st.binary(max_size=200))
 def test_json_of_a_payload_gives_back_its_bytes(payload: bytes) -> None:
-    value = json.loads(json.dumps(output.payload_json(payload)))
+    value = json.loads(json.dumps(payload_json(payload)))
     back = value["text"].encode() if "text" in value else base64.b64decode(value["base64"])
     assert back == payload
 
 
 @given(st.binary(max_size=200))
 def test_a_payload_is_printed_on_one_line_without_control_characters(payload: bytes) -> None:
-    assert output.payload_text(payload).isprintable()
+    assert payload_text(payload).isprintable()
 
 
 @pytest.mark.parametrize(

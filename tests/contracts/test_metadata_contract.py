@@ -22,6 +22,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.codec import encode_ledger
+from bk_core.metadata.layout import last_id_below
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.tree.ids import RESERVED_MAX
 from bk_core.metadata.tree.tree import ensure_path
@@ -378,6 +379,17 @@ def test_ledgers_are_listed_lazily_in_ascending_order_and_nothing_else_is(store:
     assert list(islice(listing, 2)) == ids[:2]
     store.delete_ledger(2**33)
     assert list(listing) == [i for i in ids[2:] if i != 2**33]
+
+
+def test_a_list_of_ledgers_goes_on_after_any_id_without_reading_what_is_below(store: MetadataStore) -> None:
+    ids = [7, 8, 9_999, 10_000, 12_345, 2**31 - 2, 2**31 - 1, 2**33, 2**62]
+    for ledger_id in ids:
+        store.create_ledger(a_ledger(), ledger_id)
+    for after in (-1, *(i + step for i in ids for step in (-1, 0, 1))):
+        assert list(store.list_ledgers(after)) == [i for i in ids if i > after]
+    assert last_id_below("/00/0001") == 19_999
+    assert last_id_below("/21") == 21_99_99_99_99
+    assert last_id_below("/000/0000/0085") == int("0000000" + "0085" + 8 * "9")
 
 
 @pytest.mark.rule("N6")

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bk_cli.access import Access
-from bk_cli.asking import ask_bookies
 from bk_cli.children import child_environment, last_lines
 from bk_cli.cluster import BookieProcess, LocalCluster
 from bk_cli.cluster_layout import free_bookie_ports
 from bk_core.blocking import connect
 from bk_core.errors import BookKeeperError
+from bk_core.facts.asking import ask_bookies
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerMetadata, LedgerState

@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "doctor asks no bookie",
-        "bk_cli/asking.py",
+        "bk_core/facts/asking.py",
         "    said = await transport.link(info.bookie_id).bookie_info(deadline_s=timeout_s + 1)\n",
         "    said = BookieInfo(1, 1)\n",
         ("tests/cli/test_doctor.py::test_a_stopped_bookie_is_not_well_although_its_port_takes_connections",),

@@ -21,7 +21,15 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.codec import decode_ledger, encode_ledger
-from bk_core.metadata.layout import Layout, decode_layout, is_beside_ledgers, ledger_id_of, ledger_path, lock_path
+from bk_core.metadata.layout import (
+    Layout,
+    decode_layout,
+    is_beside_ledgers,
+    last_id_below,
+    ledger_id_of,
+    ledger_path,
+    lock_path,
+)
 from bk_core.metadata.port import CancelWatch
 from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.ids import IdGenerator, NewId
@@ -193,10 +201,10 @@ class Ledgers(Part):
             while (path := path.rpartition("/")[0]) != self._root:
                 self._tree.delete(path)
 
-    def list_ledgers(self) -> Iterator[LedgerId]:
-        yield from self._walk("", self._layout())
+    def list_ledgers(self, after: LedgerId = -1) -> Iterator[LedgerId]:
+        yield from self._walk("", self._layout(), after)
 
-    def _walk(self, folder: str, layout: Layout) -> Iterator[LedgerId]:
+    def _walk(self, folder: str, layout: Layout, after: LedgerId) -> Iterator[LedgerId]:
         try:
             names = self._tree.children(self._root + folder) if folder else self._children(self._root)
         except NoNodeError as error:
@@ -208,10 +216,11 @@ class Ledgers(Part):
         for name in sorted(names, key=lambda name: (len(name), name)):  # two digits, then three: ascending ids
             path = f"{folder}/{name}"
             if name.isdigit() and len(name) <= 4:
-                yield from self._walk(path, layout)
+                if last_id_below(path) > after:
+                    yield from self._walk(path, layout, after)
             elif not (folder == "" and is_beside_ledgers(name)):
                 ledger_id = ledger_id_of(layout, path)
-                if ledger_id is not None:
+                if ledger_id is not None and ledger_id > after:
                     yield ledger_id
 
     def watch_ledger(

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of users as JSON and as text: entries, and custom metadata of ledgers."""
+
+from __future__ import annotations
+
+import base64
+
+
+def payload_json(payload: bytes) -> dict[str, str]:
+    """``{"text": …}`` if the bytes are UTF-8, otherwise ``{"base64": …}``: nothing is lost either way."""
+    try:
+        return {"text": payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(payload).decode("ascii")}
+
+
+def payload_text(payload: bytes) -> str:
+    """One line for a person: UTF-8 where possible, everything unprintable escaped."""
+    text = payload.decode("utf-8", errors="backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
