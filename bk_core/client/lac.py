@@ -23,6 +23,7 @@ from bk_core.transport.port import LacEvidence, RefusedError, Transport
 from bk_core.wire.lane import Reason
 
 UNREACHABLE_PAUSE_S = 0.1
+STRAGGLERS_S = 0.05
 
 
 async def lac_event(
@@ -58,17 +59,26 @@ async def read_lac(
 async def quorum_lac(
     transport: Transport, metadata: LedgerMetadata, digester: Digester, *, config: ClientConfig
 ) -> EntryId:
-    """The highest LAC that the last ensemble proves, once every ack quorum has a bookie that answered.
+    """The highest LAC that the last ensemble proves, once every ack quorum has a bookie that answered. The others are
+    waited for only as long as bookies that are there take; they may know of a higher one.
 
     Raises QuorumTimeoutError when too few bookies answered with evidence that verifies.
     """
     machine = QuorumLacRead(metadata, digester)
     tasks = [asyncio.ensure_future(read_lac(transport, digester, effect, config)) for effect in machine.start()]
+    waiting = set(tasks)
     try:
-        for done in asyncio.as_completed(tasks):
-            for effect in machine.step(await done):
-                if isinstance(effect, ev.Fail):
-                    raise effect.error
+        while waiting:
+            timeout_s = STRAGGLERS_S if machine.done else None
+            answered, waiting = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            for each in answered:
+                if machine.done:
+                    machine.query.hear(each.result())
+                for effect in machine.step(each.result()):
+                    if isinstance(effect, ev.Fail):
+                        raise effect.error
+            if not answered:
+                break
         return machine.query.lac
     finally:
         for task in tasks:

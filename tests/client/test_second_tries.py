@@ -67,3 +67,20 @@ def test_a_bookie_that_comes_back_and_stays_silent_does_not_get_its_time_twice(r
             await writer.abandon()
 
     run(work())
+
+
+def test_one_bookie_that_is_gone_does_not_hold_up_who_opens_a_ledger_that_is_written() -> None:
+    """Two of three say how far it is confirmed: nobody waits for the deadline of the third."""
+
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client().create_ledger()
+            await writer.append(b"0")
+            cluster.network.down("b1")
+            began = asyncio.get_running_loop().time()
+            reader = await cluster.client(FAST).open_ledger(writer.ledger_id, recover=False)
+            assert asyncio.get_running_loop().time() - began < FAST.lac_timeout_ms / 1000 / 4
+            await reader.close()
+            await writer.abandon()
+
+    run(work())
