@@ -55,10 +55,14 @@ class Access:
     @contextmanager
     def store(self) -> Iterator[MetadataStore]:
         """The metadata store alone. There may be no cluster in it yet."""
+        with closing(self.open_store()) as store:
+            yield store
+
+    def open_store(self, timeout_s: float = METADATA_TIMEOUT_S) -> MetadataStore:
+        """The same, for the caller to close. Each call of it takes ``timeout_s`` at most."""
         from bk_core.metadata import open_store
 
-        with closing(open_store(self.uri, timeout_s=METADATA_TIMEOUT_S)) as store:
-            yield store
+        return open_store(self.uri, timeout_s=timeout_s)
 
 
 def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[..., object]], Callable[..., object]]:

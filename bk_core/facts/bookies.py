@@ -58,6 +58,9 @@ class Marks:
     ledgers: dict[LedgerId, tuple[BookieId, ...]] = field(default_factory=dict)
 
 
+NO_MARKS = Marks(Counter(), is_all=True)
+
+
 def look(store: MetadataStore, *, client: str, ask: bool = True) -> tuple[list[Row], Marks]:
     """All bookies by id. Those registered are asked, all at once, unless ``ask`` is False; ``client`` is what we call
     ourselves there."""

@@ -75,8 +75,8 @@ def part_of_list(
 
 
 def copies(value: LedgerMetadata, states: Mapping[BookieId, str]) -> list[dict[str, object]]:
-    """For each fragment how many copies of its entries can be read now, at least and at most; ``states`` are those of
-    all bookies."""
+    """For each fragment how many of the bookies that have an entry answer now, at least and at most; ``states`` are
+    those of all bookies."""
     found = list[dict[str, object]]()
     for fragment in value.fragments:
         counts = _copies(fragment, value.write_quorum_size, states)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import BookieId, LedgerId, LedgerMetadata
 
 
 def status(store: MetadataStore) -> dict[str, object]:
@@ -31,3 +31,27 @@ def since_ms(store: MetadataStore, ledger_id: LedgerId) -> int | None:
     """Since when a ledger lacks copies, as far as its mark tells."""
     mark = store.read_underreplicated(ledger_id)
     return mark.value.ctime_ms if mark is not None else None
+
+
+def why_not_yet(
+    value: LedgerMetadata,
+    missing: Sequence[BookieId],
+    states: Mapping[BookieId, str],
+    status: Mapping[str, object],
+    repaired_by: str | None,
+) -> str:
+    """Why a ledger's copies are not there yet; ``states`` are those of all bookies, ``status`` is of :func:`status`."""
+    if repaired_by:
+        return f"{repaired_by} repairs it now"
+    if not status.get("enabled", True):
+        return "repair is paused (bk replication resume)"
+    if not status.get("auditor"):
+        return "nobody repairs (start bk autorecovery)"
+    lost = [bookie for bookie in missing if states.get(bookie) not in ("writable", "read-only")]
+    members = {bookie for fragment in value.fragments for bookie in fragment.ensemble}
+    spare = [bookie for bookie, state in states.items() if state == "writable" and bookie not in members]
+    if lost and not spare:
+        return "no other bookie takes entries that could have the copy: start one"
+    if lost:
+        return f"it waits its turn, or for {', '.join(lost)} to come back"
+    return "it waits its turn: the bookie that lacks entries is there"

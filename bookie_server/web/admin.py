@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of the admin port. Those of Apache's have its shapes (its HTTP service, ``/api/v1``)."""
+"""The paths of the admin port. Those of Apache's have its shapes (its HTTP service, ``/api/v1``). Others are those of
+the web page."""
 
 from __future__ import annotations
 
@@ -14,12 +15,16 @@ from urllib.parse import parse_qsl
 
 from bk_core import log_level
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import open_store
 from bk_core.metrics import CONTENT_TYPE
-from bk_core.model import Endpoint
+from bk_core.model import BookieId, Endpoint
 from bookie_server.config import BookieConfig
 from bookie_server.services.sockets import listening_socket
 from bookie_server.web.bookie_metrics import scrape
+from bookie_server.web.gatherer import Gatherer, SharedStore
 from bookie_server.web.http import Answer, HttpServer, Request
+from bookie_server.web.page import METADATA_S, Page
+from bookie_server.web.samples import Told
 from bookie_server.web.view import BookieView
 
 ENDPOINT = "httpserver"
@@ -38,7 +43,7 @@ class AdminPort:
         assert config.admin_port
         self._host, self._view = config.admin_host, view
         self._quick: dict[str, Callable[[], Answer]] = {
-            "/": self._paths,
+            "/paths": self._paths,
             "/heartbeat": lambda: Answer(200, "OK\n"),
             "/live": lambda: _verdict(view.health().not_live(), "alive"),
             "/ready": lambda: _verdict(view.health().not_ready(), "ready"),
@@ -55,34 +60,49 @@ class AdminPort:
         self._slow: dict[str, Callable[[], Answer]] = {"/metrics": lambda: Answer(200, scrape(view), CONTENT_TYPE)}
         listener = listening_socket(config.admin_host, config.admin_port, "--admin-port")
         self.port: int = listener.getsockname()[1]
-        self._server = HttpServer(
-            listener, self._answer, lambda request: self._slow[request.path](), MAY_WRITE[config.admin_writes]
-        )
+        store = SharedStore(lambda: open_store(config.metadata_service_uri, timeout_s=METADATA_S))
+        self._gatherer = Gatherer(store, lambda _: self._told(), client="bookie", asks=False, always=False)
+        self._page = Page(self._gatherer, me=lambda: view.bookie_id)
+        self._server = HttpServer(listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes])
 
     @property
     def paths(self) -> list[str]:
-        return sorted([*self._quick, *self._slow])
+        return sorted([*self._quick, *self._slow, *self._page.paths])
 
     def endpoint(self, address: str) -> Endpoint:
         """What the bookie publishes of it; ``address`` is where others reach this host."""
         return Endpoint(ENDPOINT, address if self._host in _WILDCARDS else self._host, self.port, "http")
 
     def start(self) -> None:
+        self._gatherer.start()
         self._server.start()
 
     def stop(self) -> None:
         """Blocks briefly."""
         self._server.stop()
+        self._gatherer.stop()
 
     def _answer(self, request: Request) -> Answer | None:
         """None for a path that takes time."""
-        path = request.path
         if request.method == "PUT":
-            return _set_level(request.query) if path == "/log/level" else Answer(405, "only GET here\n")
-        if path in self._slow:
+            return _set_level(request.query) if request.path == "/log/level" else Answer(405, "only GET here\n")
+        if request.path in self._slow or self._page.has(request.path):
             return None
-        found = self._quick.get(path)
-        return found() if found is not None else Answer(404, f"there is no {path[:100]} here\n")
+        found = self._quick.get(request.path)
+        if found is not None:
+            return found()
+        return self._page.file(request) or Answer(404, f"there is no {request.path[:100]} here\n")
+
+    def _answer_slowly(self, request: Request) -> Answer:
+        slow = self._slow.get(request.path)
+        return slow() if slow is not None else self._page.answer(request)
+
+    def _told(self) -> dict[BookieId, Told | str]:
+        """What this bookie tells the page."""
+        view = self._view
+        if not view.bookie_id:
+            return {}
+        return {view.bookie_id: Told(scrape(view), view.health().not_ready(), view.why_read_only())}
 
     def _paths(self) -> Answer:
         return Answer(200, "".join(f"{path}\n" for path in self.paths))

@@ -4,12 +4,16 @@
 So it answers while the bookie's loop stands still, and nobody who asks holds the bookie up. What does not look like a
 plain GET is refused, but for a PUT without a body of those who may write. A connection is closed after its answer: what
 a client sent ahead is never looked at.
+
+No answer may be read by pages of another origin. On loopback the Host header must be an address: the name of a web site
+may resolve to 127.0.0.1, and its pages would then be of our origin.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import re
 import socket
@@ -36,21 +40,36 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\x
 PHRASES = {
     200: "OK",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
 
 
+_HEADERS = (
+    "Cache-Control: no-store",
+    "X-Content-Type-Options: nosniff",
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy: same-origin",
+    "Referrer-Policy: no-referrer",
+    "Connection: close",
+)
+
+
 class Request(NamedTuple):
-    """A request: its path, what follows a question mark, and its method, GET or PUT."""
+    """A request: its path, what follows a question mark, its method, GET or PUT, and the Host header, empty if there is
+    none."""
 
     path: str
     query: str = ""
     method: str = "GET"
+    host: str = ""
 
 
 class Answer(NamedTuple):
@@ -89,7 +108,23 @@ def request_of(head: bytes, *, may_write: bool = False) -> Request:
     if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
         raise Refused(400, "a request has no body here")
     path, _, query = request[2].decode("ascii").partition("?")
-    return Request(path, query, request[1].decode("ascii"))
+    return Request(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"))
+
+
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
+
+
+def names_an_address(host: str) -> bool:
+    """Whether a Host header has an IP address or ``localhost``, which no web site can be called."""
+    found = _HOST.fullmatch(host)
+    name = (found[1] or found[2] or "") if found is not None else ""
+    if name.lower() == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class HttpServer:
@@ -105,6 +140,7 @@ class HttpServer:
         may_write: Callable[[str], bool] = lambda address: False,
     ) -> None:
         self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
+        self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
@@ -179,13 +215,20 @@ class HttpServer:
             return Answer(431, f"a request has at most {HEAD_BYTES_MAX} bytes\n")
         except Refused as refused:
             return refused.answer
+        if self._is_local and request.host and not names_an_address(request.host):
+            return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
+        return await self._found(request)
+
+    async def _found(self, request: Request) -> Answer:
         try:
             found = self._quick(request)
             if found is None:
                 async with asyncio.timeout(DEADLINE_S):
                     found = await asyncio.to_thread(self._slow, request)
+        except Refused as refused:
+            return refused.answer
         except TimeoutError:
-            return Answer(503, "the bookie does not answer in time\n")
+            return Answer(503, "there was no answer in time\n")
         except Exception:
             logger.exception("the admin port could not answer %s", request.path)
             return Answer(500, "this failed; the bookie's log says why\n")
@@ -211,9 +254,7 @@ def _bytes_of(answer: Answer) -> bytes:
         f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}",
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(body)}",
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
         *(["Allow: GET"] if answer.status == 405 else []),
-        "Connection: close",
+        *_HEADERS,
     ]
     return "\r\n".join([*head, "", ""]).encode("ascii") + body

@@ -34,6 +34,7 @@ def relative(path: Path) -> str:
 
 def test_every_source_file_begins_with_its_licence() -> None:
     sources = files_of("*.py", "*.pyi", "*.proto", "*.toml", "*.yml", "*.java", "Dockerfile")
+    sources += files_of("bookie_server/web/static/*")
     bare = [relative(p) for p in sources if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(head(p))]
     assert bare == [], "put the SPDX line first"
 

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a cluster, and what to do about it: a function of the facts, without I/O.
+
+It takes the objects that ``bk bookie list --json`` and ``bk replication status --json`` print. A bookie may also have
+``numbers``, what its admin port says (``full``, ``notReady``, ``damage``). Fields that are not there say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+COPIES = 3
+"""Bookies that a ledger needs by default (RULES E2)."""
+FULL = 0.85
+NAMED = 3
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``rank``: ``bad`` (entries or service are at risk) or ``warn``. ``short`` is a part of a sentence. ``bookie`` or
+    ``place``: where to look."""
+
+    rank: str
+    short: str
+    what: str
+    do: str
+    bookie: str = ""
+    place: str = ""
+
+
+def verdict(bookies: Sequence[Object], replication: Object) -> dict[str, object]:
+    """``well``, the ``sentence`` that says all, and the ``problems``, the worst first."""
+    found = sorted(_problems(bookies, replication), key=lambda problem: problem.rank)
+    return {"well": not found, "sentence": _sentence(found, bookies), "problems": [asdict(each) for each in found]}
+
+
+def unavailable(why: str) -> dict[str, object]:
+    """The verdict if the metadata store does not answer."""
+    do = "Look at ZooKeeper: clients cannot open or make ledgers without it. What is being written goes on."
+    short = "the metadata service does not answer"
+    problem = Problem("bad", short, f"The metadata service does not answer: {why}", do)
+    return {"well": False, "sentence": f"Not well: {short}.", "problems": [asdict(problem)]}
+
+
+def _sentence(found: Sequence[Problem], bookies: Sequence[Object]) -> str:
+    if not found:
+        count = len(bookies)
+        return f"All is well: {_count(count, 'bookie')} {_are(count)} up, and no ledger lacks a copy."
+    named = [each.short for each in found[:NAMED]]
+    if len(found) > NAMED:
+        named.append(f"{_count(len(found) - NAMED, 'thing')} more")
+    begin, last = ", ".join(named[:-1]), named[-1]
+    return f"Not well: {begin} and {last}." if begin else f"Not well: {last}."
+
+
+def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Problem]:
+    yield from _of_the_cluster(bookies)
+    for bookie in bookies:
+        if bookie["state"] in ("writable", "read-only"):
+            yield from _of_registration(bookie, replication)
+            yield from _of_numbers(bookie)
+        elif bookie.get("numbers"):  # it runs: it starts, or stops
+            yield from _of_numbers(bookie)
+        else:
+            yield from _of_registration(bookie, replication)
+    yield from _of_replication(replication)
+
+
+def _of_the_cluster(bookies: Sequence[Object]) -> Iterator[Problem]:
+    writable = sum(each["state"] == "writable" for each in bookies)
+    if writable < COPIES:
+        yield Problem(
+            "bad",
+            f"only {_count(writable, 'bookie')} {'takes' if writable == 1 else 'take'} entries",
+            f"{_count(writable, 'bookie')} of {len(bookies)} {'takes' if writable == 1 else 'take'} new entries: "
+            f"ledgers on {COPIES} bookies cannot be made, and writers cannot replace one that fails.",
+            "Start bookies: those that are down, or new ones (bk bookie run).",
+        )
+
+
+def _of_registration(bookie: Object, replication: Object) -> Iterator[Problem]:
+    name, state, order = bookie["bookieId"], bookie["state"], bookie.get("order")
+    if order == "removed":
+        return
+    if state == "away" and order == "drain":
+        do = f"If it was drained: bk bookie remove {name}. If not, start it again: the drain needs it."
+        yield Problem("warn", f"{name} is down while it drains", f"Bookie {name} was ordered to leave.", do, name)
+    elif state == "away":
+        do = f"Start it again with its own command, bk bookie run. {_meanwhile(replication)}"
+        yield Problem("bad", f"{name} is down", f"Bookie {name} belongs to the cluster and is not there.", do, name)
+    elif state == "gone":
+        what = f"Ledgers are marked as lacking copies on {name}, which is no bookie of this cluster any more."
+        yield Problem("warn", f"{name} is gone", what, _meanwhile(replication), name)
+    elif bookie.get("error"):
+        do = "Look at its log and at /ready of its admin port; restart it if it hangs. Clients go round it meanwhile."
+        yield Problem("bad", f"{name} does not answer", f"Bookie {name} is registered: {bookie['error']}", do, name)
+    elif state == "read-only" and not order:
+        why = (bookie.get("numbers") or {}).get("readOnlyWhy") or "most often its disk is full"
+        do = f"Give its disk room, or delete ledgers (bk ledger list --bookie {name}). It takes entries by itself then."
+        yield Problem("warn", f"{name} is read-only", f"Bookie {name} takes no new entries: {why}.", do, name)
+
+
+def _meanwhile(replication: Object) -> str:
+    if not replication.get("enabled", True):
+        return "Its copies are not made elsewhere: repair is paused (bk replication resume)."
+    if not replication.get("auditor"):
+        return "Nobody makes its copies elsewhere: start bk autorecovery on two or three hosts."
+    delay_s = replication.get("lostBookieDelayS")
+    return f"Its copies are made elsewhere if it stays away{'' if delay_s is None else f' for {delay_s} s'}."
+
+
+def _of_numbers(bookie: Object) -> Iterator[Problem]:
+    name, numbers = bookie["bookieId"], bookie.get("numbers") or {}
+    if numbers.get("notReady") and not bookie.get("error"):
+        what = f"Bookie {name} is not ready: {numbers['notReady']}."
+        yield Problem("bad", f"{name} is not ready", what, "Look at its log. Do not restart another one now.", name)
+    if numbers.get("damage"):
+        what = f"Bookie {name} has met damaged or unreadable data {_count(numbers['damage'], 'time')} since its start."
+        do = "Readers take other copies. Look at the disk (SMART, the kernel's log) and at the bookie's log."
+        yield Problem("bad", f"{name} has damage", what, do, name)
+    full = used_share(bookie)
+    if full is not None and full >= FULL and bookie["state"] == "writable":
+        do = "Make room before it turns read-only: delete or trim what is not needed, add bookies, or a larger disk."
+        yield Problem("warn", f"{name} is nearly full", f"The disk of bookie {name} is {full:.0%} full.", do, name)
+
+
+def used_share(bookie: Object) -> float | None:
+    total, free = bookie.get("totalBytes"), bookie.get("freeBytes")
+    return None if not total or free is None else 1 - free / total
+
+
+def _of_replication(replication: Object) -> Iterator[Problem]:
+    count = replication.get("underReplicated", 0)
+    if not count:
+        return
+    more = "" if replication.get("allMarksCounted", True) else "more than "
+    short = f"{more}{_count(count, 'ledger')} {'lacks' if count == 1 else 'lack'} a copy"
+    repairs = replication.get("underRepair", 0)
+    if not replication.get("enabled", True):
+        rank, do = "bad", "Repair is paused. To let it go on: bk replication resume."
+    elif not replication.get("auditor"):
+        rank, do = (
+            "bad",
+            "Nobody repairs: start bk autorecovery on two or three hosts, or set auto_recovery in bookies.",
+        )
+    elif repairs:
+        rank, do = "warn", f"{_count(repairs, 'repair')} {_are(repairs)} under way. Nothing to do but watch the count."
+    else:
+        rank, do = (
+            "warn",
+            "Auto-recovery is there and has none at work: it waits, or has no bookie to copy to (its log).",
+        )
+    yield Problem(rank, short, f"{short[0].upper()}{short[1:]}.", do, place="#/repair")
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

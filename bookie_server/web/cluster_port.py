@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port of ``bk web``: the page of a whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bk_core.metadata.port import MetadataStore
+from bookie_server.services.sockets import listening_socket
+from bookie_server.web.gatherer import Gatherer, SharedStore
+from bookie_server.web.http import Answer, HttpServer, Request
+from bookie_server.web.page import Entries, Page
+from bookie_server.web.scraping import ask_admin_ports
+
+
+class ClusterPort:
+    """Bound when it is made: raises PortInUseError. ``open_store`` may be called again and again."""
+
+    def __init__(self, host: str, port: int, open_store: Callable[[], MetadataStore], entries: Entries) -> None:
+        store = SharedStore(open_store)
+        self._gatherer = Gatherer(store, ask_admin_ports, client="bk web", asks=True, always=True)
+        self._page = Page(self._gatherer, me=lambda: None, entries=entries)
+        listener = listening_socket(host, port, "--port")
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{listener.getsockname()[1]}/"
+        self._server = HttpServer(listener, self._quick, self._page.answer)
+
+    def start(self) -> None:
+        self._gatherer.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        """Blocks briefly."""
+        self._server.stop()
+        self._gatherer.stop()
+
+    def _quick(self, request: Request) -> Answer | None:
+        if self._page.has(request.path):
+            return None
+        return self._page.file(request) or Answer(404, f"there is no {request.path[:100]} here\n")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster to look at: logs and ledgers on four bookies, of which one is killed, and the page of ``bk web`` on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from bk_cli.cluster import LocalCluster
+from bk_core import blocking
+from bk_core.blocking import BookKeeper
+from bk_core.blocking_logs import LogLeader
+from bk_core.metadata import open_store
+from bk_core.model import LedgerId
+
+CITIES = ("Berlin", "Lagos", "Lima", "Osaka")
+HOSTILE = '<img src=x onerror="document.title=1">'
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class PageWorld:
+    cluster: LocalCluster
+    client: BookKeeper
+    closed: LedgerId = -1
+    leader: LogLeader | None = None
+    lacking: list[LedgerId] = field(default_factory=list)
+
+    @property
+    def lost(self) -> str:
+        """The bookie that is killed."""
+        return self.cluster.bookies[0].bookie_id
+
+    def fill(self) -> None:
+        """A closed ledger with an ensemble change, a log of orders that is written on, and a log of flights."""
+        self._write_torn_ledger()
+        for part in range(3):
+            with self.client.log("orders").lead() as leader:
+                for number in range(40 * part + 20):
+                    leader.append(self._order(number))
+        self.leader = self.client.log("orders").lead()
+        self.leader.append(self._order(1))
+        flights = pa.table({"flight": [f"BK{n}" for n in range(60)], "delay": [n % 37 for n in range(60)]})
+        self.client.log("flights").append_arrow(flights)
+
+    @staticmethod
+    def _order(number: int) -> bytes:
+        city, note = CITIES[number % 4], HOSTILE if number == 1 else ""
+        return json.dumps({"order": 1000 + number, "city": city, "cents": 199 * number % 5000, "note": note}).encode()
+
+    def _write_torn_ledger(self) -> None:
+        with self.client.create_ledger(custom_metadata={"application": HOSTILE.encode()}) as writer:
+            for number in range(60):
+                writer.append(b"entry %d" % number)
+            self.closed = writer.ledger_id
+            member = writer.metadata.last_fragment.ensemble[0]
+            stopped = next(each for each in self.cluster.bookies if each.bookie_id == member)
+            stopped.stop()
+            for number in range(40):
+                writer.append(b"entry %d" % (60 + number))
+            while len(writer.metadata.fragments) == 1:  # it waits before it replaces a bookie
+                writer.append(b"entry")
+                time.sleep(0.05)
+            for _ in range(60):
+                writer.append(b"entry")
+        stopped.start()
+        self.cluster.wait_ready([stopped])
+
+    def kill_one(self) -> None:
+        """SIGKILL of the first bookie; the ledgers that name it are marked, as an auditor would."""
+        self.cluster.bookies[0].kill()
+        with closing(open_store(self.cluster.uri)) as store:
+            for ledger_id in store.list_ledgers():
+                if any(self.lost in each.ensemble for each in store.read_ledger(ledger_id).value.fragments):
+                    store.mark_underreplicated(ledger_id, [self.lost])
+                    self.lacking.append(ledger_id)
+
+    @contextmanager
+    def page(self) -> Iterator[str]:
+        """The URL of ``bk web``, a process of its own, which must end cleanly."""
+        command = [sys.executable, "-m", "bk_cli.main", "web", "--port", "0", "--json"]
+        process = subprocess.Popen(
+            [*command, "--metadata-service-uri", self.cluster.uri],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
+            assert process.wait(15) == 0
+            process.stdout.close()
+
+
+@contextmanager
+def page_world(cluster: LocalCluster) -> Iterator[PageWorld]:
+    with blocking.connect(cluster.uri) as client:
+        world = PageWorld(cluster, client)
+        world.fill()
+        yield world
