@@ -40,6 +40,11 @@ for name in sys.argv[1:]:
         for module in pkgutil.iter_modules(package.__path__, name + "."):
             importlib.import_module(module.name)
 import pyspark_bookkeeper
+from importlib import resources
+from bookie_server.web.page import FILES
+static = resources.files("bookie_server.web") / "static"
+left_out = [name for name, _ in FILES.values() if not (static / name).is_file()]
+assert not left_out, f"files of the web page are not in the wheel: {left_out}"
 print(f"imported {len(sys.argv) - 1} packages without pyspark")
 """
 

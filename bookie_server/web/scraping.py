@@ -39,10 +39,8 @@ async def _told(info: BookieServiceInfo) -> Told | str:
             status, metrics = await _get(endpoint.host, endpoint.port, "/metrics")
             if status != 200:
                 return f"{where} answers {status}"
-            if (found := Scraped.of(metrics).bookie_id) not in (
-                None,
-                info.bookie_id,
-            ):  # Apache's do not say who they are
+            found = Scraped.of(metrics).bookie_id  # Apache's do not say who they are
+            if found is not None and found != info.bookie_id:
                 return f"at {where} another bookie answers, {found}: is it bound to loopback? (--admin-host)"
             ready, why = await _get(endpoint.host, endpoint.port, "/ready")
     except TimeoutError:

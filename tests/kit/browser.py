@@ -146,13 +146,12 @@ class Tab:
         found = self.js(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
         return " ".join(str(found).split())
 
-    def until(self, expression: str, within_s: float = 10.0) -> Any:
+    def until(self, expression: str, within_s: float = 10.0) -> None:
         """Wait until an expression is true."""
         deadline = time.monotonic() + within_s
-        while not (found := self.js(expression)):
+        while not self.js(f"Boolean({expression})"):
             assert time.monotonic() < deadline, f"not within {within_s} s: {expression}; the page says: {self.text()}"
             time.sleep(0.1)
-        return found
 
     def until_text(self, words: str, selector: str = "main", within_s: float = 10.0) -> str:
         """Wait until a person reads these words there."""
@@ -178,11 +177,13 @@ class Tab:
 
     def names(self) -> list[tuple[str, str]]:
         """What a screen reader finds: role and name of everything that has both."""
+        return [(role, name) for role, name in self.roles() if name]
+
+    def roles(self) -> list[tuple[str, str]]:
+        """The same, with those that have no name."""
         nodes = self._ask("Accessibility.getFullAXTree")["nodes"]
         return [
-            (node["role"]["value"], node["name"]["value"])
-            for node in nodes
-            if not node["ignored"] and node.get("name", {}).get("value")
+            (node["role"]["value"], str(node.get("name", {}).get("value", ""))) for node in nodes if not node["ignored"]
         ]
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:

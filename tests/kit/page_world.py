@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 class PageWorld:
     cluster: LocalCluster
     client: BookKeeper
+    note: str
     closed: LedgerId = -1
     leader: LogLeader | None = None
     lacking: list[LedgerId] = field(default_factory=list)
@@ -46,19 +46,20 @@ class PageWorld:
         for part in range(3):
             with self.client.log("orders").lead() as leader:
                 for number in range(40 * part + 20):
-                    leader.append(self._order(number))
+                    leader.append(self.order(number))
         self.leader = self.client.log("orders").lead()
-        self.leader.append(self._order(1))
+        self.leader.append(self.order(1))
         flights = pa.table({"flight": [f"BK{n}" for n in range(60)], "delay": [n % 37 for n in range(60)]})
         self.client.log("flights").append_arrow(flights)
 
-    @staticmethod
-    def _order(number: int) -> bytes:
-        city, note = CITIES[number % 4], HOSTILE if number == 1 else ""
+    def order(self, number: int) -> bytes:
+        city, note = CITIES[number % 4], self.note if number == 1 else ""
         return json.dumps({"order": 1000 + number, "city": city, "cents": 199 * number % 5000, "note": note}).encode()
 
     def _write_torn_ledger(self) -> None:
-        with self.client.create_ledger(custom_metadata={"application": HOSTILE.encode()}) as writer:
+        """Each entry is on all three bookies, so the one that is stopped lacks none when it is replaced."""
+        custom = {"application": self.note.encode()}
+        with self.client.create_ledger(ack_quorum_size=3, custom_metadata=custom) as writer:
             for number in range(60):
                 writer.append(b"entry %d" % number)
             self.closed = writer.ledger_id
@@ -67,11 +68,7 @@ class PageWorld:
             stopped.stop()
             for number in range(40):
                 writer.append(b"entry %d" % (60 + number))
-            while len(writer.metadata.fragments) == 1:  # it waits before it replaces a bookie
-                writer.append(b"entry")
-                time.sleep(0.05)
-            for _ in range(60):
-                writer.append(b"entry")
+            assert len(writer.metadata.fragments) == 2
         stopped.start()
         self.cluster.wait_ready([stopped])
 
@@ -104,8 +101,9 @@ class PageWorld:
 
 
 @contextmanager
-def page_world(cluster: LocalCluster) -> Iterator[PageWorld]:
+def page_world(cluster: LocalCluster, note: str = HOSTILE) -> Iterator[PageWorld]:
+    """``note`` is a text of a user, here and there."""
     with blocking.connect(cluster.uri) as client:
-        world = PageWorld(cluster, client)
+        world = PageWorld(cluster, client, note)
         world.fill()
         yield world

@@ -9,6 +9,7 @@ _HTTP = "bookie_server/web/http.py"
 _HEALTH = "bookie_server/web/health.py"
 _HTTP_TEST = "tests/bookie_server/web/test_http.py"
 _ADMIN_TEST = "tests/bookie_server/web/test_admin.py"
+_PAGE_TEST = "tests/bookie_server/web/test_page.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -130,5 +131,72 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return value",
         (f"{_ADMIN_TEST}::test_a_user_and_a_password_in_the_uri_are_not_shown",),
         "who may look at a bookie may change its cluster",
+    ),
+    Mutant(
+        "on loopback any Host is answered",
+        _HTTP,
+        "        if self._is_local and request.host and not names_an_address(request.host):",
+        "        if False:",
+        (f"{_HTTP_TEST}::test_on_loopback_a_name_that_could_be_a_web_sites_is_refused",),
+        "a web site whose name resolves to 127.0.0.1 reads everything",
+    ),
+    Mutant(
+        "scripts of any origin may run on the page",
+        _HTTP,
+        "script-src 'self';",
+        "script-src *;",
+        (f"{_HTTP_TEST}::test_no_answer_may_be_read_or_framed_by_another_origin_or_run_what_is_not_ours",),
+        "a text of the cluster that gets into the page as markup fetches a script",
+    ),
+    Mutant(
+        "the page of a bookie looks at the cluster although nobody watches",
+        "bookie_server/web/gatherer.py",
+        "            if not self._is_watched():\n",
+        "            if False:\n",
+        (f"{_PAGE_TEST}::test_many_who_watch_cost_the_store_what_one_does_and_nobody_costs_nothing",),
+        "each bookie of a cluster asks ZooKeeper for everything every five seconds",
+    ),
+    Mutant(
+        "a list has no limit",
+        "bookie_server/web/page.py",
+        '    return max(1, min(_number(asked, "limit", LIMIT), LIMIT_MAX))',
+        '    return max(1, _number(asked, "limit", LIMIT))',
+        (f"{_PAGE_TEST}::test_every_list_has_a_limit_and_goes_on_after_its_cursor",),
+        "one request reads a hundred thousand records from ZooKeeper",
+    ),
+    Mutant(
+        "everybody reads from the metadata store at the same time",
+        "bookie_server/web/page.py",
+        "        if not self._turn.acquire(timeout=TURN_S):",
+        "        if self._turn.acquire(timeout=0) and False:",
+        (f"{_PAGE_TEST}::test_lists_are_read_one_at_a_time_and_kept_for_a_moment",),
+        "a page that is open in many browsers is a load for ZooKeeper",
+    ),
+    Mutant(
+        "numbers of another bookie are taken for its own",
+        "bookie_server/web/scraping.py",
+        "            if found is not None and found != info.bookie_id:",
+        "            if False:",
+        ("tests/bookie_server/web/test_scraping.py::test_what_bookies_tell_and_why_others_do_not",),
+        "admin ports listen on loopback, so bk web shows its own host's bookie under every name",
+    ),
+    Mutant(
+        "a counter that began anew is a rate",
+        "bookie_server/web/samples.py",
+        "    if was is None or is_now is None or is_now < was or took_s <= 0:",
+        "    if was is None or is_now is None or took_s <= 0:",
+        ("tests/bookie_server/web/test_samples.py::test_a_bookie_that_began_anew_or_tells_nothing_has_no_rate",),
+        "after a restart the plot dives below zero, and its scale hides the rest",
+    ),
+    Mutant(
+        "who opens a ledger waits for a bookie that is gone",
+        "bk_core/client/lac.py",
+        "            timeout_s = STRAGGLERS_S if machine.done else None",
+        "            timeout_s = None",
+        (
+            "tests/client/test_second_tries.py::"
+            "test_one_bookie_that_is_gone_does_not_hold_up_who_opens_a_ledger_that_is_written",
+        ),
+        "after the loss of one bookie a live tail answers every five seconds, or never",
     ),
 )

@@ -51,7 +51,7 @@ export function chart(name, series, seconds, words) {
   const label = series.map(([kind, values]) => inWords(kind || name, values, words)).join("; ");
   return el("figure", {},
     el("figcaption", {}, el("b", {}, name), " ", series.map(([kind, values], at) =>
-      el("span", { class: at ? "second" : "first" }, `${kind} ${words(last(values))}`.trim()))),
+      el("span", { class: at ? "second" : "first" }, `${kind} ${words(last(values))} `))),
     svg("svg", { viewBox: `0 -2 ${width} ${height + 4}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
       svg("title", {}, label), svg("line", { class: "base", x1: 0, x2: width, y1: height, y2: height }),
       svg("line", { class: "base", x1: 0, x2: width, y1: 0, y2: 0 }), drawn),

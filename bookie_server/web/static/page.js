@@ -7,7 +7,7 @@ import { log, logs } from "./logs.js";
 import { bookie, overview } from "./overview.js";
 import { repair } from "./repair.js";
 
-const PERIOD_MS = 5000;
+const PERIOD_MS = 2500;
 const TIMEOUT_MS = 8000;
 
 const main = document.getElementById("main");
