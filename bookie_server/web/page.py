@@ -42,6 +42,8 @@ FILES = {
 }  # fmt: skip
 LIMIT, LIMIT_MAX = 50, 200
 PROBLEMS_MAX, FRAGMENTS_MAX = 50, 200
+SHORT = 48
+"""Samples of a bookie's numbers in a table: four minutes."""
 TURN_S = 2.0
 """So long a request waits for its turn to read from the metadata store."""
 METADATA_S = 2.5
@@ -137,15 +139,19 @@ class Page:
     # --- the cluster, as it was looked at last ---
 
     def _cluster(self, asked: Asked) -> object:
-        look, limit, after = self._gatherer.look(), _limit(asked), asked.get("after", "")
-        rows = [each for each in look.bookies if each["bookieId"] > after]
+        """All bookies with the last of their numbers, or one with all of them."""
+        look, limit, only = self._gatherer.look(), _limit(asked), asked.get("bookie")
+        rows = [each for each in look.bookies if each["bookieId"] > asked.get("after", "")]
         problems = look.verdict.get("problems", [])
+        if only is not None:
+            rows = [each for each in look.bookies if each["bookieId"] == only]
+            problems = [each for each in problems if each["bookie"] == only]
         return {
             "me": self._me(),
             "entries": self._entries is not None,
             "agoS": round(time.monotonic() - look.seen_s, 1) if look.seen_s else None,
             "verdict": {**look.verdict, "problems": problems[:PROBLEMS_MAX], "problemCount": len(problems)},
-            "bookies": rows[:limit],
+            "bookies": rows[:limit] if only is not None else [_short(each) for each in rows[:limit]],
             "bookieCount": len(look.bookies),
             "after": rows[limit - 1]["bookieId"] if len(rows) > limit else None,
             "replication": look.replication,
@@ -259,6 +265,15 @@ def _why_not_yet(
         return str(error)
     locked = look.locks.get(ledger_id)
     return replication.why_not_yet(value, look.marks[ledger_id], states, look.replication, locked)
+
+
+def _short(bookie: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the numbers that a line of a table shows."""
+    numbers = bookie["numbers"]
+    if numbers is None:
+        return bookie
+    series = {name: numbers["series"][name][-SHORT:] for name in ("added", "written", "p99Ms")}
+    return {**bookie, "numbers": {**numbers, "series": series}}
 
 
 def _bounded(ledger: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ function runs(values, most, width, height, steps) {
 
 /** A line as small as a word, with the value of now beside it. */
 export function spark(name, values, words) {
-  const [width, height] = [96, 24];
+  const [width, height] = [84, 24];
   const most = Math.max(1e-9, ...values.filter((value) => value !== null));
   const drawn = runs(values, most, width - 4, height - 4, Math.max(24, values.length - 1)).map((run) => run.length > 1
     ? svg("polyline", { points: run.join(" ") })

@@ -5,14 +5,14 @@ import { chart, disk, spark } from "./charts.js";
 import { el, facts, link, table } from "./dom.js";
 import { byteRate, bytes, count, many, millis, rate, share, since, stateOf } from "./words.js";
 
-const NONE = { seconds: [], added: [], written: [], read: [], p50Ms: [], p99Ms: [] };
+const NONE = { added: [], written: [], p99Ms: [] };
 const RANKS = { bad: "✕ Act", warn: "! Look" };
 
 export const toBookie = (id) => `#/bookie/${encodeURIComponent(id)}`;
 
 export function overview(ask) {
   return async () => {
-    const found = await ask("page/cluster");
+    const found = await ask("page/cluster?limit=100");
     const { verdict, bookies } = found;
     document.title = `${verdict.well ? "✓" : "✕"} BookKeeper${found.me ? ` ${found.me}` : ""}`;
     return [
@@ -85,10 +85,10 @@ export function repairInWords(status) {
 
 export function bookie(ask, id) {
   return async () => {
-    const found = await ask("page/cluster?limit=200");
-    const one = found.bookies.find((each) => each.bookieId === id);
-    if (!one) return [el("h1", {}, `Bookie ${id}`), el("p", {}, "There is no such bookie among those shown.")];
-    const about = found.verdict.problems.filter((each) => each.bookie === id);
+    const found = await ask(`page/cluster?${new URLSearchParams({ bookie: id })}`);
+    const [one] = found.bookies;
+    if (!one) return [el("h1", {}, `Bookie ${id}`), el("p", {}, "There is no such bookie in this cluster (bk bookie list).")];
+    const about = found.verdict.problems;
     return [
       el("h1", {}, `Bookie ${id}`),
       about.length ? el("ol", { id: "problems" }, about.map((each) => el("li", { class: each.rank },

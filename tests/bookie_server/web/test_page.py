@@ -148,6 +148,10 @@ def test_the_cluster_is_told_with_its_verdict_and_what_the_bookie_knows_of_itsel
     assert states == {"b1": ("writable", 0), "b2": ("writable", 0), "b3": ("writable", 0), "b4": ("away", 1)}
     shorts = {problem["short"] for problem in found["verdict"]["problems"]}
     assert shorts == {"b1 is not ready", "b1 is nearly full", "b4 is down", "1 ledger lacks a copy"}
+    alone = served.json("/page/cluster?bookie=b4")
+    assert [each["bookieId"] for each in alone["bookies"]] == ["b4"]
+    assert [problem["short"] for problem in alone["verdict"]["problems"]] == ["b4 is down"]
+    assert served.json("/page/cluster?bookie=b9")["bookies"] == []
     (lacking,) = served.json("/page/repair")["ledgers"]
     assert (lacking["ledgerId"], lacking["missing"]) == (ledger_id, ["b4"])
     assert "start bk autorecovery" in lacking["why"]
