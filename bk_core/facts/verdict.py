@@ -62,9 +62,9 @@ def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Proble
     for bookie in bookies:
         if bookie["state"] in ("writable", "read-only"):
             yield from _of_registration(bookie, replication)
-            yield from _of_numbers(bookie)
+            yield from _of_numbers(bookie, replication)
         elif bookie.get("numbers"):  # it runs: it starts, or stops
-            yield from _of_numbers(bookie)
+            yield from _of_numbers(bookie, replication)
         else:
             yield from _of_registration(bookie, replication)
     yield from _of_replication(replication)
@@ -104,6 +104,13 @@ def _of_registration(bookie: Object, replication: Object) -> Iterator[Problem]:
         yield Problem("warn", f"{name} is read-only", f"Bookie {name} takes no new entries: {why}.", do, name)
 
 
+def _by_whom(replication: Object) -> str:
+    """What keeps repairs from being made; empty if nothing does."""
+    if not replication.get("enabled", True):
+        return "It is paused (bk replication resume). "
+    return "" if replication.get("auditor") else "Nobody runs it: start bk autorecovery on two or three hosts. "
+
+
 def _meanwhile(replication: Object) -> str:
     if not replication.get("enabled", True):
         return "Its copies are not made elsewhere: repair is paused (bk replication resume)."
@@ -113,7 +120,7 @@ def _meanwhile(replication: Object) -> str:
     return f"Its copies are made elsewhere if it stays away{'' if delay_s is None else f' for {delay_s} s'}."
 
 
-def _of_numbers(bookie: Object) -> Iterator[Problem]:
+def _of_numbers(bookie: Object, replication: Object) -> Iterator[Problem]:
     name, numbers = bookie["bookieId"], bookie.get("numbers") or {}
     if numbers.get("notReady") and not bookie.get("error"):
         what = f"Bookie {name} is not ready: {numbers['notReady']}."
@@ -122,10 +129,21 @@ def _of_numbers(bookie: Object) -> Iterator[Problem]:
         what = f"Bookie {name} has met damaged or unreadable data {_count(numbers['damage'], 'time')} since its start."
         do = "Readers take other copies. Look at the disk (SMART, the kernel's log) and at the bookie's log."
         yield Problem("bad", f"{name} has damage", what, do, name)
+    lacks = sum(_told(bookie, name) for name in ("limboLedgers", "damagedLedgers"))
+    if lacks:
+        what = f"Copies of {_count(lacks, 'ledger')} on bookie {name} are incomplete, by damage or limbo."
+        do = f"Auto-recovery makes them whole. {_by_whom(replication)}/lacking of its admin port lists them."
+        yield Problem("warn", f"{name} has incomplete copies", what, do, name)
     full = used_share(bookie)
     if full is not None and full >= FULL and bookie["state"] == "writable":
         do = "Make room before it turns read-only: delete or trim what is not needed, add bookies, or a larger disk."
         yield Problem("warn", f"{name} is nearly full", f"The disk of bookie {name} is {full:.0%} full.", do, name)
+
+
+def _told(bookie: Object, name: str) -> int:
+    """A count that the bookie tells over its lane, or else at its admin port."""
+    value = bookie.get(name)
+    return int((bookie.get("numbers") or {}).get(name) or 0) if value is None else value
 
 
 def used_share(bookie: Object) -> float | None:

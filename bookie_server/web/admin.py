@@ -23,6 +23,7 @@ from bookie_server.services.sockets import listening_socket
 from bookie_server.web.bookie_metrics import scrape
 from bookie_server.web.gatherer import Gatherer, SharedStore
 from bookie_server.web.http import Answer, HttpServer, Request
+from bookie_server.web.others import parse_numbers
 from bookie_server.web.page import METADATA_S, Page
 from bookie_server.web.samples import Told
 from bookie_server.web.view import BookieView
@@ -102,7 +103,7 @@ class AdminPort:
         view = self._view
         if not view.bookie_id:
             return {}
-        return {view.bookie_id: Told(scrape(view), view.health().not_ready(), view.why_read_only())}
+        return {view.bookie_id: Told(parse_numbers(scrape(view)), view.health().not_ready(), view.why_read_only())}
 
     def _paths(self) -> Answer:
         return Answer(200, "".join(f"{path}\n" for path in self.paths))

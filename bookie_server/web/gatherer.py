@@ -17,7 +17,7 @@ from bk_core.facts import bookies, replication
 from bk_core.facts.verdict import unavailable, verdict
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
-from bookie_server.web.samples import History, Scraped, Told
+from bookie_server.web.samples import History, Told, facts_of, sample_of
 
 logger = logging.getLogger(__name__)
 
@@ -196,13 +196,13 @@ class Gatherer:
     def _with_told(self, found: dict[str, Any], told: Told | str | None) -> dict[str, Any]:
         if not isinstance(told, Told):
             return {**found, "numbers": None, "numbersWhy": told}
-        scraped = Scraped.of(told.metrics)
         history = self._histories.setdefault(found["bookieId"], History())
-        history.add(scraped.sample(time.monotonic()))
-        now = scraped.now()
+        history.add(sample_of(told.numbers, time.monotonic()))
+        now = facts_of(told.numbers)
         numbers = {**now, "notReady": told.not_ready, "readOnlyWhy": told.read_only, "series": history.series()}
-        directories: list[dict[str, Any]] = numbers["directories"]  # type: ignore[assignment]
+        directories: list[dict[str, Any]] = now["directories"]  # type: ignore[assignment]
         if found["totalBytes"] is None and directories:
             found["totalBytes"] = sum(each.get("totalBytes", 0) for each in directories)
             found["freeBytes"] = sum(each.get("usableBytes", 0) for each in directories)
-        return {**found, "version": found["version"] or scraped.version, "numbers": numbers, "numbersWhy": None}
+        version = found["version"] or told.numbers.label("bookie_info", "version")
+        return {**found, "version": version, "numbers": numbers, "numbersWhy": None}

@@ -127,7 +127,16 @@ async def _numbers_of(info: BookieServiceInfo, timeout_s: float) -> Numbers:
 
 
 async def get(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
-    """The body of a GET. Raises BookieUnreachableError; RemoteProtocolError for another status than 200, and for an
+    """The body of a GET. Raises as :func:`get_status`, and RemoteProtocolError for another status than 200."""
+    status, body = await get_status(endpoint, path, timeout_s=timeout_s)
+    if status != 200:
+        where = f"http://{endpoint.host}:{endpoint.port}{path}"
+        raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
+    return body
+
+
+async def get_status(endpoint: Endpoint, path: str, *, timeout_s: float) -> tuple[int, str]:
+    """Status and body of a GET. Raises BookieUnreachableError; RemoteProtocolError for what is no HTTP, and for an
     answer that is too long."""
     where = f"http://{endpoint.host}:{endpoint.port}{path}"
     try:
@@ -140,17 +149,18 @@ async def get(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
         ) from error
     head, _, body = raw.partition(b"\r\n\r\n")
     status = _STATUS.match(head)
-    if status is None or len(raw) > ANSWER_BYTES_MAX or status[1] != b"200":
+    if status is None or len(raw) > ANSWER_BYTES_MAX:
         raise RemoteProtocolError(
             "an admin port answers something else", value=f"{where}: {raw[:80].decode('ascii', 'replace')!r}"
         )
-    return body.decode("utf-8", "replace")
+    return int(status[1]), body.decode("utf-8", "replace")
 
 
 async def _exchange(endpoint: Endpoint, path: str) -> bytes:
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n\r\n".encode("ascii"))
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\n\r\n".encode("ascii"))
         await writer.drain()
         raw = bytearray()
         while len(raw) <= ANSWER_BYTES_MAX and (taken := await reader.read(1 << 16)):

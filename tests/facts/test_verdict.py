@@ -43,6 +43,13 @@ def test_a_cluster_that_is_well_is_said_to_be_so() -> None:
         ({"error": "no answer within 1 s"}, "bad", "b1 does not answer", "/ready"),
         ({"state": "read-only"}, "warn", "b1 is read-only", "bk ledger list --bookie b1"),
         ({"numbers": {"notReady": "it starts"}}, "bad", "b1 is not ready", "log"),
+        (
+            {"damagedLedgers": 2, "limboLedgers": 1},
+            "warn",
+            "b1 has incomplete copies",
+            "Auto-recovery makes them whole",
+        ),
+        ({"numbers": {"limboLedgers": 1}}, "warn", "b1 has incomplete copies", "/lacking"),
         ({"numbers": {"damage": 2}}, "bad", "b1 has damage", "SMART"),
         ({"freeBytes": 10}, "warn", "b1 is nearly full", "room"),
     ],

@@ -173,14 +173,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "a page that is open in many browsers is a load for ZooKeeper",
     ),
     Mutant(
-        "numbers of another bookie are taken for its own",
-        "bookie_server/web/scraping.py",
-        "            if found is not None and found != info.bookie_id:",
-        "            if False:",
-        ("tests/bookie_server/web/test_scraping.py::test_what_bookies_tell_and_why_others_do_not",),
-        "admin ports listen on loopback, so bk web shows its own host's bookie under every name",
-    ),
-    Mutant(
         "a counter that began anew is a rate",
         "bookie_server/web/samples.py",
         "    if was is None or is_now is None or is_now < was or took_s <= 0:",

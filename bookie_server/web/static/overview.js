@@ -121,6 +121,8 @@ function details(one) {
       ["Ledgers held", one.numbers ? count(numbers.ledgers) : null],
       ["Writers connected", one.numbers ? count(numbers.sessions) : null],
       ["Memory", one.numbers ? bytes(numbers.memoryBytes) : null],
+      ["Copies in limbo", one.limboLedgers ?? numbers.limboLedgers ?? null],
+      ["Copies with damage", one.damagedLedgers ?? numbers.damagedLedgers ?? null],
       ["Damage met since its start", one.numbers ? count(numbers.damage) : null],
       ["Started", numbers.startedS ? since(numbers.startedS * 1000) : null],
       ["Version", one.version],

@@ -29,6 +29,7 @@ from bookie_server.web import gatherer as gathering
 from bookie_server.web import page as pages
 from bookie_server.web.gatherer import Gatherer, SharedStore
 from bookie_server.web.http import Answer, HttpServer, Refused, Request
+from bookie_server.web.others import parse_numbers
 from bookie_server.web.page import FRAGMENTS_MAX, LIMIT_MAX, Page
 from bookie_server.web.samples import Told
 
@@ -132,7 +133,7 @@ def test_the_cluster_is_told_with_its_verdict_and_what_the_bookie_knows_of_itsel
     ledger_id, _ = store.create_ledger(ledger("124"))
     store.mark_underreplicated(ledger_id, ["b4"])
     served = serve(me="b1")
-    served.told = {"b1": Told(METRICS, "it stops")}
+    served.told = {"b1": Told(parse_numbers(METRICS), "it stops")}
     found = served.json("/page/cluster")
     assert found["me"] == "b1"
     assert not found["entries"]

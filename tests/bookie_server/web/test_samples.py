@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from bk_core.metrics import Histogram, Metric, Scrape
-from bookie_server.web.samples import SAMPLES_MAX, History, Sample, Scraped
+from bookie_server.web.others import Numbers, parse_numbers
+from bookie_server.web.samples import SAMPLES_MAX, History, Sample, facts_of, sample_of
 
 METRICS = (
     Metric("bookie_info", "gauge", "who", ("bookie", "version")),
@@ -18,7 +19,7 @@ METRICS = (
 )
 
 
-def scrape(added: float, *commits: float, directory: str = "/d") -> Scraped:
+def scrape(added: float, *commits: float, directory: str = "/d") -> Numbers:
     found, times = Scrape(METRICS), Histogram((0.001, 0.01, 0.1))
     for each in commits:
         times.observe(each)
@@ -30,7 +31,7 @@ def scrape(added: float, *commits: float, directory: str = "/d") -> Scraped:
     found.put("bookie_directory_usable_bytes", 400, directory)
     found.put("bookie_storage_frames_damaged", 2, directory)
     found.put("bookie_storage_read_io_errors", 1, directory)
-    return Scraped.of(found.text())
+    return parse_numbers(found.text())
 
 
 def series(*samples: Sample) -> dict[str, object]:
@@ -41,14 +42,16 @@ def series(*samples: Sample) -> dict[str, object]:
 
 
 def test_a_rate_is_the_difference_of_two_scrapes_by_their_time() -> None:
-    found = series(scrape(100).sample(10), scrape(160).sample(15), scrape(160).sample(20))
+    found = series(sample_of(scrape(100), 10), sample_of(scrape(160), 15), sample_of(scrape(160), 20))
     assert found["added"] == [12.0, 0.0]
     assert found["written"] == [1200.0, 0.0]
     assert found["seconds"] == [5, 5]
 
 
 def test_a_bookie_that_began_anew_or_tells_nothing_has_no_rate() -> None:
-    found = series(scrape(100).sample(10), scrape(5).sample(15), Scraped.of("").sample(20), scrape(9).sample(25))
+    found = series(
+        sample_of(scrape(100), 10), sample_of(scrape(5), 15), sample_of(Numbers(), 20), sample_of(scrape(9), 25)
+    )
     assert found["added"] == [None, None, None]
     assert found["p99Ms"] == [None, None, None]
 
@@ -56,29 +59,20 @@ def test_a_bookie_that_began_anew_or_tells_nothing_has_no_rate() -> None:
 def test_a_quantile_is_that_of_the_commits_between_two_scrapes() -> None:
     """The slow commits before the first scrape do not count; 98 fast ones and two of 10 to 100 ms do."""
     slow = [0.05] * 1000
-    found = series(scrape(0, *slow).sample(0), scrape(0, *slow, *[0.0005] * 98, 0.05, 0.05).sample(5))
-    assert found["p50Ms"] == [round(50 / 98, 3)]
-    assert found["p99Ms"] == [round(10 + 90 * (99 - 98) / 2, 3)]
-    beyond = series(scrape(0).sample(0), scrape(0, 5.0).sample(5))
+    found = series(sample_of(scrape(0, *slow), 0), sample_of(scrape(0, *slow, *[0.0005] * 98, 0.05, 0.05), 5))
+    assert (found["p50Ms"], found["p99Ms"]) == ([1.0], [100.0])
+    beyond = series(sample_of(scrape(0), 0), sample_of(scrape(0, 5.0), 5))
     assert beyond["p99Ms"] == [100.0], "at least the last bound"
-    assert series(scrape(0, 0.1).sample(0), scrape(0, 0.1).sample(5))["p99Ms"] == [None], "no commit, no time"
+    assert series(sample_of(scrape(0, 0.1), 0), sample_of(scrape(0, 0.1), 5))["p99Ms"] == [None], "no commit, no time"
 
 
 def test_what_a_scrape_tells_of_now() -> None:
-    found = scrape(7, directory='/a "b"').now()
+    found = facts_of(scrape(7, directory='/a "b"'))
     assert found["damage"] == 3
     assert found["directories"] == [{"path": '/a "b"', "totalBytes": 1000, "usableBytes": 400}]
     assert found["ledgers"] is None
-    assert scrape(7).bookie_id == 'b"1\\'
-
-
-def test_lines_that_are_no_samples_are_passed_over() -> None:
-    text = (
-        "bookie_WRITE_BYTES nonsense\nbookie_WRITE_BYTES{ 5\nbookie_WRITE_BYTES NaN\n# x\n\nbookie_WRITE_BYTES 4 1700\n"
-    )
-    assert Scraped.of(text).total("bookie_WRITE_BYTES") == 4
 
 
 def test_only_the_last_minutes_are_kept() -> None:
-    found = series(*(scrape(n).sample(n) for n in range(SAMPLES_MAX * 2)))
+    found = series(*(sample_of(scrape(n), n) for n in range(SAMPLES_MAX * 2)))
     assert found["added"] == [1.0] * SAMPLES_MAX

@@ -14,7 +14,7 @@ import pytest
 
 from bk_core.model import BookieServiceInfo, Endpoint
 from bookie_server.web import scraping
-from bookie_server.web.samples import Scraped, Told
+from bookie_server.web.samples import Told
 from bookie_server.web.scraping import ask_admin_ports
 
 
@@ -54,10 +54,10 @@ def http(status: int, body: str) -> bytes:
 
 def test_what_bookies_tell_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scraping, "REACH_S", 0.5)
-    metrics = 'bookie_info{{bookie="{}",version="1"}} 1\nbookie_WRITE_BYTES 5\n'
+    metrics = 'bookie_info{{bookie="{}",version="1"}} 1\nbookie_WRITE_BYTES 5\nbookie_ready 0\n'
     with (
         answering(http(200, metrics.format("b1")), http(503, "not ready: it starts\n")) as well,
-        answering(http(200, "bookie_WRITE_BYTES 7\n"), http(404, "")) as apaches,
+        answering(http(200, metrics.format("b3").replace("ready 0", "ready 1"))) as ready,
         answering(http(200, metrics.format("b9"))) as anothers,
         answering() as mute,
         answering(b"endless") as endless,
@@ -65,7 +65,7 @@ def test_what_bookies_tell_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch
         answering(http(500, "")) as broken,
     ):
         infos = [
-            *(info("b1", well), info("a1", apaches), info("b2", anothers), info("mute", mute), info("none", None)),
+            *(info("b1", well), info("b3", ready), info("b2", anothers), info("mute", mute), info("none", None)),
             *(info("endless", endless), info("other", other), info("broken", broken), info("gone", 1)),
         ]
         began = time.monotonic()
@@ -73,15 +73,17 @@ def test_what_bookies_tell_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch
         assert time.monotonic() - began < 2
     one = told["b1"]
     assert isinstance(one, Told)
-    assert (one.not_ready, Scraped.of(one.metrics).total("bookie_WRITE_BYTES")) == ("it starts", 5)
-    assert isinstance(told["a1"], Told), "Apache's metrics do not say whose they are"
+    assert (one.not_ready, one.numbers.total("bookie_WRITE_BYTES")) == ("it starts", 5)
+    assert isinstance(told["b3"], Told)
+    assert told["b3"].not_ready == "", "one that is ready is not asked why it is not"
     words = {
-        "b2": "another bookie answers, b9",
-        "mute": "did not answer",
-        "endless": "too long",
-        "other": "no HTTP",
-        "broken": "answers 500",
-        "gone": "cannot be read",
+        "b2": "is b9",
+        "mute": "no answer within 0.5 s",
+        "none": "has no admin port",
+        "endless": "answers something else",
+        "other": "answers something else",
+        "broken": "500",
+        "gone": "does not answer",
     }
     assert {name for name, each in told.items() if isinstance(each, str)} == set(words)
     for name, expected in words.items():
