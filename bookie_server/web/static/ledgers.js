@@ -86,9 +86,9 @@ function trouble(found) {
   const one = found.ledger;
   const least = Math.min(...found.copies.map((each) => each.least));
   const said = [];
-  if (least === 0) said.push(["bad", "Some of its entries cannot be read now: no bookie that should have them is there. Start one of those marked ✕."]);
+  if (least === 0) said.push(["bad", "Some of its entries cannot be read now: no bookie that should have them is there. Start one of those marked ✕ (bk ledger explain says which)."]);
   if (found.missing.length) said.push(["warn", `It lacks copies on ${found.missing.join(", ")} since ${since(found.sinceMs)}: ${found.why}.`]);
-  if (one.state === "IN_RECOVERY") said.push(["warn", `Somebody takes it over: it is fenced, and its end is not decided yet. If nobody is at it any more: bk ledger recover ${one.ledgerId}.`]);
+  if (one.state === "IN_RECOVERY") said.push(["warn", `Somebody takes it over: it is fenced, and its end is not decided yet. bk ledger explain ${one.ledgerId} says what keeps it.`]);
   if (one.state === "OPEN" && least > 0 && least < one.ackQuorumSize) said.push(["warn", "Fewer bookies of its ensemble are there than must confirm an entry: its writer replaces them with the next one."]);
   if (!said.length) said.push(["good", one.state === "OPEN" ? "It is open: a writer may be using it." : "It has all the copies it should have."]);
   return said.map(([rank, text]) => el("p", { class: `banner ${rank}` }, el("span", { class: "sign", "aria-hidden": "true" }, { good: "✓", warn: "!", bad: "✕" }[rank]), text));
