@@ -64,7 +64,9 @@ class AdminPort:
         store = SharedStore(lambda: open_store(config.metadata_service_uri, timeout_s=METADATA_S))
         self._gatherer = Gatherer(store, lambda _: self._told(), client="bookie", asks=False, always=False)
         self._page = Page(self._gatherer, me=lambda: view.bookie_id)
-        self._server = HttpServer(listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes])
+        self._server = HttpServer(
+            listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes], config.admin_host
+        )
 
     @property
     def paths(self) -> list[str]:

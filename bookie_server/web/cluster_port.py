@@ -23,7 +23,7 @@ class ClusterPort:
         listener = listening_socket(host, port, "--port")
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{listener.getsockname()[1]}/"
-        self._server = HttpServer(listener, self._quick, self._page.answer)
+        self._server = HttpServer(listener, self._quick, self._page.answer, name=host)
 
     def start(self) -> None:
         self._gatherer.start()

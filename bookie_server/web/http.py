@@ -114,11 +114,12 @@ def request_of(head: bytes, *, may_write: bool = False) -> Request:
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
 
 
-def names_an_address(host: str) -> bool:
-    """Whether a Host header has an IP address or ``localhost``, which no web site can be called."""
+def names_an_address(host: str, own_name: str = "") -> bool:
+    """Whether a Host header has an IP address, ``localhost``, which no web site can be called, or the name that an
+    operator gave."""
     found = _HOST.fullmatch(host)
     name = (found[1] or found[2] or "") if found is not None else ""
-    if name.lower() == "localhost":
+    if name and name.lower() in ("localhost", own_name.lower()):
         return True
     try:
         ipaddress.ip_address(name)
@@ -130,7 +131,7 @@ def names_an_address(host: str) -> bool:
 class HttpServer:
     """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(request)`` is asked first, on
     this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
-    ``may_write`` says whether whoever has this address may PUT."""
+    ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it listen."""
 
     def __init__(
         self,
@@ -138,8 +139,10 @@ class HttpServer:
         quick: Callable[[Request], Answer | None],
         slow: Callable[[Request], Answer],
         may_write: Callable[[str], bool] = lambda address: False,
+        name: str = "",
     ) -> None:
         self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
+        self._name = name
         self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -215,7 +218,7 @@ class HttpServer:
             return Answer(431, f"a request has at most {HEAD_BYTES_MAX} bytes\n")
         except Refused as refused:
             return refused.answer
-        if self._is_local and request.host and not names_an_address(request.host):
+        if self._is_local and request.host and not names_an_address(request.host, self._name):
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
         return await self._found(request)
 

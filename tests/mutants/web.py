@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "on loopback any Host is answered",
         _HTTP,
-        "        if self._is_local and request.host and not names_an_address(request.host):",
+        "        if self._is_local and request.host and not names_an_address(request.host, self._name):",
         "        if False:",
         (f"{_HTTP_TEST}::test_on_loopback_a_name_that_could_be_a_web_sites_is_refused",),
         "a web site whose name resolves to 127.0.0.1 reads everything",

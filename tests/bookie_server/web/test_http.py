@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_server.web import http
-from bookie_server.web.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, Answer, HttpServer, Refused, Request, request_of
+from bookie_server.web.http import (
+    CONNECTIONS_MAX,
+    HEAD_BYTES_MAX,
+    Answer,
+    HttpServer,
+    Refused,
+    Request,
+    names_an_address,
+    request_of,
+)
 
 DEADLINE_S = 0.4
 
@@ -138,6 +147,14 @@ def test_on_loopback_a_name_that_could_be_a_web_sites_is_refused(served: Served,
     said = served.said(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     assert said.startswith(b"HTTP/1.1 %d " % status), said
     assert served.asked == (["/"] if status == 200 else [])
+
+
+def test_the_name_that_an_operator_gave_is_answered_on_loopback() -> None:
+    """Hosts often have their own name for 127.0.1.1."""
+    assert names_an_address("Bookie1:6181", "bookie1")
+    assert not names_an_address("bookie1.evil.example:6181", "bookie1")
+    assert not names_an_address("", "")
+    assert not names_an_address(":6181", "")
 
 
 def test_no_answer_may_be_read_or_framed_by_another_origin_or_run_what_is_not_ours(served: Served) -> None:
