@@ -15,7 +15,7 @@ from bk_core.quorum import write_set
 
 LOOKED_AT_MAX = 5_000
 """Records that are read for one part of the list, which may be of rare ones."""
-ANSWERS = ("writable", "read-only")
+ANSWERS = ("writable", "read-only", "draining")
 """States of bookies that answer reads."""
 
 

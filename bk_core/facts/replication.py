@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bk_core.facts.ledgers import ANSWERS
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 
@@ -47,11 +48,14 @@ def why_not_yet(
         return "repair is paused (bk replication resume)"
     if not status.get("auditor"):
         return "nobody repairs (start bk autorecovery)"
-    lost = [bookie for bookie in missing if states.get(bookie) not in ("writable", "read-only")]
+    leaving = [bookie for bookie in missing if states.get(bookie) == "draining"]
+    lost = [bookie for bookie in missing if states.get(bookie) not in ANSWERS]
     members = {bookie for fragment in value.fragments for bookie in fragment.ensemble}
     spare = [bookie for bookie, state in states.items() if state == "writable" and bookie not in members]
-    if lost and not spare:
+    if (lost or leaving) and not spare:
         return "no other bookie takes entries that could have the copy: start one"
+    if leaving:
+        return f"{', '.join(leaving)} drains, and its copy goes to another; it waits its turn"
     if lost:
         return f"it waits its turn, or for {', '.join(lost)} to come back"
     return "it waits its turn: the bookie that lacks entries is there"

@@ -48,8 +48,15 @@ class Look:
 
     @property
     def states(self) -> dict[BookieId, str]:
-        """Of each bookie; one that is registered and was asked in vain is ``silent``."""
-        return {each["bookieId"]: "silent" if each["error"] else each["state"] for each in self.bookies}
+        """Of each bookie. One that is registered and was asked in vain is ``silent``, one that leaves ``draining``."""
+        return {each["bookieId"]: _state(each) for each in self.bookies}
+
+
+def _state(bookie: Mapping[str, Any]) -> str:
+    if bookie["error"]:
+        return "silent"
+    is_there = bookie["state"] in ("writable", "read-only")
+    return "draining" if is_there and bookie["order"] == "drain" else str(bookie["state"])
 
 
 class SharedStore:

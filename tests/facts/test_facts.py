@@ -90,6 +90,8 @@ def test_how_many_bookies_of_an_entry_answer_counts_write_sets() -> None:
         ({"c": "away"}, {}, None, "no other bookie takes entries"),
         ({"c": "away", "d": "read-only"}, {}, None, "no other bookie takes entries"),
         ({"c": "away", "d": "writable"}, {}, None, "for c to come back"),
+        ({"c": "draining", "d": "writable"}, {}, None, "c drains"),
+        ({"c": "draining"}, {}, None, "no other bookie takes entries"),
         ({}, {}, None, "is there"),
     ],
 )

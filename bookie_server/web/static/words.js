@@ -69,4 +69,4 @@ export function stateOf(bookie) {
   return { sign: "?", word: state, rank: "none" };
 }
 
-export const isUp = (state) => state === "writable" || state === "read-only";
+export const isUp = (state) => ["writable", "read-only", "draining"].includes(state);

@@ -23,6 +23,7 @@ from bk_core.logs.model.codec import encode_head
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint, Fragment, LedgerId, LedgerMetadata
 from bookie_server.services.sockets import listening_socket
 from bookie_server.web import gatherer as gathering
@@ -218,6 +219,24 @@ def test_a_ledger_is_told_with_its_members_and_the_last_of_its_fragments(
     assert found["copies"][-1] == {"firstEntryId": 10 * (len(ensembles) - 1), "least": 2, "most": 2}
     assert found["missing"] == ["b4"]
     assert found["sinceMs"] > 0
+
+
+def test_a_bookie_that_drains_is_told_as_such_and_no_problem(
+    store: MetadataStore, serve: Callable[..., Served]
+) -> None:
+    ledger_id, _ = store.create_ledger(ledger("123"))
+    store.mark_underreplicated(ledger_id, ["b3"])
+    store.register_bookie(BookieServiceInfo("b4", (Endpoint("direct", "127.0.0.1", 1, "direct"),), {}))
+    store.write_bookie_order("b3", BookieOrder(Order.DRAIN, 1))
+    store.enable_replication(True)
+    store.vote_for_auditor("h1")
+    served = serve()
+    found = served.json("/page/cluster")
+    assert {each["bookieId"]: each["order"] for each in found["bookies"]}["b3"] == "drain"
+    assert [problem["short"] for problem in found["verdict"]["problems"]] == ["1 ledger lacks a copy"]
+    one = served.json(f"/page/ledger?id={ledger_id}")
+    assert one["members"]["b3"] == "draining"
+    assert one["why"].startswith("b3 drains")
 
 
 def test_a_log_is_told_with_its_chain(store: MetadataStore, serve: Callable[..., Served]) -> None:
