@@ -49,12 +49,12 @@ def test_a_slow_consumer_makes_no_bookie_late() -> None:
             for _ in range(30):
                 await writer.append(bytes(1000))
             await writer.close()
-            config = replace(FAST, speculative_read_ms=30, read_bytes_max=5_000)
+            config = replace(FAST, speculative_read_ms=200, read_bytes_max=5_000)
             reader = await cluster.client(config).open_ledger(writer.ledger_id, recover=False)
             got = 0
             async for batch in reader.read(0, 29):
                 got += len(batch)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
             assert got == 30
             assert reader._slow.now() == ()
             await reader.close()

@@ -130,8 +130,8 @@ def test_two_processes_share_the_work_and_one_of_them_audits() -> None:
             ledgers = [await a_ledger(cluster) for _ in range(6)]
             cluster.kill("b0")
             async with recovering(cluster) as one, recovering(cluster, owner="host2") as other:
-                await eventually(lambda: all("b0" not in members(cluster, i) for i, _ in ledgers), 10)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+                await eventually(lambda: all("b0" not in members(cluster, i) for i, _ in ledgers), 25)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 25)
                 assert [one.auditor.elected, other.auditor.elected].count(True) == 1
                 assert {one.auditor.marked, other.auditor.marked} >= {0}
 
