@@ -28,7 +28,7 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.ask import Steps
-from bk_core.logs.machines.change import change_head
+from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.upkeep import Compact
 from bk_core.logs.model.compaction import CompactionLimits, Content, Run, content_problem, runs_to_compact, weight_of
 from bk_core.logs.model.head import Extent
@@ -139,11 +139,16 @@ class Compaction:
 
     def _list(self, run: Run, copied: ask.RunCopied) -> Steps[Extent]:
         try:
-            return (yield from change_head(self._name, Compact(run, copied.new, self._nonce)))
+            results = yield from self._change(Compact(run, copied.new, self._nonce)).run()
         except PublishConflictError as error:
             if error.outcome is Outcome.NOT_APPLIED:
                 raise _Disturbed(error) from error
             raise
+        return results[self._name]
+
+    def _change(self, intent: Compact) -> HeadChange[Extent]:
+        """A change for one run; whoever watches compactions watches each."""
+        return HeadChange({self._name: intent})
 
     def _drop(self, copied: ask.RunCopied) -> Steps[None]:
         with suppress(BookKeeperError):
