@@ -197,12 +197,13 @@ def test_hang_up_ends_that_connection_and_no_other() -> None:
 def test_hang_up_knows_connections_from_one_port_to_several() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = [server.getsockname()[1] for server in (one, other)]
-        first = socket.create_connection(("127.0.0.1", ports[0]))
-        second = socket.socket()
-        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        second.bind(first.getsockname())
-        second.connect(("127.0.0.1", ports[1]))
+        first, second = clients = socket.socket(), socket.socket()
+        mine = ("127.0.0.1", 0)  # bound, so that the system gives this port to no other socket
+        for client, port in zip(clients, ports, strict=True):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind(mine)
+            mine = client.getsockname()
+            client.connect(("127.0.0.1", port))
         ends = [server.accept()[0] for server in (one, other)]
         assert hang_up(f"ipv4:127.0.0.1:{first.getsockname()[1]}", ports[1])
         assert second.recv(1) == b""
