@@ -415,10 +415,11 @@ def drained(closed: bool, **cluster: Any) -> Repair:
 
 @pytest.mark.rule("D23")
 def test_bookie_that_is_drained_is_replaced_and_serves_as_a_source() -> None:
-    repair = drained(closed=True, leaving=("b1", "b5"))
+    others = ("b5", "b6", "b7", "b8", "b9")
+    repair = drained(closed=True, writable=("b2", "b3", "b4", *others), leaving=("b1", *others))
     repair.has = {"b1": set(range(12)), "b2": set(), "b3": set()}  # no other has the entries
     repair.run()
-    assert repair.record.value.fragments == (Fragment(0, ("b4", "b2", "b3")),), "b5 leaves, too"
+    assert repair.record.value.fragments == (Fragment(0, ("b4", "b2", "b3")),), "the others leave, too"
     assert (repair.has["b4"], repair.end) == (set(range(12)), REPLICATED)
 
 
