@@ -291,14 +291,16 @@ def test_a_directory_that_tells_of_other_rows_or_nulls_than_the_message_is_corru
 
 def test_a_buffer_that_points_into_another_column_is_corrupt() -> None:
     """Its column's checksum would be right, and the rows another column's."""
-    rows = pa.record_batch([pa.array([1, 2]), pa.array([3, 4])], names=["a", "b"])
+    rows = pa.record_batch([pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])], names=["a", "b", "c"])
     entry = arrow_entry(rows)
     told = directory_of(entry)
     head = arrow_message.head_of(memoryview(entry)[told.head])
-    swapped = head.with_numbers(2, head.nodes, [*head.buffers[2:], *head.buffers[:2]], head.body_bytes)
+    swapped = head.with_numbers(
+        2, head.nodes, [*head.buffers[2:4], *head.buffers[:2], *head.buffers[4:]], head.body_bytes
+    )
     bad = resealed(entry[: told.size] + bytes(swapped) + entry[told.offsets[0] :], entry)
     with pytest.raises(CorruptEntryError, match="lies outside of its column"):
-        read([bad], rows.schema, ["a"])
+        read([bad], rows.schema, ["a", "b"])
 
 
 def test_an_entry_of_too_many_rows_is_corrupt() -> None:
