@@ -207,7 +207,7 @@ class Gatherer:
         history.add(sample_of(told.numbers, time.monotonic()))
         now = facts_of(told.numbers)
         numbers = {**now, "notReady": told.not_ready, "readOnlyWhy": told.read_only, "series": history.series()}
-        directories: list[dict[str, Any]] = now["directories"]  # type: ignore[assignment]
+        directories: list[dict[str, Any]] = now["directories"]
         if found["totalBytes"] is None and directories:
             found["totalBytes"] = sum(each.get("totalBytes", 0) for each in directories)
             found["freeBytes"] = sum(each.get("usableBytes", 0) for each in directories)

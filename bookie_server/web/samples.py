@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bk_core.metrics import quantile
 from bookie_server.web.others import Numbers
@@ -51,7 +51,7 @@ def sample_of(numbers: Numbers, at_s: float) -> Sample:
     )
 
 
-def facts_of(numbers: Numbers) -> dict[str, object]:
+def facts_of(numbers: Numbers) -> dict[str, Any]:
     """What is no rate, for people."""
     by_directory: dict[str, dict[str, object]] = {}
     for key, name in DIRECTORY.items():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_slow_log_has_a_rate_and_counts_what_it_left_out(caplog: pytest.LogCaptu
         return f"number {n}"
 
     for n in range(100):
-        log.say(lambda n=n: text(n))  # type: ignore[misc]
+        log.say(partial(text, n))
     now[0] = 0.6
     log.say(lambda: text(100))
     assert made == [*range(int(BURST)), 100]

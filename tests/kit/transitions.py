@@ -73,7 +73,7 @@ def words(thing: Any) -> object:
     """A print of an event, or of a list of effects. Of an error what it says: whoever passes it on adds its outcome."""
     if isinstance(thing, list):
         return [words(one) for one in thing]
-    names = thing._fields if isinstance(thing, tuple) else [each.name for each in fields(thing)]  # type: ignore[attr-defined]
+    names = getattr(thing, "_fields", None) or [each.name for each in fields(thing)]
     values = {name: getattr(thing, name) for name in names}
     said = {name: repr(value) if isinstance(value, Exception) else value for name, value in values.items()}
     said.update((name, _of_logs(value)) for name, value in values.items() if name == "answers")

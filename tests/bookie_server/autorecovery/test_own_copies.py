@@ -419,7 +419,9 @@ def test_limbo_is_repaired_in_place_marked_again_while_it_lasts_and_not_once_it_
         assert await bookies.told_by("b0", ledger_id) == (len(ENTRIES), set())
         await bookies.stop("b0")
         await bookies.start("b0")
-        await eventually(lambda: bookies.own()._source._begun and not len(bookies.own().suspects), 10)  # type: ignore[attr-defined]
+        again = bookies.own()
+        source: Any = again._source
+        await eventually(lambda: source._begun and not len(again.suspects), 10)
         assert (bookies.own().marked, list(bookies.store.list_underreplicated())) == (0, [])
 
     with_bookies(tmp_path, story)

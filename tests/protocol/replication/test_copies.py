@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ def a_value(*fragments: Fragment, closed: bool = True, quorum: int = 3) -> Ledge
     )
 
 
-def kept_by(value: LedgerMetadata, **cluster: object) -> Blocked | None:
-    left = copies_left(7, value, "b1", ClusterRead(**{"writable": ALL, **cluster}), Random(1))  # type: ignore[arg-type]
+def kept_by(value: LedgerMetadata, **cluster: Any) -> Blocked | None:
+    left = copies_left(7, value, "b1", ClusterRead(**{"writable": ALL, **cluster}), Random(1))
     return left.blocked if left is not None else None
 
 

@@ -314,14 +314,16 @@ def test_ledgers_of_a_segment_that_is_gone_are_suspects_and_so_are_those_of_reco
     assert LARGE in world.storage.index.take_suspects()
 
 
-def test_first_pass_begins_where_it_is_told_and_meets_every_segment(world: DamagedWorld) -> None:
+def test_first_pass_begins_where_it_is_told_and_meets_every_segment(
+    world: DamagedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked_at: list[int] = []
     storage = world.storage
     scrubber = Scrubber(
         world.disk, storage.directory.segments_path, storage.directory.identity.incarnation_bytes, world.port,
         first_at=0.5,
     )  # fmt: skip
-    scrubber._look_at = lambda generation: iter([looked_at.append(generation) or 1])  # type: ignore[method-assign]
+    monkeypatch.setattr(scrubber, "_look_at", lambda generation: iter([looked_at.append(generation) or 1]))
     for _ in range(2):
         while scrubber.step(1):
             pass
