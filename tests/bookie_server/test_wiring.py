@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from bk_core.errors import (
     PortInUseError,
     StorageFailedError,
 )
-from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
@@ -35,19 +33,6 @@ from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.service import Service
 from tests.kit.lanes import Lane, Listener, bookie_config
 from tests.kit.memory_store import MemoryCluster, MemoryStore
-
-
-@pytest.fixture
-def uri() -> str:
-    return f"memory://{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[MetadataStore]:
-    opened = open_store(uri)
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
 
 
 class Greeted(MemoryStore):

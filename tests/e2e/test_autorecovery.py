@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -22,18 +20,12 @@ from bk_core.client.repair import BURST_S
 from bk_core.metadata import open_store
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from tests.kit.clusters import temporary_cluster
+from tests.kit.metadata_worlds import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 LEDGERS, ENTRIES, PAYLOAD = 24, 40, b"x" * 8_000
 RATE = 1_000_000
-
-
-def _until(holds: Callable[[], bool], within_s: float) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < within_s
-        time.sleep(0.2)
 
 
 def _is_paced(log: str) -> bool:
@@ -77,8 +69,8 @@ def test_copies_of_a_lost_bookie_are_put_back_at_the_rate_given(
                 env=environment,
             )
             try:
-                _until(lambda: bool(store.underreplication_locks()), 60)
-                _until(lambda: not list(store.list_underreplicated()), 120)
+                eventually(lambda: bool(store.underreplication_locks()), 60)
+                eventually(lambda: not list(store.list_underreplicated()), 120)
                 assert _is_paced(log.read_text()), log.read_text()
                 members = [store.read_ledger(i).value.last_fragment.ensemble for i in ledgers]
                 assert not any(lost in ensemble for ensemble in members)

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
 
 from bk_core.client import BookKeeper
 from bk_core.logs.named_log import NamedLog
@@ -22,14 +19,6 @@ class StoreClock:
 
     def __call__(self) -> int:
         return self.now_ms
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await work
-
-    asyncio.run(bounded())
 
 
 def log_of(bookkeeper: BookKeeper) -> NamedLog:

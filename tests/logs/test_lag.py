@@ -16,9 +16,9 @@ from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.logs.named_log import NamedLog, publish_to_logs
 from bk_core.logs.store import LogStore
 from tests.kit.log_changes import answers
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
 from tests.kit.memory_store import MemoryStore, MemoryTree
-from tests.logs.leader_kit import PASSWORD, log_of, read_all, run
+from tests.logs.leader_kit import PASSWORD, log_of, read_all
 
 pytestmark = pytest.mark.rule("M5")
 

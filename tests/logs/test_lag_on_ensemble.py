@@ -18,10 +18,10 @@ from bk_core.metadata import open_store
 from bk_core.metadata.tree.tree import NoNodeError
 from bk_core.model import BookieServiceInfo
 from tests.kit.memory_bookie import MemoryNetwork
-from tests.kit.memory_cluster import FAST
+from tests.kit.memory_cluster import FAST, run
 from tests.kit.metadata_worlds import LET_GO_S, EnsembleLagWorld, a_ledger, tree_of
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
-from tests.logs.leader_kit import PASSWORD, log_of, run
+from tests.logs.leader_kit import PASSWORD, log_of
 
 pytestmark = [pytest.mark.rule("M5"), pytest.mark.zookeeper]
 

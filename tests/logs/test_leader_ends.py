@@ -19,8 +19,8 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, eventually, memory_cluster
-from tests.logs.leader_kit import log_of, read_all, run
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, eventually, memory_cluster, run
+from tests.logs.leader_kit import log_of, read_all
 
 
 def test_a_ledger_is_rolled_by_age_only_if_something_was_appended() -> None:

@@ -15,8 +15,8 @@ from bk_core.logs.model.head import LogHead, PublishId
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore
 from bk_core.model import Versioned
-from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import log_of, run
+from tests.kit.memory_cluster import memory_cluster, run
+from tests.logs.leader_kit import log_of
 from tests.logs.model.test_compaction import publish, values
 
 

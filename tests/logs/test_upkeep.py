@@ -26,8 +26,8 @@ from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metada
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bookie_server.machine.events import LookForDeletion
-from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, run
+from tests.kit.memory_cluster import memory_cluster, run
+from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
 
 
 async def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:

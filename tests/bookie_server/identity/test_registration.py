@@ -8,7 +8,6 @@ import json
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -33,19 +32,6 @@ from bookie_server.main import Bookie, run, started
 from tests.kit.lanes import bookie_config
 from tests.kit.metadata_worlds import tree_of
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
-
-
-@pytest.fixture
-def uri() -> str:
-    return f"memory://{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[MetadataStore]:
-    opened = open_store(uri)
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
 
 
 def started_once(store: MetadataStore, tmp_path: Path, uri: str, **changes: Any) -> BookieServiceInfo:

@@ -9,8 +9,6 @@ import logging
 import re
 import socket
 import time
-import uuid
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -18,7 +16,6 @@ import pytest
 
 from bk_cli.children import free_port
 from bk_core.errors import InvalidArgumentError, PortInUseError, StorageFailedError
-from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
@@ -35,19 +32,6 @@ from tests.kit.prometheus_text import Family, parse
 
 ROOT = Path(__file__).parents[3]
 OPERATING = (ROOT / "docs" / "bookie.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def uri() -> str:
-    return f"memory://{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[MetadataStore]:
-    opened = open_store(uri)
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
 
 
 async def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:

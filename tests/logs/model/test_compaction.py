@@ -27,8 +27,8 @@ from bk_core.logs.model.compaction import (
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
-from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import PASSWORD, log_of, run
+from tests.kit.memory_cluster import memory_cluster, run
+from tests.logs.leader_kit import PASSWORD, log_of
 
 MIB = 1 << 20
 

@@ -17,9 +17,9 @@ from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.model.unlinking import UNLINKED_BYTES_MAX, unlinked_by
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS, NamedLog, publish_to_logs
 from bk_core.logs.store import PageCache
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
 from tests.logs.change_kit import EMPTY, NONCE, extent
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, run
+from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
 from tests.logs.model.test_compaction import content_of, publish, values
 
 OVERWRITE = PublishOptions(overwrite=True)
