@@ -153,17 +153,18 @@ def test_bookie_id_that_cannot_be_a_node_is_refused(store: MetadataStore, bookie
 
 
 @pytest.mark.rule("M3")
+@pytest.mark.parametrize("port", [1, 2], ids=["as before", "at another port"])
 @pytest.mark.parametrize("was_read_only", [False, True])
 def test_restarted_bookie_replaces_the_node_its_killed_process_left(
-    metadata_world: MetadataWorld, store: MetadataStore, was_read_only: bool
+    metadata_world: MetadataWorld, store: MetadataStore, was_read_only: bool, port: int
 ) -> None:
     killed = metadata_world.open(session_timeout_s=8)
     killed.register_bookie(info(port=1), read_only=was_read_only)
     metadata_world.abandon(killed)
     started = time.monotonic()
-    store.register_bookie(info(port=2))
+    store.register_bookie(info(port=port))
     assert time.monotonic() - started < 2, "it waited for the dead session"
-    assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info(port=2)}, {})
+    assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info(port=port)}, {})
     assert _owner(metadata_world, store, False), "it goes with the dead session"
 
 
