@@ -61,7 +61,8 @@ def test_an_operator_finds_out_what_is_wrong_and_what_to_do(seen: tuple[PageWorl
     tab.resize(*WIDE)
     tab.js("location.hash = '#/'")
     said = tab.until_text(f"{world.lost} is down", "#verdict", 25)
-    assert f"{len(world.lacking)} ledgers lack a copy" in said
+    count = len(world.lacking)  # chance places them
+    assert ("1 ledger lacks a copy" if count == 1 else f"{count} ledgers lack a copy") in said
     problems = tab.text("#problems")
     assert "Start it again with its own command, bk bookie run." in problems
     assert "start bk autorecovery on two or three hosts" in problems
