@@ -17,7 +17,6 @@ from bk_core.entries.frame import (
     APACHE_BYTES,
     APACHE_HEADER_BYTES,
     CHECKED_BYTES,
-    CRCS_AND_TAG,
     DIGEST_NONE,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -32,8 +31,15 @@ from bk_core.entries.frame import (
 )
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
-_CHECKED_OF_ONE = struct.Struct("<HBBHBBqqqqIIII")  # what the header CRC covers of a frame of one entry
 _ENTRIES = int(FrameKind.ENTRIES)
+# What the header CRC covers of a frame of one entry: the header's begin, in one number, ids, LAC and length before,
+# count 1 with 4 bytes of columns, in one number, the payload's size, and the column with the entry's length.
+_CHECKED_OF_ONE = struct.Struct("<QqqqqQII")
+_BEGIN_OF_ONE = struct.unpack(
+    "<Q", struct.pack("<HBBHBB", FRAME_MAGIC, FRAME_VERSION, _ENTRIES, APACHE_BYTES, DIGEST_NONE, 0)
+)[0]
+_COUNT_OF_ONE = 1 | 4 << 32
+_HEAD_OF_ONE = struct.Struct(f"<{CHECKED_BYTES}sIIII")  # header and column
 _new = tuple.__new__  # as in ``frame.py``
 
 
@@ -56,26 +62,10 @@ def encode_apache_one(ledger_id: int, entry_id: int, entry: Bytes, session: int)
         refuse_size(FRAME_HEADER_BYTES + 4 + size)
     if lac < -1:
         lac = -1
-    checked = _CHECKED_OF_ONE.pack(
-        FRAME_MAGIC,
-        FRAME_VERSION,
-        _ENTRIES,
-        APACHE_BYTES,
-        DIGEST_NONE,
-        0,
-        ledger_id,
-        entry_id,
-        lac,
-        -1,
-        1,
-        4,
-        size,
-        size,
-    )
-    head = (_ENTRIES, APACHE_BYTES, DIGEST_NONE, ledger_id, entry_id, lac, -1, 1, 4, size)
-    header = _new(FrameHeader, (*head, crc32c(checked), crc32c(entry), session))
-    crcs = CRCS_AND_TAG.pack(*header[10:])
-    return header, b"".join((checked[:CHECKED_BYTES], crcs, checked[CHECKED_BYTES:], entry))
+    checked = _CHECKED_OF_ONE.pack(_BEGIN_OF_ONE, ledger_id, entry_id, lac, -1, _COUNT_OF_ONE, size, size)
+    of_head, of_entry = crc32c(checked), crc32c(entry)
+    fields = (_ENTRIES, APACHE_BYTES, DIGEST_NONE, ledger_id, entry_id, lac, -1, 1, 4, size, of_head, of_entry, session)
+    return _new(FrameHeader, fields), _HEAD_OF_ONE.pack(checked, of_head, of_entry, session, size) + entry
 
 
 def check_apache(header: FrameHeader, buf: Bytes) -> None:

@@ -103,6 +103,18 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
+def decode_varint(data: bytes) -> int:
+    """The number, of 64 bits without sign, of a varint that is there whole and has no byte too many."""
+    if len(data) == 1:
+        return data[0]
+    if len(data) == 2:
+        return data[0] & 0x7F | data[1] << 7
+    value = 0
+    for byte in reversed(data):
+        value = value << 7 | byte & 0x7F
+    return value
+
+
 @dataclass(slots=True)
 class Varint:
     """A varint in each row: uint64 values, and their widths; one number where all rows have the same width."""

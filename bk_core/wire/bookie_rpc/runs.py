@@ -36,24 +36,28 @@ KIND, FRAME, TXN, LEDGER, ENTRY, BODY_AT, BODY_BYTES = range(7)
 PRIORITY, RECOVERY, WRITE_FLAGS, KEY_AT, KEY_BYTES = range(7, 12)
 STATUS, MAX_LAC, LAC_TIME = range(7, 10)
 REQUEST_ROWS, ANSWER_ROWS = 12, 10
-
+_OF_ADDS = (KEY_AT, KEY_BYTES), (BODY_AT, BODY_BYTES)
 
 Column: TypeAlias = I64 | list[int]
 """One frame: a column of the matrix, or the numbers alone."""
 
 
-class Run:
-    """Fields that all runs have. Each is an array of one item a frame, int64 unless said otherwise. ``alone`` are the
-    numbers of a frame that came alone, by the names of the rows; else None."""
+LoneAdd: TypeAlias = tuple[int, int, int, bool, bytes, memoryview]
+"""An add that came alone: what its answer repeats, ledger and entry id as its answer names them, whether it is one of
+recovery, the ledger key, and the entry, a view of what was received."""
 
-    __slots__ = ("_matrix", "alone", "buffer")
+
+class Run:
+    """Fields that all runs have. Each is an array of one item a frame, int64 unless said otherwise."""
+
+    __slots__ = ("_alone", "_matrix", "buffer")
 
     def __init__(self, buffer: memoryview, rows: I64 | list[int]) -> None:
         self.buffer = buffer
-        self.alone: list[int] | None = None
+        self._alone: list[int] | None = None
         self._matrix: I64 | None = None
         if isinstance(rows, list):
-            self.alone = rows
+            self._alone = rows
         else:
             self._matrix = rows
 
@@ -63,7 +67,7 @@ class Run:
     @property
     def _rows(self) -> I64:
         if self._matrix is None:
-            self._matrix = np.array(self.alone, dtype=np.int64).reshape(-1, 1)
+            self._matrix = np.array(self._alone, dtype=np.int64).reshape(-1, 1)
         return self._matrix
 
     def _column(self, row: int) -> I64:
@@ -120,6 +124,15 @@ class AddRun(_WithBodies):
     stored goes by the ids inside the entry (``bodies().headers()``)."""
 
     __slots__ = ()
+
+    @property
+    def alone(self) -> LoneAdd | None:
+        """The only add without arrays, if it came alone."""
+        row = self._alone
+        if row is None:
+            return None
+        key, body = (self.buffer[row[at] : row[at] + row[size]] for at, size in _OF_ADDS)
+        return row[TXN], row[LEDGER], row[ENTRY], bool(row[RECOVERY]), bytes(key), body
 
     @property
     def recovery(self) -> I64:

@@ -19,7 +19,7 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.model import LEDGER_KEY_BYTES
 from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
 from bk_core.wire.bookie_rpc.columns import U8, Ints, Rows, column, gather, only
-from bk_core.wire.bookie_rpc.frames import I64, LENGTH_BYTES, Buffer, frames
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, I64, LENGTH_BYTES, Buffer, frames
 from bk_core.wire.bookie_rpc.runs import (
     ABSENT,
     ADD,
@@ -44,6 +44,7 @@ from bk_core.wire.bookie_rpc.runs import (
     Column,
     CutFrames,
     Found,
+    LoneAdd,
     Single,
     read_singly,
 )
@@ -61,6 +62,9 @@ _ENTRY_AT = _HEADER_BYTES + LEDGER_KEY_BYTES
 _ADD_BYTES_MIN = _ENTRY_AT + 16
 _ANSWER_BYTES = 24
 _IDS = struct.Struct(">qq")
+_LONE_ADD = struct.Struct(f">II{LEDGER_KEY_BYTES}sqq")
+_LONE_ADD_WORD = VERSION << 24 | ADDENTRY << 16
+_LONE_BODY_AT = LENGTH_BYTES + _ENTRY_AT
 _BATCH = struct.Struct(">qqqiq")
 _ANSWER = struct.Struct(">Iiqq")
 _FRAMED_ANSWER = struct.Struct(">IIiqq")
@@ -142,6 +146,17 @@ def read_request(data: memoryview, begin: int, frame: int, row: Column) -> Singl
         asked.authRequest.CopyFrom(_auth_message(data[_HEADER_BYTES:]))
         return Single(frame, asked)
     raise RemoteProtocolError("an operation that version 2 does not have", value=f"{operation}, version {version}")
+
+
+def lone_add(received: memoryview) -> LoneAdd | None:
+    """As in ``v3``."""
+    size = len(received)
+    if not _LONE_ADD.size <= size <= FRAME_BYTES_MAX:
+        return None
+    length, word, key, ledger_id, entry_id = _LONE_ADD.unpack_from(received)
+    if word != _LONE_ADD_WORD or length != size - LENGTH_BYTES:
+        return None
+    return VERSION, ledger_id, entry_id, False, key, received[_LONE_BODY_AT:]
 
 
 def _read_add(data: memoryview, begin: int, frame: int, row: Column, head: tuple[int, int, Status]) -> Single | None:

@@ -8,6 +8,7 @@ of one item a row.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TypeVar
 
@@ -16,8 +17,17 @@ from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.bookie_rpc.bodies import COPY_BELOW_BYTES, Bodies, scatter
-from bk_core.wire.bookie_rpc.columns import Ints, Piece, Rows, encode_varint, only, varint, width_of
-from bk_core.wire.bookie_rpc.frames import I64, LENGTH_BYTES, Buffer
+from bk_core.wire.bookie_rpc.columns import (
+    Ints,
+    Piece,
+    Rows,
+    decode_varint,
+    encode_varint,
+    only,
+    varint,
+    width_of,
+)
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, I64, LENGTH_BYTES, Buffer
 from bk_core.wire.bookie_rpc.layouts import Grammar
 from bk_core.wire.bookie_rpc.runs import (
     ABSENT,
@@ -39,6 +49,7 @@ from bk_core.wire.bookie_rpc.runs import (
     WRITE_FLAGS,
     Answer,
     Column,
+    LoneAdd,
     Single,
 )
 from bk_core.wire.bookie_rpc.status import Status
@@ -55,10 +66,18 @@ HIGH_PRIORITY = 100
 _READ_TAG, _ADD_TAG = b"\xa2\x06", b"\xaa\x06"
 _LEDGER_FIELD, _ENTRY_FIELD = 1, 2
 
-_ANSWER_HEADS: dict[int, bytes] = {
-    operation: bytes((0x0A, *b"%c", 0x08, pb.VERSION_THREE, 0x10, operation, 0x18, *b"%b", 0x10, *b"%b"))
-    for operation in (int(pb.ADD_ENTRY), int(pb.READ_ENTRY))
-}
+_VARINT = rb"([\x80-\xff]{0,8}[\0-\x7f])"  # below 2^63
+_LONE_ADD = re.compile(
+    b"".join(
+        (
+            rb"(.{4})\x0a(.)\x08\x03\x10\x02\x18" + _VARINT,  # lengths; VERSION_THREE, ADD_ENTRY, txnId
+            rb"\xaa\x06" + _VARINT + rb"\x08" + _VARINT + rb"\x10" + _VARINT,  # length; ledgerId, entryId
+            rb"\x1a\x14(.{20})\x22" + _VARINT,  # masterKey; length of the body
+        )
+    ),
+    re.DOTALL,
+)
+_HEADER_BYTES = 5  # of a header, without its transaction
 
 REQUESTS = {
     ADD: Grammar(_ADD_TAG, {1: LEDGER, 2: ENTRY}, entry=4, key=3, key_at=KEY_AT),
@@ -84,7 +103,7 @@ _FIELDS = {
 _WITHOUT_STATUS = (pb.AUTH, pb.START_TLS)
 _RECOVERY_ADD = int(pb.AddRequest.RECOVERY_ADD)
 
-_again = lru_cache(maxsize=1024)(encode_varint)  # of numbers that stay the same from answer to answer
+_again = lru_cache(maxsize=1024)(decode_varint)  # of numbers that stay the same from request to request
 
 
 # ── one message ──
@@ -187,6 +206,26 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
     column[TXN] = txn - (1 << 64) if txn >> 63 else txn
     column[PRIORITY] = header.priority
     return None
+
+
+def lone_add(received: memoryview) -> LoneAdd | None:
+    """What was received, if that is one normal add as all known clients write it, whole, and nothing else. None for
+    all that differs in any way: :func:`read_request` knows what it is. Where this reads an add, it reads what protobuf
+    would: each byte is one that is compared, a number, or one of the key or the entry, and all four lengths agree."""
+    size = len(received)
+    found = _LONE_ADD.match(received) if size <= FRAME_BYTES_MAX else None
+    if found is None:
+        return None
+    length, head, txn, inner, ledger_id, entry_id, key, of_body = found.groups()
+    body = received[found.end() :]
+    if (
+        int.from_bytes(length, "big") != size - LENGTH_BYTES
+        or head[0] != _HEADER_BYTES + len(txn)
+        or _again(inner) != size - found.end(4)
+        or _again(of_body) != len(body)
+    ):
+        return None
+    return decode_varint(txn), _again(ledger_id), decode_varint(entry_id), False, key, body
 
 
 def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> Answer | None:
@@ -326,11 +365,23 @@ def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, ent
 
 def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
     """As :func:`_plain_answers` makes it, without arrays of one."""
-    number, code = encode_varint(txn), _again(status)
-    inner = b"\x08%b\x10%b\x18%b" % (code, _again(ledger_id), encode_varint(entry_id))
-    head = _ANSWER_HEADS[operation] % (5 + len(number), number, code)
-    content = b"%b%b%c%b" % (head, tag, len(inner), inner)  # of three varints: its length is one byte
-    return len(content).to_bytes(LENGTH_BYTES, "big") + content
+    number, entry = encode_varint(txn), encode_varint(entry_id)
+    before, between = _around(operation, tag, len(number), ledger_id, len(entry), status)
+    return before + number + between + entry
+
+
+@lru_cache(maxsize=1024)  # it stays the same from answer to answer
+def _around(
+    operation: int, tag: bytes, txn_bytes: int, ledger_id: int, entry_bytes: int, status: int
+) -> tuple[bytes, bytes]:
+    """What stands before the transaction and before the entry id of an answer, which ends with that. Its numbers have
+    ten bytes at most, and so each length is one byte."""
+    code, ledger = encode_varint(status), encode_varint(ledger_id)
+    fields = b"\x08%b\x10%b\x18" % (code, ledger)
+    between = b"\x10%b%b%c%b" % (code, tag, len(fields) + entry_bytes, fields)
+    head = b"\x0a%c\x08%c\x10%c\x18" % (_HEADER_BYTES + txn_bytes, pb.VERSION_THREE, operation)
+    size = len(head) + txn_bytes + len(between) + entry_bytes
+    return size.to_bytes(LENGTH_BYTES, "big") + head, between
 
 
 def _message(count: int, head: list[Piece], tag: bytes, fields: list[Piece]) -> bytes:

@@ -25,7 +25,7 @@ from bk_core.model import LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import I64
-from bk_core.wire.bookie_rpc.runs import BODY_AT, BODY_BYTES, ENTRY, KEY_AT, KEY_BYTES, LEDGER, RECOVERY, TXN, AddRun
+from bk_core.wire.bookie_rpc.runs import AddRun, LoneAdd
 from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events
@@ -34,6 +34,8 @@ from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of
 
 IDLE_SESSIONS_MAX = 1024
 """So many sessions of a connection stay attached without adds in flight: those of its latest ledgers."""
+
+_new = tuple.__new__  # a named tuple's own constructor is a call of Python
 
 Key: TypeAlias = tuple[LedgerId, bool, bytes]
 
@@ -116,22 +118,21 @@ class Adds:
                 self._offer(session, headers[at], part, run.txns[at], wire, message)
         self._hand_over(message)
 
-    def take_one(self, row: Sequence[int], buffer: memoryview, wire: ModuleType) -> None:
+    def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
         """The same for an add that came alone, without numpy's fixed cost: who waits for each add sends one at a time.
         Its frame goes on with its header, which nobody parses again."""
-        ledger_id, entry_id, key_at, size = row[LEDGER], row[ENTRY], row[KEY_AT], row[KEY_BYTES]
+        txn, ledger_id, entry_id, recovery, key, body = add
         status = Status.EBADREQ
-        if size == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
-            session = self._session((ledger_id, bool(row[RECOVERY]), bytes(buffer[key_at : key_at + size])))
-            body = buffer[row[BODY_AT] : row[BODY_AT] + row[BODY_BYTES]]
+        if len(key) == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
+            session = self._session((ledger_id, recovery, key))
             made = encode_apache_one(ledger_id, entry_id, body, session.number)
             if made is not None and session.alive:
                 header, frame = made
-                session.pending.append(Sent(frame, row[TXN], entry_id, wire))
-                self._feed(events.FramesArrived(self._stream, memoryview(frame), header))
+                session.pending.append(_new(Sent, (frame, txn, entry_id, wire)))
+                self._feed(_new(events.FramesArrived, (self._stream, memoryview(frame), header)))
                 return
             status = refused_add(session.refused) if made is not None else status
-        self._send(wire.add_answer(row[TXN], ledger_id, entry_id, int(status)))
+        self._send(wire.add_answer(txn, ledger_id, entry_id, int(status)))
 
     def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
         """Call ``answer`` once all adds of the ledger that came before are answered."""
@@ -203,6 +204,8 @@ class Adds:
     # --- from the machine ---
 
     def told(self, effect: events.SendAcks) -> None:
+        if len(effect.sessions) == 1 and not effect.ended and self._told_one(effect.sessions[0], effect.frames[0]):
+            return
         durable: list[tuple[Sent, LedgerId]] = []
         waits: list[Wait] = []
         for number, frames in zip(effect.sessions, effect.frames, strict=True):
@@ -217,6 +220,20 @@ class Adds:
             wait.sessions -= 1
             if not wait.sessions:
                 wait.answer()
+
+    def _told_one(self, number: int, frames: int) -> bool:
+        """Answer the only add in flight of a session, where it came alone and is durable now. As below, but without
+        lists; False where there is more or less to tell."""
+        session = self._by_number.get(number)
+        if session is None or len(session.pending) != 1 or session.acked + 1 != frames:
+            return False
+        sent = session.pending[0]
+        if sent.__class__ is not Sent or sent.ids.__class__ is not int:
+            return False
+        session.pending.clear()
+        session.acked = frames
+        self._send(sent.wire.add_answer(sent.txns, session.key[0], sent.ids, 0))
+        return True
 
     def _told_ends(self, ends: Sequence[events.Ended], durable: list[tuple[Sent, LedgerId]], waits: list[Wait]) -> None:
         over = [(end, session) for end in ends if (session := self._by_number.get(end.session))]

@@ -91,6 +91,12 @@ class Connection:
     def receive(self, received: memoryview) -> int:
         """Take what came; returns how many bytes are dealt with. The caller gives the rest again, with more behind
         it."""
+        if not self._fresh and self._auth.done and not self.closing:
+            wire = v3 if self._reader.version == 3 else v2
+            lone = wire.lone_add(received)
+            if lone is not None:  # who waits for each add sends one at a time, and then each step is a microsecond
+                self._adds.take_one(lone, wire)
+                return len(received)
         used = 0
         if self._fresh:
             first = frames(received[: LENGTH_BYTES + FRAME_BYTES_MAX])
@@ -138,7 +144,7 @@ class Connection:
         self._waiting.clear()
         self._stories.clear()
         while self.answers:
-            self._pop()
+            self.next_message()
 
     def _look(self) -> None:
         """What ``flows`` depends on has changed."""
@@ -146,13 +152,15 @@ class Connection:
 
     def next_message(self) -> list[Buffer]:
         """What is to be sent, about a mebibyte of it; empty if there is nothing."""
-        if len(self.answers) == 1:
-            return [self._pop()]
         message: list[Buffer] = []
         size = 0
         while self.answers and size < MESSAGE_BYTES:
-            buffer = self._pop()
+            buffer, request, counted = self.answers.popleft()
             size += len(buffer)
+            if counted:
+                self._count(-len(buffer))
+            if request is not None:
+                self._leaving.append(request)
             message.append(buffer)
         return message
 
@@ -195,10 +203,11 @@ class Connection:
         if not self._auth.done and not _may_come_first(item):
             self._unauthenticated(item, wire)
         elif isinstance(item, AddRun):
-            if item.alone is None:
+            alone = item.alone
+            if alone is None:
                 self._adds.take(item, wire)
             else:
-                self._adds.take_one(item.alone, item.buffer, wire)
+                self._adds.take_one(alone, wire)
         elif isinstance(item, ReadRun):
             self._reads(item, wire)
         elif item.status is not Status.EOK:
@@ -370,14 +379,6 @@ class Connection:
     def _count(self, size: int) -> None:
         self._answer_bytes += size
         self._facts.answers.bytes += size
-
-    def _pop(self) -> Buffer:
-        buffer, request, counted = self.answers.popleft()
-        if counted:
-            self._count(-len(buffer))
-        if request is not None:
-            self._leaving.append(request)
-        return buffer
 
 
 def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:

@@ -77,7 +77,8 @@ class _Peer(asyncio.BufferedProtocol):
     ) -> None:
         self._engine, self._facts, self._auth, self._clients, self._peers = engine, facts, auth, clients, peers
         self._loop = asyncio.get_running_loop()
-        self._buffer, self._have = bytearray(BUFFER_BYTES_MIN), 0
+        self._buffer = memoryview(bytearray(BUFFER_BYTES_MIN))
+        self._have = 0
         self._writable, self._reading, self._scheduled = True, True, False
         self._silent_yet = True
         self._timers = Timers()
@@ -105,13 +106,13 @@ class _Peer(asyncio.BufferedProtocol):
         self._peers.discard(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)[self._have :]
+        return self._buffer[self._have :] if self._have else self._buffer
 
     def buffer_updated(self, count: int) -> None:
         connection, have, size = self.connection, self._have + count, len(self._buffer)
         self._have = have
         try:
-            used = self._engine.burst(connection.receive, memoryview(self._buffer)[:have])
+            used = self._engine.burst(connection.receive, self._buffer[:have])
         except Exception as error:
             logger.exception("connection %d ends by an exception", connection.stream)
             connection.cut(f"the bookie failed on this connection: {error!r}")
@@ -158,8 +159,8 @@ class _Peer(asyncio.BufferedProtocol):
         elif not rest and size > BUFFER_BYTES_MIN and self._have < size // 4:
             wanted = BUFFER_BYTES_MIN
         if wanted != size:
-            buffer = bytearray(wanted)
-            buffer[:rest] = memoryview(self._buffer)[used : self._have]
+            buffer = memoryview(bytearray(wanted))
+            buffer[:rest] = self._buffer[used : self._have]
             self._buffer = buffer
         elif used and rest:
             self._buffer[:rest] = self._buffer[used : self._have]

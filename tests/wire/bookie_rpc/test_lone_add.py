@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An add that comes alone is read as protobuf, and what reads bursts, would read it, or left to them."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+
+import pytest
+
+from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
+from bk_core.wire.bookie_rpc.runs import ADD
+from tests.kit.amount import some
+from tests.kit.bookie_requests import add
+from tests.kit.bookie_wire import KEY, as_expected, frame
+from tests.wire.bookie_rpc.fuzz import mutate
+
+WIRES = [v3, v2]
+NUMBERS = (0, 1, 127, 128, 16_383, 16_384, 2**21, 2**31, 2**32, 2**62, 2**63 - 1)
+SIZES = (0, 1, 40, 60, 127, 128, 16_383, 16_384)
+
+
+def entry(ledger_id: int, entry_id: int, size: int) -> bytes:
+    ids = ledger_id.to_bytes(8, "big", signed=True) + entry_id.to_bytes(8, "big", signed=True)
+    return (ids + random.Random(size).randbytes(size))[: max(size, 16)]
+
+
+def usual(wire: ModuleType, txn: int = 300, ledger_id: int = 7, entry_id: int = 1000, size: int = 60) -> bytes:
+    return add(3 if wire is v3 else 2, txn, (ledger_id, entry_id), entry(ledger_id, entry_id, size))
+
+
+def is_lone(wire: ModuleType, data: bytes) -> bool:
+    """Whether it is read as a lone add. If it is, then as what it is."""
+    found = wire.lone_add(memoryview(data))
+    if found is None:
+        return False
+    txn, ledger_id, entry_id, recovery, key, body = found
+    row = ("AddRun", ADD, 0, txn, ledger_id, entry_id, bytes(body), len(body), 0, int(recovery), 0, key, len(key))
+    version = 3 if wire is v3 else 2
+    assert as_expected(data, answers=False, version=version) == ([row], len(data), False, version), data.hex()
+    return True
+
+
+@pytest.mark.rule("L6")
+@pytest.mark.parametrize("wire", WIRES)
+def test_adds_of_all_numbers_and_sizes_are_lone_ones(wire: ModuleType) -> None:
+    for number in NUMBERS:
+        assert is_lone(wire, usual(wire, txn=number))
+        assert is_lone(wire, usual(wire, ledger_id=number))
+        assert is_lone(wire, usual(wire, entry_id=number))
+    for size in SIZES:
+        assert is_lone(wire, usual(wire, size=size))
+
+
+@pytest.mark.rule("L6")
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_lone_add_of_which_any_byte_is_another_is_read_as_what_it_is_or_left(wire: ModuleType) -> None:
+    made = usual(wire)
+    lone = 0
+    for at in range(len(made)):
+        for value in range(256):
+            lone += is_lone(wire, made[:at] + bytes((value,)) + made[at + 1 :])
+    assert lone > 256 * (len(KEY) + 60), "key and entry may be anything"
+    for end in range(len(made)):
+        assert not is_lone(wire, made[:end])
+    assert not is_lone(wire, made + b"\0")
+    assert not is_lone(wire, made + made)
+
+
+@pytest.mark.rule("L6")
+@pytest.mark.parametrize("wire", WIRES)
+def test_mutated_lone_adds_are_read_as_what_they_are_or_left(wire: ModuleType) -> None:
+    rng = random.Random(1)
+    clean = [usual(wire, *(rng.choice(NUMBERS) for _ in range(3)), size=rng.choice(SIZES[:6])) for _ in range(40)]
+    lone = 0
+    for _ in range(some(20_000, 4_000)):
+        content = bytearray(rng.choice(clean)[4:])
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            mutate(rng, content, clean)
+        lone += is_lone(wire, frame(bytes(content)))
+    assert lone > 400
+
+
+def test_what_is_no_normal_add_is_left() -> None:
+    body = entry(7, 5, 60)
+    for version, wire in ((3, v3), (2, v2)):
+        for more in ({"recovery": True}, {"priority": 100}, {"deferred": version == 3, "recovery": version == 2}):
+            assert wire.lone_add(memoryview(add(version, 1, (7, 5), body, **more))) is None
+    for key in (b"", KEY[:19], KEY + b"x"):
+        assert v3.lone_add(memoryview(add(3, 1, (7, 5), body, key=key))) is None
+    for txn, ids in ((2**63, (7, 5)), (1, (-1, 5)), (1, (7, -1))):
+        assert v3.lone_add(memoryview(add(3, txn, ids, body))) is None
+    assert v3.lone_add(memoryview(usual(v2))) is v2.lone_add(memoryview(usual(v3))) is None
+
+
+@pytest.mark.rule("L5")
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_lone_add_has_the_limit_of_all_frames(wire: ModuleType) -> None:
+    around = len(usual(wire, size=1 << 20)) - (1 << 20)
+    assert is_lone(wire, usual(wire, size=FRAME_BYTES_MAX - around - 2))  # both lengths are a byte longer
+    assert wire.lone_add(memoryview(usual(wire, size=FRAME_BYTES_MAX - around + 1))) is None
