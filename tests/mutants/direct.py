@@ -333,7 +333,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a frame that was made of a single add is parsed and checked again",
         "bookie_server/services/bookie_rpc/adds.py",
         "memoryview(frame), header))",
-        "memoryview(frame)))",
+        "memoryview(frame), None))",
         (f"{_GUARD}::test_a_single_add_takes_no_more_calls",),
         "an eighth of the calls of an add",
     ),

@@ -9,6 +9,7 @@ FUZZ = ("tests/wire/bookie_rpc/test_fuzz.py::test_mutated_frames_are_read_as_the
 READING = ("tests/wire/bookie_rpc/test_reading.py",)
 BUILDING = ("tests/wire/bookie_rpc/test_building.py::test_each_ack_of_many_widths_names_its_own_add",)
 FRAMES = ("tests/wire/bookie_rpc/test_frames.py",)
+LONE = ("tests/wire/bookie_rpc/test_lone_add.py",)
 TABLES = ("tests/wire/bookie_rpc/test_tables.py",)
 LAYOUTS = "bk_core/wire/bookie_rpc/layouts.py"
 
@@ -58,6 +59,51 @@ MUTANTS: tuple[Mutant, ...] = (
         "a number is read that protobuf refuses",
         equivalent="protobuf here ignores the upper bits of the tenth byte, as the columns do; another version of it "
         "may refuse them, and then the layouts do, too",
+    ),
+    Mutant(
+        "the header's length of a lone add is not compared",
+        "bk_core/wire/bookie_rpc/v3.py",
+        "        or head[0] != _HEADER_BYTES + len(txn)\n",
+        "",
+        LONE,
+        "what protobuf refuses is stored",
+        "L6",
+    ),
+    Mutant(
+        "the length of a lone add's message is not compared",
+        "bk_core/wire/bookie_rpc/v3.py",
+        "        or _again(inner) != size - found.end(4)\n",
+        "",
+        LONE,
+        "what protobuf refuses is stored",
+        "L6",
+    ),
+    Mutant(
+        "the length of a lone add's entry is not compared",
+        "bk_core/wire/bookie_rpc/v3.py",
+        "        or _again(of_body) != len(body)\n",
+        "",
+        LONE,
+        "a recovery add is a normal one, and its flag a part of the entry",
+        "L6",
+    ),
+    Mutant(
+        "the flags of a lone add of version 2 are not compared",
+        "bk_core/wire/bookie_rpc/v2.py",
+        "    if word != _LONE_ADD_WORD or length != ",
+        "    if length != ",
+        LONE,
+        "recovery's adds do not pass a fence, and reads are stored",
+        "L6",
+    ),
+    Mutant(
+        "a lone add may be only the first frame of what came",
+        "bk_core/wire/bookie_rpc/v2.py",
+        "    if word != _LONE_ADD_WORD or length != size - LENGTH_BYTES:\n",
+        "    if word != _LONE_ADD_WORD:\n",
+        LONE,
+        "the frames behind it become a part of the entry",
+        "L6",
     ),
     Mutant(
         "a connection goes back to version 3",

@@ -124,7 +124,9 @@ class Adds:
         txn, ledger_id, entry_id, recovery, key, body = add
         status = Status.EBADREQ
         if len(key) == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
-            session = self._session((ledger_id, recovery, key))
+            wanted, session = (ledger_id, recovery, key), self._latest
+            if session is None or session.key != wanted or not session.alive:  # mostly it is the one before
+                session = self._session(wanted)
             made = encode_apache_one(ledger_id, entry_id, body, session.number)
             if made is not None and session.alive:
                 header, frame = made
@@ -146,9 +148,6 @@ class Adds:
 
     def _session(self, key: Key) -> Session:
         """The session of a key; it may be over, if it has just been refused."""
-        latest = self._latest
-        if latest is not None and latest.alive and latest.key == key:
-            return latest
         session = self._sessions.pop(key, None)
         if session is not None:
             self._sessions[key] = self._latest = session

@@ -28,6 +28,7 @@ from tests.kit.apache_frames import entry_bytes
 from tests.kit.availability import decode_availability
 from tests.kit.bookie_requests import add_requests, fencing_read, read_requests
 from tests.kit.lanes import KEY, PASSWORD
+from tests.kit.memory_holdings import stored
 from tests.kit.rpc_bookie import RpcBookie, RpcClient, answers
 
 EOK, EBADREQ, ENOENTRY, ENOLEDGER = 0, int(Status.EBADREQ), int(Status.ENOENTRY), int(Status.ENOLEDGER)
@@ -178,6 +179,30 @@ def test_adds_in_flight_are_refused_with_the_reason_and_durable_ones_are_acked()
     client.ask(add(7, 2))
     bookie.commit()
     assert statuses(client.take()) == {0: EOK, 1: EOK, 2: int(Status.EFENCED)}
+
+
+@pytest.mark.rule("P1")
+@pytest.mark.parametrize("wire", [v3, v2])
+def test_adds_one_at_a_time_are_acked_each_for_itself(wire: Any) -> None:
+    version = 3 if wire is v3 else 2
+    bookie, client = story()
+    for k in range(3):
+        assert statuses(client.ask(add(7, k, wire=wire)), version) == {k: EOK}
+    bookie.hold = True
+    client.ask(add(7, 3, wire=wire))
+    client.ask(add(7, 4, wire=wire))
+    for k in (3, 4):
+        assert client.take() == b""
+        bookie.feed(ev.GroupCommitted([stored(bookie.uncommitted.pop(0))]))
+        assert statuses(client.take(), version) == {k: EOK}
+
+
+def test_an_add_that_comes_when_its_connection_ends_is_not_taken() -> None:
+    bookie, client = story()
+    client.ask(add(7, 0))
+    client.connection.close("the bookie stops")
+    assert client.ask(add(7, 1)) == b""
+    assert statuses(bookie.connect().ask(read(7, 1))) == {1: ENOENTRY}
 
 
 @pytest.mark.rule("S6")
