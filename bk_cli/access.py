@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands get at a cluster: the options that name it, and the client or the metadata store that they open. What
-all commands need for that, a setting or a secret, is added here alone.
+"""The one door of commands to a cluster: the options that name it, and all that is opened with them. Whatever connects,
+to bookies, the metadata store or admin ports, is made here, so a new setting of the client or a secret is added in
+``options.py`` and here alone (``tests/repo/test_one_door.py``).
 
 What opening raises is a BookKeeperError, which :func:`bk_cli.main.run` turns into a line and an exit code.
 """
@@ -10,15 +11,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from bk_cli import options
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, LedgerReader
     from bk_core.blocking_logs import NamedLog
+    from bk_core.client import BookKeeper as AsyncBookKeeper
+    from bk_core.client import ClientConfig
     from bk_core.metadata.port import MetadataStore
+    from bk_core.transport.port import Caller
+    from bookie_server.web.others import AdminPorts
 
 METADATA_TIMEOUT_S = 8.0
 """So that a wrong address is told within ten seconds, the start of the interpreter included."""
@@ -26,16 +31,38 @@ METADATA_TIMEOUT_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A cluster, and the password of its ledgers. All that is opened here is closed at the end of its block."""
+    """A cluster, and the password of its ledgers. What is opened in a block is closed at its end."""
 
     uri: str
     password: bytes = field(default=b"", repr=False)
+
+    def config(self, **settings: Any) -> ClientConfig:
+        """The settings of every client here; ``settings`` are those that a command decides itself."""
+        from bk_core import client
+
+        return client.ClientConfig(**{"metadata_timeout_s": METADATA_TIMEOUT_S, **settings})
+
+    async def connect(self, config: ClientConfig | None = None) -> AsyncBookKeeper:
+        """A client on the loop that runs, for the caller to close; ``config`` is of :meth:`config`."""
+        from bk_core import client
+
+        return await client.connect(self.uri, config=config or self.config())
+
+    def caller(self, instance_id: str, name: str) -> Caller:
+        """For who asks bookies itself; ``name`` is what we call ourselves there."""
+        return replace(self.config().caller(instance_id), client=name)
+
+    def admin_ports(self, timeout_s: float) -> AdminPorts:
+        """For who asks admin ports; each answers within ``timeout_s``."""
+        from bookie_server.web.others import AdminPorts
+
+        return AdminPorts(timeout_s)
 
     @contextmanager
     def client(self) -> Iterator[BookKeeper]:
         from bk_core import blocking
 
-        with blocking.connect(self.uri) as bookkeeper:
+        with blocking.connect(self.uri, config=self.config()) as bookkeeper:
             yield bookkeeper
 
     @contextmanager
@@ -62,7 +89,7 @@ class Access:
         """The same, for the caller to close. Each call of it takes ``timeout_s`` at most."""
         from bk_core.metadata import open_store
 
-        return open_store(self.uri, timeout_s=timeout_s)
+        return open_store(self.uri, **self.config(metadata_timeout_s=timeout_s).store_settings())
 
 
 def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[..., object]], Callable[..., object]]:

@@ -16,7 +16,7 @@ COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "limbo ", "
 
 def list_bookies(access: Access, *, as_json: bool) -> None:
     with access.store() as store:
-        rows, marks = look(store, client="bk bookie list")
+        rows, marks = look(store, access.caller(store.instance_id(), "bk bookie list"))
     if as_json:
         for row in rows:
             output.print_json(as_object(row, marks))

@@ -12,7 +12,7 @@ from bk_cli import output
 from bk_cli.access import Access
 from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.model import BookieId, Endpoint
-from bookie_server.web.others import Numbers, admin_endpoint, get, quantile_since, scrape_bookies
+from bookie_server.web.others import AdminPorts, Numbers, admin_endpoint, quantile_since
 
 DEADLINE_S = 5.0
 
@@ -27,12 +27,13 @@ def inspect(access: Access, bookie_id: BookieId, *, as_json: bool) -> int:
         raise InvalidArgumentError(
             "this is neither a data directory nor a bookie that is registered", value=bookie_id, remedy=near
         )
-    numbers = scrape_bookies([info], timeout_s=DEADLINE_S)[info.bookie_id]
+    ports = access.admin_ports(DEADLINE_S)
+    numbers = ports.scrape([info])[info.bookie_id]
     if not isinstance(numbers, Numbers):
         raise numbers
     endpoint = admin_endpoint(info)
     assert endpoint is not None, "a bookie without one raises above"
-    settings = _settings(endpoint)
+    settings = _settings(ports, endpoint)
     facts = facts_of(numbers)
     if as_json:
         output.print_json({"bookieId": info.bookie_id, **facts, "settings": settings})
@@ -43,8 +44,8 @@ def inspect(access: Access, bookie_id: BookieId, *, as_json: bool) -> int:
     return 0 if facts["ready"] else 1
 
 
-def _settings(endpoint: Endpoint) -> dict[str, Any]:
-    text = asyncio.run(get(endpoint, "/config", timeout_s=DEADLINE_S))
+def _settings(ports: AdminPorts, endpoint: Endpoint) -> dict[str, Any]:
+    text = asyncio.run(ports.get(endpoint, "/config"))
     try:
         found = json.loads(text)
     except ValueError as error:

@@ -14,7 +14,7 @@ from bk_cli.access import Access
 from bk_core.errors import BookKeeperError
 from bk_core.facts.bookies import Marks, count_marks
 from bk_core.model import BookieId
-from bookie_server.web.others import Numbers, quantile_since, scrape_bookies
+from bookie_server.web.others import AdminPorts, Numbers, quantile_since
 
 if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
@@ -59,40 +59,41 @@ class Row:
 
 
 def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
+    ports = access.admin_ports(DEADLINE_S)
     with access.store() as store:
         if once:
-            before = look(store)
+            before = look(store, ports)
             time.sleep(ONCE_S)
-            _print(before, look(store), as_json)
+            _print(before, look(store, ports), as_json)
             return
         if as_json:
-            for before, now in looks(store, every_s):
+            for before, now in looks(store, ports, every_s):
                 _print(before, now, as_json)
             return
         with output.live_table() as show:
-            for before, now in looks(store, every_s):
+            for before, now in looks(store, ports, every_s):
                 found = rows(before, now)
                 show(COLUMNS, [_cells(row, now.marks) for row in found], notes(found, now.marks, every_s))
 
 
-def looks(store: MetadataStore, every_s: float) -> Iterator[tuple[Look, Look]]:
+def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[tuple[Look, Look]]:
     """Each look with the one before; the first with itself. A store that does not answer ends it."""
-    before = look(store)
+    before = look(store, ports)
     yield before, before
     while True:
         time.sleep(every_s)
-        now = look(store)
+        now = look(store, ports)
         yield before, now
         before = now
 
 
-def look(store: MetadataStore) -> Look:
+def look(store: MetadataStore, ports: AdminPorts) -> Look:
     """Takes as long as the slowest admin port, DEADLINE_S at most for each 64 bookies."""
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(count_marks, store)
         writable, read_only, known = store.writable_bookies(), store.read_only_bookies(), store.known_bookies()
         registered = {**read_only, **writable}
-        answers = scrape_bookies(registered.values(), timeout_s=DEADLINE_S)
+        answers = ports.scrape(registered.values())
         marks = counting.result()
     states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
     states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")

@@ -103,7 +103,7 @@ def _cluster(access: Access) -> Iterator[Finding]:
         known = store.known_bookies()
     registered = {**read_only, **writable}
     reached = 0
-    answers = ask_bookies(list(registered.values()), instance, client="bk doctor", timeout_s=REACH_TIMEOUT_S)
+    answers = ask_bookies(list(registered.values()), access.caller(instance, "bk doctor"), timeout_s=REACH_TIMEOUT_S)
     for bookie_id, answer in sorted(answers.items()):
         if isinstance(answer, BookKeeperError):
             yield _failed("bookie", answer)

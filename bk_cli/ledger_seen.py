@@ -40,10 +40,10 @@ TAIL = 64
 def see_ledger(access: Access, ledger_id: LedgerId) -> LedgerSeen:
     """Raises as :func:`look`."""
     with access.store() as store:
-        return look(store, ledger_id)
+        return look(access, store, ledger_id)
 
 
-def look(store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen:
+def look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen:
     """One ledger. Raises NoSuchLedgerError, and what the store raises. Not on a loop."""
     with ThreadPoolExecutor(4) as beside:
         writable, read_only = beside.submit(store.writable_bookies), beside.submit(store.read_only_bookies)
@@ -57,7 +57,8 @@ def look(store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen:
         repair = beside.submit(_repair, store, ledger_id)
         cut = replace(record, fragments=record.fragments[-FRAGMENTS_MAX:])
         asked = [registered[bookie] for bookie in sorted(named) if states[bookie] in UP]
-        copies = asyncio.run(_ask_all(asked, store.instance_id(), ledger_id, cut))
+        caller = replace(access.caller(store.instance_id(), "bk ledger explain"), connect_timeout_s=ANSWER_S)
+        copies = asyncio.run(_ask_all(asked, caller, ledger_id, cut))
         created_ms, written_ms = times.result()
         mark, repaired_by, enabled, auditor = repair.result()
     return LedgerSeen(
@@ -83,9 +84,8 @@ def _log_of(record: LedgerMetadata) -> str:
 
 
 async def _ask_all(
-    infos: Sequence[BookieServiceInfo], instance_id: str, ledger_id: LedgerId, record: LedgerMetadata
+    infos: Sequence[BookieServiceInfo], caller: Caller, ledger_id: LedgerId, record: LedgerMetadata
 ) -> Mapping[BookieId, CopySeen]:
-    caller = Caller(instance_id, client="bk ledger explain", connect_timeout_s=ANSWER_S)
     transport = LaneTransport(caller)
     transport.update_bookies(infos)
     asking = [_Asking(transport, info.bookie_id, ledger_id, record) for info in infos]

@@ -24,7 +24,7 @@ EXTENTS_MAX = 6
 def show_log(access: Access, name: str, *, as_json: bool) -> None:
     """Raises NoSuchLogError."""
     with access.store() as store:
-        seen = see_log(store, name)
+        seen = see_log(access, store, name)
     findings, head = explain_log(seen), seen.head
     if as_json:
         output.print_json(
@@ -44,17 +44,17 @@ def show_log(access: Access, name: str, *, as_json: bool) -> None:
     print_findings(findings)
 
 
-def see_log(store: MetadataStore, name: str) -> LogSeen:
+def see_log(access: Access, store: MetadataStore, name: str) -> LogSeen:
     head = LogStore(store, name).read(sync=True).value
     extents = head.tail[-EXTENTS_MAX:]
     with ThreadPoolExecutor(EXTENTS_MAX) as beside:
-        ledgers = list(beside.map(lambda extent: _look(store, extent.ledger_id), extents))
+        ledgers = list(beside.map(lambda extent: _look(access, store, extent.ledger_id), extents))
     newest = {extent.ledger_id: ledger for extent, ledger in zip(extents, ledgers, strict=True)}
     return LogSeen(name, head, newest, tuple(sorted(store.writable_bookies())))
 
 
-def _look(store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen | None:
+def _look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen | None:
     try:
-        return look(store, ledger_id)
+        return look(access, store, ledger_id)
     except NoSuchLedgerError:
         return None

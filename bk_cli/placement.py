@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_cli import options, output
-from bk_cli.access import METADATA_TIMEOUT_S, Access, access
+from bk_cli.access import Access, access
 
 if TYPE_CHECKING:
     from bk_cli.placement_findings import PlacementSeen
@@ -54,17 +54,15 @@ def explain(
     """
     from bk_cli.findings import as_objects, print_findings
     from bk_cli.placement_findings import explain_placement
-    from bk_core.client.config import ClientConfig
 
-    config = ClientConfig(
-        metadata_timeout_s=METADATA_TIMEOUT_S,
+    config = access.config(
         rack_script=rack_script,
         rack_file=rack_file,
         racks_min=racks_min,
         enforce_racks=enforce_racks,
         disk_weight_placement=disk_weight,
     )
-    seen = asyncio.run(_see(access.uri, config, ledger_id, ensemble_size, write_quorum_size))
+    seen = asyncio.run(_see(access, config, ledger_id, ensemble_size, write_quorum_size))
     findings = explain_placement(seen, random.Random())
     if as_json:
         output.print_json(
@@ -83,13 +81,12 @@ def explain(
 
 
 async def _see(
-    uri: str, config: ClientConfig, ledger_id: LedgerId | None, ensemble_size: int, write_quorum: int
+    access: Access, config: ClientConfig, ledger_id: LedgerId | None, ensemble_size: int, write_quorum: int
 ) -> PlacementSeen:
     """Raises NoSuchLedgerError."""
     from bk_cli.placement_findings import PlacementSeen
-    from bk_core.client.connect import connect
 
-    client = await connect(uri, config=config)
+    client = await access.connect(config)
     try:
         record = (await client.read_metadata(ledger_id)).value if ledger_id is not None else None
         said, store = await client.bookies_for_repair(), client.store

@@ -65,15 +65,13 @@ def rebalance(
     later, by the bookie. The record of a ledger changes only when the copy is durable on its new bookie. Ctrl-C is safe
     at any moment: run it again to go on.
     """
-    from bk_core.client.config import ClientConfig
-
-    config = ClientConfig(rack_file=rack_file or "", rack_script=rack_script or "")
+    config = access.config(rack_file=rack_file or "", rack_script=rack_script or "")
     look = _look(access, config)
     plan = look.plan(tolerance / 100, max_bytes)
     _print_plan(look, plan, dry_run, as_json)
     if dry_run or not plan.moves:
         return 0
-    return asyncio.run(_carry_out(access.uri, config, plan, rate, at_once, as_json))
+    return asyncio.run(_carry_out(access, config, plan, rate, at_once, as_json))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +102,8 @@ def _look(access: Access, config: ClientConfig) -> Look:
             raise InvalidArgumentError(
                 "there are no two bookies to balance", value=", ".join(registered) or "none is registered"
             )
-        said = ask_bookies(
-            list(registered.values()), store.instance_id(), client="bk rebalance", timeout_s=REACH_TIMEOUT_S
-        )
+        caller = access.caller(store.instance_id(), "bk rebalance")
+        said = ask_bookies(list(registered.values()), caller, timeout_s=REACH_TIMEOUT_S)
         sizes = {name: each for name, each in said.items() if isinstance(each, Said)}
         mute = sorted(set(registered) - set(sizes))
         if len(sizes) < 2:
@@ -205,12 +202,11 @@ def _notes(look: Look, plan: Plan) -> list[str]:
     return found
 
 
-async def _carry_out(uri: str, config: ClientConfig, plan: Plan, rate: int, at_once: int, as_json: bool) -> int:
-    from bk_core.client.connect import connect
+async def _carry_out(access: Access, config: ClientConfig, plan: Plan, rate: int, at_once: int, as_json: bool) -> int:
     from bk_core.client.mover import Mover
     from bk_core.client.repair import ByteRate
 
-    client = await connect(uri, config=config)
+    client = await access.connect(config)
     began = time.monotonic()
     done: list[Moved] = []
     try:

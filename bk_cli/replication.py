@@ -125,4 +125,4 @@ def autorecovery(access: Access, rate: int, repairs: int, delay_ms: int, grace_m
         open_ledger_grace_s=grace_ms / 1000,
     )
     owner = name or f"{socket.gethostname()}:{os.getpid()}"
-    return run(access.uri, owner, config, lambda: output.print_line(f"ready {owner}"))
+    return run(access.connect, owner, config, lambda: output.print_line(f"ready {owner}"))

@@ -90,23 +90,22 @@ def upkeep(
     passwords = passwords_of(passwords_file, access.password)
     owner = name or f"{socket.gethostname()}:{os.getpid()}"
     if dry_run:
-        return asyncio.run(_dry_run(access.uri, config, passwords, as_json))
+        return asyncio.run(_dry_run(access, config, passwords, as_json))
     if once:
-        return asyncio.run(_once(access.uri, owner, config, passwords, as_json))
+        return asyncio.run(_once(access, owner, config, passwords, as_json))
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
     level_signals.listen()
-    return asyncio.run(_run(access.uri, owner, config, passwords))
+    return asyncio.run(_run(access, owner, config, passwords))
 
 
-async def _run(uri: str, owner: str, config: UpkeepConfig, passwords: Callable[[str], bytes]) -> int:
-    from bk_core.client.connect import connect
+async def _run(access: Access, owner: str, config: UpkeepConfig, passwords: Callable[[str], bytes]) -> int:
     from bk_core.logs.upkeep_worker import UpkeepWorker
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    client = await connect(uri)
+    client = await access.connect()
     try:
         async with UpkeepWorker(client, owner, config, passwords):
             output.print_line(f"ready {owner}")
@@ -116,11 +115,12 @@ async def _run(uri: str, owner: str, config: UpkeepConfig, passwords: Callable[[
     return 0
 
 
-async def _once(uri: str, owner: str, config: UpkeepConfig, passwords: Callable[[str], bytes], as_json: bool) -> int:
-    from bk_core.client.connect import connect
+async def _once(
+    access: Access, owner: str, config: UpkeepConfig, passwords: Callable[[str], bytes], as_json: bool
+) -> int:
     from bk_core.logs.upkeep_worker import UpkeepWorker
 
-    client = await connect(uri)
+    client = await access.connect()
     try:
         worker = UpkeepWorker(client, owner, config, passwords)
         plan = await worker.look()
@@ -136,11 +136,10 @@ async def _once(uri: str, owner: str, config: UpkeepConfig, passwords: Callable[
     return 1 if worker.done.failures else 0
 
 
-async def _dry_run(uri: str, config: UpkeepConfig, passwords: Callable[[str], bytes], as_json: bool) -> int:
-    from bk_core.client.connect import connect
+async def _dry_run(access: Access, config: UpkeepConfig, passwords: Callable[[str], bytes], as_json: bool) -> int:
     from bk_core.logs.upkeep_worker import dry_run
 
-    client = await connect(uri)
+    client = await access.connect()
     try:
         plan, record, elected = await dry_run(client, config, passwords)
     finally:

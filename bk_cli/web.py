@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 
 import click
 
@@ -27,11 +28,16 @@ def web(access: Access, port: int, host: str, as_json: bool) -> int:
     """
     from bk_cli.entry_window import EntryWindow
     from bookie_server.web.cluster_port import ClusterPort
+    from bookie_server.web.gatherer import Gatherer, SharedStore
     from bookie_server.web.page import METADATA_S
+    from bookie_server.web.scraping import REACH_S, ask_admin_ports
 
     ended = threading.Event()
     with EntryWindow(access) as entries:
-        served = ClusterPort(host, port, lambda: access.open_store(METADATA_S), entries)
+        store = SharedStore(lambda: access.open_store(METADATA_S))
+        tell = partial(ask_admin_ports, access.admin_ports(REACH_S))
+        gatherer = Gatherer(store, tell, caller=lambda instance_id: access.caller(instance_id, "bk web"), always=True)
+        served = ClusterPort(host, port, gatherer, entries)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
         served.start()

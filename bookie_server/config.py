@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import StoreSettings
 from bk_core.wire.lane import FRAME_BYTES_MAX
 from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.machine.state import MachineLimits
@@ -269,6 +270,10 @@ class BookieConfig:
             recovery_bytes_max=self.in_flight_bytes_max // 4,
             reads_bytes_max=2 * self.reads_active_max * self.read_part_bytes,
         )
+
+    def store_settings(self) -> StoreSettings:
+        """The settings for sessions with the metadata store."""
+        return {"timeout_s": self.metadata_timeout_s, "session_timeout_s": self.session_timeout_s}
 
     def server_limits(self) -> ServerLimits:
         """The settings for the port."""

@@ -191,12 +191,7 @@ class Bookie:
         closed too."""
         address = await asyncio.to_thread(advertised_address, config)
         if store is None:
-            store = await asyncio.to_thread(
-                open_store,
-                config.metadata_service_uri,
-                timeout_s=config.metadata_timeout_s,
-                session_timeout_s=config.session_timeout_s,
-            )
+            store = await asyncio.to_thread(open_store, config.metadata_service_uri, **config.store_settings())
         bookie = cls(config, store, address)
         try:
             await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
@@ -312,9 +307,9 @@ class Bookie:
     async def _begin_care(self) -> None:
         """Auto-recovery and upkeep, over a client of their own: what they do must not be in the way of the
         registration."""
-        from bk_core.client.connect import connect  # most bookies need no client
+        from bk_core.client import ClientConfig, connect  # most bookies need no client
 
-        client = await connect(self._config.metadata_service_uri)
+        client = await connect(self._config.metadata_service_uri, config=ClientConfig())
         self._care.push_async_callback(client.close)
         if self._config.auto_recovery:
             await self._begin_healing(client)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import StoreSettings
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import Caller
@@ -113,6 +114,10 @@ class ClientConfig:
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
         return Caller(instance_id, lanes=self._lanes(), batch_reads=bool(self.batch_reads))
+
+    def store_settings(self) -> StoreSettings:
+        """The settings for the session with the metadata store."""
+        return {"timeout_s": self.metadata_timeout_s, "session_timeout_s": self.session_timeout_s}
 
     def writer(self) -> WriterConfig:
         """The machine's bounds, as far as they are settings: they have the same names."""

@@ -444,10 +444,7 @@ class _Opening:
         self._store: MetadataStore | None = None
 
     def run(self) -> MetadataStore:
-        settings = self._settings
-        store = open_store(
-            self._uri, timeout_s=settings.metadata_timeout_s, session_timeout_s=settings.session_timeout_s
-        )
+        store = open_store(self._uri, **self._settings.store_settings())
         with self._lock:
             self._store, given_up = store, self._given_up
         if given_up:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from bk_core.errors import BookKeeperError
@@ -31,11 +32,11 @@ class Said(NamedTuple):
 
 
 def ask_bookies(
-    infos: Sequence[BookieServiceInfo], instance_id: str, *, client: str, timeout_s: float
+    infos: Sequence[BookieServiceInfo], caller: Caller, *, timeout_s: float
 ) -> dict[BookieId, Said | BookKeeperError]:
-    """What each bookie says, or why it could not be asked. ``client`` is what we call ourselves. Takes as long as the
-    slowest of them, about ``timeout_s`` at most."""
-    return asyncio.run(_ask_all(infos, Caller(instance_id, client=client, connect_timeout_s=timeout_s)))
+    """What each bookie says, or why it could not be asked. Takes as long as the slowest of them, about ``timeout_s`` at
+    most."""
+    return asyncio.run(_ask_all(infos, replace(caller, connect_timeout_s=timeout_s)))
 
 
 async def _ask_all(infos: Sequence[BookieServiceInfo], caller: Caller) -> dict[BookieId, Said | BookKeeperError]:

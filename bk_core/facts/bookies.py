@@ -15,6 +15,7 @@ from bk_core.facts.asking import Said, ask_bookies
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
+from bk_core.transport.port import Caller
 
 REACH_TIMEOUT_S = 1.0
 COUNT_TIMEOUT_S = 1.0
@@ -61,17 +62,15 @@ class Marks:
 NO_MARKS = Marks(Counter(), is_all=True)
 
 
-def look(store: MetadataStore, *, client: str, ask: bool = True) -> tuple[list[Row], Marks]:
-    """All bookies by id. Those registered are asked, all at once, unless ``ask`` is False; ``client`` is what we call
-    ourselves there."""
+def look(store: MetadataStore, caller: Caller | None) -> tuple[list[Row], Marks]:
+    """All bookies by id. Those registered are asked, all at once; None: nobody is."""
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(count_marks, store)
-        instance = store.instance_id()
         writable, read_only, known = store.writable_bookies(), store.read_only_bookies(), store.known_bookies()
         orders = store.bookie_orders()
         registered = {**read_only, **writable}  # a bookie that changes may be met twice
-        asked = list(registered.values()) if ask else []
-        said = ask_bookies(asked, instance, client=client, timeout_s=REACH_TIMEOUT_S)
+        infos = list(registered.values())
+        said = ask_bookies(infos, caller, timeout_s=REACH_TIMEOUT_S) if caller is not None else {}
         marks = counting.result()
     states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
     states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 OPENERS: dict[str, Callable[[str, float, float], MetadataStore]] = {}
 """By the scheme of their URIs, functions that open stores which are not part of this package, from a URI and the two
 times of :func:`open_store`."""
+
+
+class StoreSettings(TypedDict):
+    """The arguments of :func:`open_store`, as the settings of a client or of a bookie give them."""
+
+    timeout_s: float
+    session_timeout_s: float
 
 
 def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0) -> MetadataStore:

@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
-from bk_core.client.connect import BookKeeper, connect
+from bk_core.client.connect import BookKeeper
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import Audit
 from bookie_server.autorecovery.auditor import Auditor
@@ -22,16 +23,19 @@ from bookie_server.autorecovery.worker import Workers
 logger = logging.getLogger(__name__)
 
 
-def run(uri: str, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None] = lambda: None) -> int:
-    """Repair until SIGTERM or SIGINT; returns the exit code. Raises as :func:`~bk_core.client.connect.connect`."""
-    return asyncio.run(_run(uri, owner, config, on_ready))
+Connect: TypeAlias = Callable[[], Awaitable[BookKeeper]]
 
 
-async def _run(uri: str, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None]) -> int:
+def run(connect: Connect, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None] = lambda: None) -> int:
+    """Repair until SIGTERM or SIGINT; returns the exit code. Raises what ``connect`` raises."""
+    return asyncio.run(_run(connect, owner, config, on_ready))
+
+
+async def _run(connect: Connect, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None]) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    client = await connect(uri)
+    client = await connect()
     try:
         async with AutoRecovery(client, owner, config):
             on_ready()

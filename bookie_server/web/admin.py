@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from bk_core import log_level
 from bk_core.errors import InvalidArgumentError
-from bk_core.metadata import open_store
+from bk_core.metadata import StoreSettings, open_store
 from bk_core.metrics import CONTENT_TYPE
 from bk_core.model import BookieId, Endpoint
 from bookie_server.config import BookieConfig
@@ -61,8 +61,9 @@ class AdminPort:
         self._slow: dict[str, Callable[[], Answer]] = {"/metrics": lambda: Answer(200, scrape(view), CONTENT_TYPE)}
         listener = listening_socket(config.admin_host, config.admin_port, "--admin-port")
         self.port: int = listener.getsockname()[1]
-        store = SharedStore(lambda: open_store(config.metadata_service_uri, timeout_s=METADATA_S))
-        self._gatherer = Gatherer(store, lambda _: self._told(), client="bookie", asks=False, always=False)
+        settings: StoreSettings = {**config.store_settings(), "timeout_s": METADATA_S}
+        store = SharedStore(lambda: open_store(config.metadata_service_uri, **settings))
+        self._gatherer = Gatherer(store, lambda _: self._told())
         self._page = Page(self._gatherer, me=lambda: view.bookie_id)
         self._server = HttpServer(
             listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes], config.admin_host

@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from bk_core.metadata.port import MetadataStore
 from bookie_server.services.sockets import listening_socket
-from bookie_server.web.gatherer import Gatherer, SharedStore
+from bookie_server.web.gatherer import Gatherer
 from bookie_server.web.http import Answer, HttpServer, Request
 from bookie_server.web.page import Entries, Page
-from bookie_server.web.scraping import ask_admin_ports
 
 
 class ClusterPort:
-    """Bound when it is made: raises PortInUseError. ``open_store`` may be called again and again."""
+    """Bound when it is made: raises PortInUseError. It runs ``gatherer``."""
 
-    def __init__(self, host: str, port: int, open_store: Callable[[], MetadataStore], entries: Entries) -> None:
-        store = SharedStore(open_store)
-        self._gatherer = Gatherer(store, ask_admin_ports, client="bk web", asks=True, always=True)
+    def __init__(self, host: str, port: int, gatherer: Gatherer, entries: Entries) -> None:
+        self._gatherer = gatherer
         self._page = Page(self._gatherer, me=lambda: None, entries=entries)
         listener = listening_socket(host, port, "--port")
         name = f"[{host}]" if ":" in host else host

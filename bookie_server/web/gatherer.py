@@ -17,6 +17,7 @@ from bk_core.facts import bookies, replication
 from bk_core.facts.verdict import unavailable, verdict
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
+from bk_core.transport.port import Caller
 from bookie_server.web.samples import History, Told, facts_of, sample_of
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ STALE_S = 3 * PERIOD_S
 
 AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, Told | str]]
 """What registered bookies tell of themselves, or why they do not."""
+
+CallerOf = Callable[[str], Caller]
+"""Of the id of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +98,12 @@ class SharedStore:
 
 
 class Gatherer:
-    """``client`` is what we call ourselves at bookies, which are asked only if ``asks``. ``always``: it looks although
-    nobody watches."""
+    """``caller``: with what bookies are asked; without it none is. ``always``: it looks although nobody watches."""
 
-    def __init__(self, store: SharedStore, tell: AskBookies, *, client: str, asks: bool, always: bool) -> None:
-        self.store, self._tell, self._client, self._asks, self._always = store, tell, client, asks, always
+    def __init__(
+        self, store: SharedStore, tell: AskBookies, *, caller: CallerOf | None = None, always: bool = False
+    ) -> None:
+        self.store, self._tell, self._caller, self._always = store, tell, caller, always
         self._histories: dict[BookieId, History] = {}
         self._look: Look | None = None
         self._changed = threading.Condition()
@@ -175,7 +180,7 @@ class Gatherer:
 
     def _read(self) -> Look:
         store, now = self.store.get(), time.monotonic()
-        rows, marks = bookies.look(store, client=self._client, ask=self._asks)
+        rows, marks = bookies.look(store, self._caller(store.instance_id()) if self._caller is not None else None)
         locks = store.underreplication_locks()
         facts = {
             **replication.status(store),

@@ -79,81 +79,81 @@ def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
     return info.endpoint("http")
 
 
-def scrape_bookies(
-    infos: Iterable[BookieServiceInfo], *, timeout_s: float
-) -> dict[BookieId, Numbers | BookKeeperError]:
-    """What each bookie's ``/metrics`` says, or why there is nothing. Blocks ``timeout_s`` at most for each 64."""
-    return asyncio.run(scrape_all(infos, timeout_s=timeout_s))
+@dataclass(frozen=True, slots=True)
+class AdminPorts:
+    """How admin ports are asked. Each answer comes within ``timeout_s``."""
 
+    timeout_s: float
 
-async def scrape_all(
-    infos: Iterable[BookieServiceInfo], *, timeout_s: float
-) -> dict[BookieId, Numbers | BookKeeperError]:
-    """As :func:`scrape_bookies`."""
-    turns, asked = asyncio.Semaphore(AT_ONCE), list(infos)
+    def scrape(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
+        """What each bookie's ``/metrics`` says, or why there is nothing. Blocks ``timeout_s`` at most for each 64."""
+        return asyncio.run(self.scrape_all(infos))
 
-    async def scrape(info: BookieServiceInfo) -> Numbers | BookKeeperError:
-        async with turns:
-            try:
-                return await _numbers_of(info, timeout_s)
-            except BookKeeperError as error:
-                return error
+    async def scrape_all(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
+        """As :meth:`scrape`."""
+        turns, asked = asyncio.Semaphore(AT_ONCE), list(infos)
 
-    found = await asyncio.gather(*map(scrape, asked))
-    return {info.bookie_id: numbers for info, numbers in zip(asked, found, strict=True)}
+        async def scrape(info: BookieServiceInfo) -> Numbers | BookKeeperError:
+            async with turns:
+                try:
+                    return await self._numbers_of(info)
+                except BookKeeperError as error:
+                    return error
 
+        found = await asyncio.gather(*map(scrape, asked))
+        return {info.bookie_id: numbers for info, numbers in zip(asked, found, strict=True)}
 
-async def _numbers_of(info: BookieServiceInfo, timeout_s: float) -> Numbers:
-    endpoint = admin_endpoint(info)
-    if endpoint is None:
-        raise BookieUnreachableError(
-            f"bookie {info.bookie_id} has no admin port",
-            remedy="give it one: admin_port, and admin_host for others",
-            outcome=Outcome.NOT_APPLIED,
-        )
-    text = await get(endpoint, "/metrics", timeout_s=timeout_s)
-    try:
-        numbers = parse_numbers(text)
-    except ValueError as error:
-        raise RemoteProtocolError(f"the admin port of {info.bookie_id} gives no metrics", value=str(error)) from error
-    there = numbers.label("bookie_info", "bookie")
-    if there not in (info.bookie_id, ""):  # "": it starts
-        raise RemoteProtocolError(
-            f"another bookie answers at the admin port of {info.bookie_id}",
-            value=f"{endpoint.host}:{endpoint.port} is {there}",
-            remedy="an admin port on loopback is reached from its own host only: set admin_host",
-        )
-    return numbers
+    async def get(self, endpoint: Endpoint, path: str) -> str:
+        """The body of a GET. Raises as :meth:`get_status`, and RemoteProtocolError for another status than 200."""
+        status, body = await self.get_status(endpoint, path)
+        if status != 200:
+            where = f"http://{endpoint.host}:{endpoint.port}{path}"
+            raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
+        return body
 
-
-async def get(endpoint: Endpoint, path: str, *, timeout_s: float) -> str:
-    """The body of a GET. Raises as :func:`get_status`, and RemoteProtocolError for another status than 200."""
-    status, body = await get_status(endpoint, path, timeout_s=timeout_s)
-    if status != 200:
+    async def get_status(self, endpoint: Endpoint, path: str) -> tuple[int, str]:
+        """Status and body of a GET. Raises BookieUnreachableError; RemoteProtocolError for what is no HTTP, and for an
+        answer that is too long."""
         where = f"http://{endpoint.host}:{endpoint.port}{path}"
-        raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
-    return body
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                raw = await _exchange(endpoint, path)
+        except (TimeoutError, OSError) as error:
+            why = str(error) or f"no answer within {self.timeout_s:g} s"
+            raise BookieUnreachableError(
+                "an admin port does not answer", value=f"{where}: {why}", outcome=Outcome.NOT_APPLIED
+            ) from error
+        head, _, body = raw.partition(b"\r\n\r\n")
+        status = _STATUS.match(head)
+        if status is None or len(raw) > ANSWER_BYTES_MAX:
+            raise RemoteProtocolError(
+                "an admin port answers something else", value=f"{where}: {raw[:80].decode('ascii', 'replace')!r}"
+            )
+        return int(status[1]), body.decode("utf-8", "replace")
 
-
-async def get_status(endpoint: Endpoint, path: str, *, timeout_s: float) -> tuple[int, str]:
-    """Status and body of a GET. Raises BookieUnreachableError; RemoteProtocolError for what is no HTTP, and for an
-    answer that is too long."""
-    where = f"http://{endpoint.host}:{endpoint.port}{path}"
-    try:
-        async with asyncio.timeout(timeout_s):
-            raw = await _exchange(endpoint, path)
-    except (TimeoutError, OSError) as error:
-        why = str(error) or f"no answer within {timeout_s:g} s"
-        raise BookieUnreachableError(
-            "an admin port does not answer", value=f"{where}: {why}", outcome=Outcome.NOT_APPLIED
-        ) from error
-    head, _, body = raw.partition(b"\r\n\r\n")
-    status = _STATUS.match(head)
-    if status is None or len(raw) > ANSWER_BYTES_MAX:
-        raise RemoteProtocolError(
-            "an admin port answers something else", value=f"{where}: {raw[:80].decode('ascii', 'replace')!r}"
-        )
-    return int(status[1]), body.decode("utf-8", "replace")
+    async def _numbers_of(self, info: BookieServiceInfo) -> Numbers:
+        endpoint = admin_endpoint(info)
+        if endpoint is None:
+            raise BookieUnreachableError(
+                f"bookie {info.bookie_id} has no admin port",
+                remedy="give it one: admin_port, and admin_host for others",
+                outcome=Outcome.NOT_APPLIED,
+            )
+        text = await self.get(endpoint, "/metrics")
+        try:
+            numbers = parse_numbers(text)
+        except ValueError as error:
+            raise RemoteProtocolError(
+                f"the admin port of {info.bookie_id} gives no metrics", value=str(error)
+            ) from error
+        there = numbers.label("bookie_info", "bookie")
+        if there not in (info.bookie_id, ""):  # "": it starts
+            raise RemoteProtocolError(
+                f"another bookie answers at the admin port of {info.bookie_id}",
+                value=f"{endpoint.host}:{endpoint.port} is {there}",
+                remedy="an admin port on loopback is reached from its own host only: set admin_host",
+            )
+        return numbers
 
 
 async def _exchange(endpoint: Endpoint, path: str) -> bytes:

@@ -8,31 +8,31 @@ from collections.abc import Sequence
 
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, BookieServiceInfo
-from bookie_server.web.others import Numbers, admin_endpoint, get_status, scrape_all
+from bookie_server.web.others import AdminPorts, Numbers, admin_endpoint
 from bookie_server.web.samples import Told
 
 REACH_S = 1.5
 
 
-def ask_admin_ports(infos: Sequence[BookieServiceInfo]) -> dict[BookieId, Told | str]:
-    """What the bookies tell, or why they do not. Blocks REACH_S twice at most for each 64."""
-    return asyncio.run(_ask_all(infos))
+def ask_admin_ports(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, Told | str]:
+    """What the bookies tell, or why they do not. Blocks twice the deadline of an answer at most for each 64."""
+    return asyncio.run(_ask_all(ports, infos))
 
 
-async def _ask_all(infos: Sequence[BookieServiceInfo]) -> dict[BookieId, Told | str]:
-    scraped = await scrape_all(infos, timeout_s=REACH_S)
-    told = await asyncio.gather(*(_told(info, scraped[info.bookie_id]) for info in infos))
+async def _ask_all(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, Told | str]:
+    scraped = await ports.scrape_all(infos)
+    told = await asyncio.gather(*(_told(ports, info, scraped[info.bookie_id]) for info in infos))
     return {info.bookie_id: each for info, each in zip(infos, told, strict=True)}
 
 
-async def _told(info: BookieServiceInfo, numbers: Numbers | BookKeeperError) -> Told | str:
+async def _told(ports: AdminPorts, info: BookieServiceInfo, numbers: Numbers | BookKeeperError) -> Told | str:
     if isinstance(numbers, BookKeeperError):
         return " ".join(str(numbers).split())
     endpoint = admin_endpoint(info)
     if endpoint is None or numbers.total("bookie_ready") != 0:
         return Told(numbers)
     try:
-        status, why = await get_status(endpoint, "/ready", timeout_s=REACH_S)
+        status, why = await ports.get_status(endpoint, "/ready")
     except BookKeeperError:
         return Told(numbers, "its admin port does not say why")
     return Told(numbers, why.strip().removeprefix("not ready: ") if status == 503 else "")

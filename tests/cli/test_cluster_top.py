@@ -15,14 +15,14 @@ import pytest
 
 from bk_cli import main
 from bk_cli.children import free_port
-from bk_cli.cluster_top import Look, look, notes, rows
+from bk_cli.cluster_top import DEADLINE_S, Look, look, notes, rows
 from bk_core.errors import BookKeeperError
 from bk_core.facts.bookies import Marks
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo, Endpoint
 from bookie_server.main import Bookie
-from bookie_server.web.others import Numbers, parse_numbers, quantile_since
+from bookie_server.web.others import AdminPorts, Numbers, parse_numbers, quantile_since
 from tests.kit.lanes import bookie_config
 
 
@@ -43,7 +43,7 @@ def test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so(
                 store.register_bookie(BookieServiceInfo("mute", (at,), {}))
                 store.register_bookie(BookieServiceInfo("none", (), {}), read_only=True)
                 began = time.monotonic()
-                found = await asyncio.to_thread(look, store)
+                found = await asyncio.to_thread(look, store, AdminPorts(DEADLINE_S))
                 assert time.monotonic() - began < 4
             assert await asyncio.to_thread(main.run, ["bookie", "inspect", bookie.bookie_id, *at_uri(uri)]) == 0
             assert await asyncio.to_thread(main.run, ["cluster", "top", "--once", "--json", *at_uri(uri)]) == 0
@@ -104,6 +104,6 @@ def test_text_that_is_no_metrics_is_refused() -> None:
 def test_look_needs_no_bookie() -> None:
     store: MetadataStore = open_store(f"memory://{uuid.uuid4().hex}")
     store.initialize_cluster()
-    found = look(store)
+    found = look(store, AdminPorts(DEADLINE_S))
     assert rows(found, found) == []
     store.close()

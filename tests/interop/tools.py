@@ -27,6 +27,7 @@ from bk_core.facts.asking import ask_bookies
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerMetadata, LedgerState
+from bk_core.transport.port import Caller
 from tests.interop.jars import MAIN, KitError, toolchain
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient
@@ -360,7 +361,7 @@ def limbo_of_ours(world: World) -> str:
 def _in_limbo(world: World, bookie_id: str) -> int:
     """Of how many ledgers a bookie says that its copy is incomplete."""
     info = world.store.writable_bookies()[bookie_id]
-    said = ask_bookies([info], world.store.instance_id(), client="a test", timeout_s=5)[bookie_id]
+    said = ask_bookies([info], Caller(world.store.instance_id()), timeout_s=5)[bookie_id]
     assert not isinstance(said, BookKeeperError), said
     return said.info.limbo_ledgers + said.info.damaged_ledgers
 

@@ -56,7 +56,7 @@ class Served:
 
     def __init__(self, uri: str, *, me: BookieId | None = None, entries: Client | None = None) -> None:
         self.uri, self.opened, self.told = uri, 0, dict[BookieId, Told | str]()
-        self.gatherer = Gatherer(SharedStore(self._open), self._tell, client="test", asks=False, always=False)
+        self.gatherer = Gatherer(SharedStore(self._open), self._tell)
         self.page = Page(self.gatherer, me=lambda: me, entries=entries)
         listener = listening_socket("127.0.0.1", 0, "")
         self.port = listener.getsockname()[1]

@@ -10,10 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from bk_core.model import BookieServiceInfo, Endpoint
-from bookie_server.web import scraping
+from bookie_server.web.others import AdminPorts
 from bookie_server.web.samples import Told
 from bookie_server.web.scraping import ask_admin_ports
 
@@ -52,8 +50,7 @@ def http(status: int, body: str) -> bytes:
     return f"HTTP/1.1 {status} X\r\nServer: x\r\n\r\n{body}".encode()
 
 
-def test_what_bookies_tell_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraping, "REACH_S", 0.5)
+def test_what_bookies_tell_and_why_others_do_not() -> None:
     metrics = 'bookie_info{{bookie="{}",version="1"}} 1\nbookie_WRITE_BYTES 5\nbookie_ready 0\n'
     with (
         answering(http(200, metrics.format("b1")), http(503, "not ready: it starts\n")) as well,
@@ -69,7 +66,7 @@ def test_what_bookies_tell_and_why_others_do_not(monkeypatch: pytest.MonkeyPatch
             *(info("endless", endless), info("other", other), info("broken", broken), info("gone", 1)),
         ]
         began = time.monotonic()
-        told = ask_admin_ports(infos)
+        told = ask_admin_ports(AdminPorts(0.5), infos)
         assert time.monotonic() - began < 2
     one = told["b1"]
     assert isinstance(one, Told)
