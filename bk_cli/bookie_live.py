@@ -38,7 +38,7 @@ def inspect(access: Access, bookie_id: BookieId, *, as_json: bool) -> int:
     if as_json:
         output.print_json({"bookieId": info.bookie_id, **facts, "settings": settings})
     else:
-        shown = {"bookie": info.bookie_id, "admin port": f"http://{endpoint.host}:{endpoint.port}"}
+        shown = {"bookie": info.bookie_id, "admin port": endpoint.url}
         output.print_facts(shown | {name: _shown(name, value) for name, value in facts.items()})
         _note_settings(settings)
     return 0 if facts["ready"] else 1

@@ -142,13 +142,13 @@ class LedgerMetadata:
         return None
 
 
-BOOKIE_RPC, DIRECT = "bookie-rpc", "direct"
-"""The protocol of an endpoint on Apache's wire."""
+BOOKIE_RPC, DIRECT, GRPC, HTTP = "bookie-rpc", "direct", "grpc", "http"
+"""Protocols of endpoints: the lanes, and the admin port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address at which a bookie listens. ``protocol`` is ``bookie-rpc``, ``grpc``, ``direct`` or ``http``."""
+    """An address at which a bookie listens. ``protocol`` is one of those above."""
 
     id: str
     host: str
@@ -156,6 +156,12 @@ class Endpoint:
     protocol: str
     auth: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Of an admin port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

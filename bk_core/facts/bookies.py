@@ -14,7 +14,7 @@ from bk_core.errors import BookKeeperError
 from bk_core.facts.asking import Said, ask_bookies
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
-from bk_core.model import BookieId, BookieServiceInfo, LedgerId
+from bk_core.model import HTTP, BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.port import Caller
 
 REACH_TIMEOUT_S = 1.0
@@ -45,7 +45,7 @@ class Row:
     @property
     def lanes(self) -> Iterator[str]:
         endpoints = self.info.endpoints if self.info else ()
-        return (endpoint.protocol for endpoint in endpoints if endpoint.protocol != "http")
+        return (endpoint.protocol for endpoint in endpoints if endpoint.protocol != HTTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def count_marks(store: MetadataStore, timeout_s: float = COUNT_TIMEOUT_S) -> Mar
 def as_object(row: Row, marks: Marks) -> dict[str, object]:
     """As ``bk bookie list --json`` prints it."""
     said = row.said if isinstance(row.said, Said) else None
-    admin = row.info.endpoint("http") if row.info else None
+    admin = row.info.endpoint(HTTP) if row.info else None
     return {
         "bookieId": row.bookie_id,
         "state": row.state,
@@ -107,7 +107,7 @@ def as_object(row: Row, marks: Marks) -> dict[str, object]:
         "totalBytes": said.info.total_bytes if said else None,
         "freeBytes": said.info.free_bytes if said else None,
         "lanes": list(row.lanes),
-        "admin": f"http://{admin.host}:{admin.port}" if admin else None,
+        "admin": admin.url if admin else None,
         "version": said.info.version if said else None,
         "underReplicated": row.lacks,
         "limboLedgers": said.info.limbo_ledgers if said else None,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from bk_core.errors import BookieUnreachableError, Outcome, TransportError
-from bk_core.model import BOOKIE_RPC, DIRECT, BookieId, BookieServiceInfo, Endpoint
+from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, Endpoint
 from bk_core.transport.port import Caller, Link
 
 Connect = Callable[[BookieServiceInfo, Endpoint, Caller], Link]
@@ -39,7 +39,7 @@ def _bookie_rpc() -> Connect:
     return partial(BookieRpcLink, packer=Packer())
 
 
-LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, "grpc": _grpc, BOOKIE_RPC: _bookie_rpc}
+LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, GRPC: _grpc, BOOKIE_RPC: _bookie_rpc}
 """The lanes by the protocol of a bookie's endpoint, best first. Each is imported when a bookie is reached over it. What
 the links of a client share is made then, too: buffers of what they receive, or what they packed."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from bk_core.errors import BookKeeperError, PortInUseError
-from bk_core.model import Endpoint
+from bk_core.model import GRPC, Endpoint
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.wire.frames_codec import pack, unpack
 from bookie_server.engine.engine import BookieEngine
@@ -57,7 +57,7 @@ class GrpcServer:
             ) from error
 
     def endpoint(self, host: str) -> Endpoint:
-        return Endpoint("grpc", host, self.port, "grpc")
+        return Endpoint(GRPC, host, self.port, GRPC)
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         handlers = {name: self._handler(kind, engine, facts) for name, kind in STREAMS.items()}

@@ -17,7 +17,7 @@ from bk_core import log_level
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings, open_store
 from bk_core.metrics import CONTENT_TYPE
-from bk_core.model import BookieId, Endpoint
+from bk_core.model import HTTP, BookieId, Endpoint
 from bookie_server.config import BookieConfig
 from bookie_server.services.sockets import listening_socket
 from bookie_server.web.bookie_metrics import scrape
@@ -75,7 +75,7 @@ class AdminPort:
 
     def endpoint(self, address: str) -> Endpoint:
         """What the bookie publishes of it; ``address`` is where others reach this host."""
-        return Endpoint(ENDPOINT, address if self._host in _WILDCARDS else self._host, self.port, "http")
+        return Endpoint(ENDPOINT, address if self._host in _WILDCARDS else self._host, self.port, HTTP)
 
     def start(self) -> None:
         self._gatherer.start()

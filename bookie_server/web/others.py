@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError
 from bk_core.metrics import quantile
-from bk_core.model import BookieId, BookieServiceInfo, Endpoint
+from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
 
 AT_ONCE = 64
 ANSWER_BYTES_MAX = 4 << 20
@@ -76,7 +76,7 @@ def quantile_since(before: Numbers | None, now: Numbers, name: str, share: float
 
 def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
     """Where the bookie's admin port is, if it published one."""
-    return info.endpoint("http")
+    return info.endpoint(HTTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class AdminPorts:
         """The body of a GET. Raises as :meth:`get_status`, and RemoteProtocolError for another status than 200."""
         status, body = await self.get_status(endpoint, path)
         if status != 200:
-            where = f"http://{endpoint.host}:{endpoint.port}{path}"
+            where = f"{endpoint.url}{path}"
             raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
         return body
 
     async def get_status(self, endpoint: Endpoint, path: str) -> tuple[int, str]:
         """Status and body of a GET. Raises BookieUnreachableError; RemoteProtocolError for what is no HTTP, and for an
         answer that is too long."""
-        where = f"http://{endpoint.host}:{endpoint.port}{path}"
+        where = f"{endpoint.url}{path}"
         try:
             async with asyncio.timeout(self.timeout_s):
                 raw = await _exchange(endpoint, path)
@@ -159,8 +159,8 @@ class AdminPorts:
 async def _exchange(endpoint: Endpoint, path: str) -> bytes:
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\n\r\n".encode("ascii"))
+        host = endpoint.url.partition("//")[2]
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("ascii"))
         await writer.drain()
         raw = bytearray()
         while len(raw) <= ANSWER_BYTES_MAX and (taken := await reader.read(1 << 16)):

@@ -30,6 +30,7 @@ from bk_core.transport.port import Caller, ReadTrailer
 from bk_core.wire.frames_codec import pack
 from bk_core.wire.lane import AttachMode, LaneMessage
 from bk_core.wire.proto import lane_pb2
+from tests.kit.lane_table import OURS
 from tests.kit.lanes import KEY, Lane, Listener, digester, frame
 from tests.kit.raw_lane import RawConnection, RawDirect
 
@@ -119,7 +120,7 @@ class Server:
 Story = Callable[[Server], Coroutine[Any, Any, None]]
 
 
-LANES = pytest.mark.parametrize("lane", [DIRECT, "grpc"])
+LANES = pytest.mark.parametrize("lane", OURS)
 
 
 def play(story: Story, path: Path, lane: str = "grpc", *, sync_s: float = 0.0, **settings: Any) -> None:

@@ -18,6 +18,7 @@ from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import endpoint_of
 from tests.kit.clusters import temporary_cluster
+from tests.kit.lane_table import PUBLISHED
 from tests.kit.prometheus_text import parse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper]
@@ -90,7 +91,7 @@ def test_the_list_and_the_admin_port_tell_the_same_of_a_bookie_that_is_well(bk: 
     victim = cluster.bookies[2]
     (row,) = [each for each in bk.json("bookie", "list") if each["bookieId"] == victim.bookie_id]
     assert (row["state"], row["error"], row["underReplicated"]) == ("writable", None, 0)
-    assert row["lanes"] == ["bookie-rpc", "direct", "grpc"]
+    assert row["lanes"] == [*PUBLISHED]
     assert row["admin"] == f"http://127.0.0.1:{victim.port + 3000}"
     assert 0 < row["freeBytes"] <= row["totalBytes"]
     with urlopen(f"{row['admin']}/metrics", timeout=10) as answer:

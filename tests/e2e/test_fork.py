@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bk_cli.cluster import LocalCluster
+from tests.kit.lane_table import OURS, SURVIVES_FORK
 
 SCRIPT = Path(__file__).with_name("forking_clients.py")
 ROOT = SCRIPT.parent.parent.parent
@@ -20,9 +21,12 @@ ROOT = SCRIPT.parent.parent.parent
 @pytest.mark.parametrize(
     ("lane", "when", "does"),
     [
-        *[("grpc", when, "refused") for when in ("open", "closed", "fork")],
-        *[("grpc", when, "wrote") for when in ("unused", "spawn")],
-        *[("direct", when, "wrote") for when in ("open", "closed", "fork")],
+        *(
+            (lane, when, "wrote" if SURVIVES_FORK[lane] else "refused")
+            for lane in OURS
+            for when in ("open", "closed", "fork")
+        ),
+        *((lane, when, "wrote") for lane in OURS if not SURVIVES_FORK[lane] for when in ("unused", "spawn")),
     ],
 )
 def test_a_forked_child_connects_or_is_refused_at_once_and_never_crashes(

@@ -13,6 +13,7 @@ from bk_core.model import DIRECT
 from bk_core.wire.direct import preamble
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
+from tests.kit.lanes import lane_port
 
 HEAD = struct.Struct("<II")
 ANSWERS: dict[str, Any] = {
@@ -20,12 +21,6 @@ ANSWERS: dict[str, Any] = {
     "Read": lane_pb2.ReadResponse,
     "Control": lane_pb2.ControlResponse,
 }
-
-
-def direct_port(bookie: Bookie) -> int:
-    """Where the direct lane of a bookie listens."""
-    (port,) = [service.port for service in bookie._services if service.endpoint("").protocol == DIRECT]
-    return port
 
 
 class DirectClient:
@@ -57,7 +52,7 @@ class DirectClient:
 @contextlib.asynccontextmanager
 async def direct(bookie: Bookie, stream: str, first: bytes | None = None) -> AsyncIterator[DirectClient]:
     """A connection that has begun with the stream's preamble, or with ``first``."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", direct_port(bookie))
+    reader, writer = await asyncio.open_connection("127.0.0.1", lane_port(bookie, DIRECT))
     try:
         writer.write(preamble(stream) if first is None else first)
         yield DirectClient(stream, reader, writer)

@@ -18,8 +18,8 @@ from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import BOOKIE_RPC, DIRECT, DigestType, LedgerId
-from bk_core.transport.lanes import LaneTransport
+from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
+from bk_core.transport.lanes import LANES, LaneTransport
 from bk_core.transport.port import Caller, LacEvidence, Link, NewSession, ReadPart, ReadTrailer, Transport
 from bk_core.wire.bookie_rpc.status import reason_of, refused_add
 from bk_core.wire.lane import AttachMode, Reason
@@ -205,9 +205,9 @@ def bookie_config(data_dir: Path, uri: str, **changes: Any) -> BookieConfig:
     return BookieConfig(**{**values, **changes})
 
 
-def grpc_port(bookie: Bookie) -> int:
-    """Where the gRPC lane of a bookie listens."""
-    (port,) = [service.port for service in bookie._services if service.endpoint("").protocol == "grpc"]
+def lane_port(bookie: Bookie, lane: str) -> int:
+    """Where a lane of a bookie listens."""
+    (port,) = [service.port for service in bookie._services if service.endpoint("").protocol == lane]
     return port
 
 
@@ -217,7 +217,7 @@ Story = Callable[[Lane], Coroutine[Any, Any, None]]
 def on_each_lane(story: Story) -> Callable[..., None]:
     """A test of the contract: the same story over every lane."""
 
-    @pytest.mark.parametrize("lane", ["memory", DIRECT, "grpc", BOOKIE_RPC])
+    @pytest.mark.parametrize("lane", ["memory", *LANES])
     def test(lane: str, tmp_path: Path) -> None:
         async def run() -> None:
             async with asyncio.timeout(30), open_lane(lane, tmp_path) as opened:

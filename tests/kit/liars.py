@@ -30,8 +30,8 @@ from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import LaneMessage
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheServer
-from tests.kit.direct_client import HEAD, direct_port
-from tests.kit.lanes import bookie_config, grpc_port
+from tests.kit.direct_client import HEAD
+from tests.kit.lanes import bookie_config, lane_port
 
 HONEST_LATE_S = 0.03
 
@@ -212,9 +212,9 @@ async def cluster_with_a_liar(
             stack.push_async_callback(server.stop)
         liar: Liar
         if lane == DIRECT:
-            liar = DirectLiar(servers[0].bookie_id, direct_port(servers[0]), lies)
+            liar = DirectLiar(servers[0].bookie_id, lane_port(servers[0], lane), lies)
         else:
-            liar = GrpcLiar(servers[0].bookie_id, grpc_port(servers[0]), lies)
+            liar = GrpcLiar(servers[0].bookie_id, lane_port(servers[0], lane), lies)
         await liar.start()
         stack.push_async_callback(liar.stop)
         mine = open_store(uri)

@@ -2,8 +2,7 @@
 """A process that is connected and forks: run by tests, because a child must not go on in pytest.
 
 ``python forking.py WHEN``: the parent connects to nothing (``imported``), and forks; or it has used a gRPC channel that
-is open (``open``) or closed (``closed``) when it forks; or an open connection on Apache's wire (``apache``) or on the
-direct lane (``direct``).
+is open (``open``) or closed (``closed``) when it forks; or an open connection on a lane of sockets (its name).
 Each child does what a child may do, ends as a program ends, and prints one line.
 """
 
@@ -21,8 +20,8 @@ from bk_core.client.detached import DetachedReader
 from bk_core.errors import BookKeeperError, ForkedHandleError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
-from bk_core.transport.lanes import LaneTransport
+from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bk_core.transport.lanes import LANES, LaneTransport
 from bk_core.transport.port import Caller
 from bookie_server.main import Bookie
 from tests.kit import memory_store as memory_store  # for memory://
@@ -69,13 +68,13 @@ async def beside_apaches() -> None:
     await server.stop()
 
 
-async def beside_ours() -> None:
+async def beside_ours(lane: str) -> None:
     with tempfile.TemporaryDirectory() as path:
         store = open_store("memory://forking")
         store.initialize_cluster()
         bookie = await Bookie.start(bookie_config(Path(path), "memory://forking"))
         (info,) = store.writable_bookies().values()
-        (endpoint,) = [each for each in info.endpoints if each.protocol == DIRECT]
+        (endpoint,) = [each for each in info.endpoints if each.protocol == lane]
         await beside_sockets(BookieServiceInfo(info.bookie_id, (endpoint,), info.properties))
         await bookie.stop()
 
@@ -133,8 +132,8 @@ def child(when: str, loop: asyncio.AbstractEventLoop, held: list[Any]) -> None:
 
 
 def main(when: str) -> None:
-    if when in ("apache", "direct"):
-        asyncio.run(beside_apaches() if when == "apache" else beside_ours())
+    if when in LANES:
+        asyncio.run(beside_apaches() if when == BOOKIE_RPC else beside_ours(when))
         return
     loop = asyncio.new_event_loop()
     held: list[Any] = []

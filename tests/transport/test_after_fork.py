@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.amount import some
+from tests.kit.lane_table import SURVIVES_FORK
 
 SCRIPT = Path(__file__).with_name("forking.py")
 ROOT = SCRIPT.parent.parent.parent
@@ -29,7 +30,7 @@ def test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_p
 
 
 @pytest.mark.rule("K4")
-@pytest.mark.parametrize("lane", ["apache", "direct"])
+@pytest.mark.parametrize("lane", [lane for lane, survives in SURVIVES_FORK.items() if survives])
 def test_a_child_of_a_process_without_grpc_connects_by_itself_and_the_parent_goes_on(lane: str) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), lane], cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""},

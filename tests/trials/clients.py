@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from bk_core.client import BookKeeper, ClientConfig, LedgerReader, LedgerWriter, connect
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchEntryError, Outcome, WindowFullError
+from tests.kit.lane_table import OURS
 from tests.trials.journal import Journal, digest, payload
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Client:
     def __init__(self, journal: str, uri: str, seed: str) -> None:
         self.journal = Journal(journal)
         self.uri, self.rng = uri, random.Random(seed)
-        self.config = replace(self.rng.choice([SMALL, TINY]), lanes=self.rng.choice(["direct", "grpc"]))
+        self.config = replace(self.rng.choice([SMALL, TINY]), lanes=self.rng.choice(OURS))
         self.stop = asyncio.Event()
         self._ticks = 0
 

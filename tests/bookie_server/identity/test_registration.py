@@ -27,8 +27,9 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import decode_cookie
-from bk_core.model import BOOKIE_RPC, DIRECT, INCARNATION_PROPERTY, BookieServiceInfo
+from bk_core.model import BOOKIE_RPC, INCARNATION_PROPERTY, BookieServiceInfo
 from bookie_server.main import Bookie, run, started
+from tests.kit.lane_table import PUBLISHED
 from tests.kit.lanes import bookie_config
 from tests.kit.metadata_worlds import tree_of
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
@@ -60,7 +61,7 @@ def test_bookie_publishes_what_it_serves_and_leaves_when_it_stops(
     endpoint = info.endpoint(BOOKIE_RPC)
     assert endpoint is not None
     assert info.bookie_id == f"127.0.0.1:{endpoint.port}", "clients of Apache's find a bookie by its id"
-    assert [e.protocol for e in info.endpoints] == [BOOKIE_RPC, DIRECT, "grpc"], "only what is served"
+    assert [e.protocol for e in info.endpoints] == [*PUBLISHED], "only what is served"
     assert uuid.UUID(info.properties[INCARNATION_PROPERTY])
     assert store.writable_bookies() == {}
 

@@ -16,6 +16,7 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, PortInUseError
 from bk_core.metadata import open_store
+from bk_core.model import GRPC
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import hello
 from bk_core.transport.port import Caller
@@ -25,7 +26,7 @@ from bookie_server.services import clients as watched
 from bookie_server.services.connections import Address, Connections
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import AddStream
-from tests.kit.lanes import bookie_config, grpc_port
+from tests.kit.lanes import bookie_config, lane_port
 
 LOG = "bookie_server.services"
 
@@ -123,7 +124,7 @@ def test_one_address_does_not_keep_others_out(
 
     async def story(bookie: Bookie, store: Any) -> None:
         greedy = [
-            socket.create_connection(("127.0.0.1", grpc_port(bookie)), source_address=("127.0.0.2", 0))
+            socket.create_connection(("127.0.0.1", lane_port(bookie, GRPC)), source_address=("127.0.0.2", 0))
             for _ in range(8)
         ]
         for each in greedy:
@@ -148,7 +149,7 @@ def test_two_bookies_do_not_share_a_port(tmp_path: Path) -> None:
 
     async def story(bookie: Bookie, _: Any) -> None:
         with pytest.raises(PortInUseError):
-            GrpcServer("127.0.0.1", grpc_port(bookie), bookie._clients)
+            GrpcServer("127.0.0.1", lane_port(bookie, GRPC), bookie._clients)
 
     play(tmp_path, story)
 
@@ -175,7 +176,7 @@ def test_an_exception_that_ends_a_stream_is_in_the_log_and_told_to_the_client(
     monkeypatch.setattr(AddStream, "take", take)
 
     async def story(bookie: Bookie, _: Any) -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel:
             call = channel.stream_stream("/bookkeeper.lane.Bookie/Add")()
             said = lane_pb2.AddRequest(hello=hello(bookie.bookie_id, "", "", "test"))
             await call.write(said.SerializeToString())

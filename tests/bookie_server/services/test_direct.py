@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from bk_core.metadata import open_store
+from bk_core.model import DIRECT
 from bk_core.transport import message_socket
 from bk_core.transport.messages import hello
 from bk_core.wire.direct import preamble
@@ -28,8 +29,8 @@ from bookie_server.main import Bookie
 from bookie_server.services import direct as served
 from bookie_server.services.lane_streams import MESSAGE_BYTES_MAX_SHORT, AddStream
 from bookie_server.services.room import MessageRoom
-from tests.kit.direct_client import DirectClient, direct, direct_port
-from tests.kit.lanes import KEY, bookie_config, frame
+from tests.kit.direct_client import DirectClient, direct
+from tests.kit.lanes import KEY, bookie_config, frame, lane_port
 
 REQUESTS: dict[str, Any] = {
     "Add": lane_pb2.AddRequest,
@@ -222,7 +223,7 @@ def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Pat
         for _ in range(4):
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.connect(("127.0.0.1", direct_port(bookie)))
+            sock.connect(("127.0.0.1", lane_port(bookie, DIRECT)))
             asked = REQUESTS["Read"](hello=hello(bookie.bookie_id, "", "", "test"))
             asked.MergeFrom(ask)
             data = asked.SerializeToString()

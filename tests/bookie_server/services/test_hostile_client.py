@@ -14,13 +14,13 @@ import crc32c
 import pytest
 
 from bk_core.entries.frame import encode_record
-from bk_core.model import DIRECT
 from bk_core.wire.lane import Reason
 from tests.kit.apache_frames import encode_apache
+from tests.kit.lane_table import OURS
 from tests.kit.lanes import DEADLINE_S, Listener, frame, open_lane
 
 LONG = 100_000
-LANES = pytest.mark.parametrize("lane_name", [DIRECT, "grpc"])
+LANES = pytest.mark.parametrize("lane_name", OURS)
 
 
 def sealed(flags: int, columns: bytes, payload: bytes, *, count: int = 1, lac: int = 8, before: int = 50) -> bytes:

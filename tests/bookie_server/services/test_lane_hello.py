@@ -14,16 +14,16 @@ import pytest
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.metadata import open_store
-from bk_core.model import DIRECT, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
+from bk_core.model import DIRECT, GRPC, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, NewSession
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
-from tests.kit.direct_client import direct, direct_port
-from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, grpc_port
+from tests.kit.direct_client import direct
+from tests.kit.lane_table import OURS
+from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, lane_port
 
-LANES = (DIRECT, "grpc")
 STREAMS: dict[str, tuple[Any, Any]] = {
     "Add": (lane_pb2.AddRequest, lane_pb2.AddResponse),
     "Read": (lane_pb2.ReadRequest, lane_pb2.ReadResponse),
@@ -55,7 +55,7 @@ async def first_answer(bookie: Bookie, lane: str, method: str, first: Any) -> tu
             _, answer = await client.answer()
             return answer, await client.is_over(0.2)
     request, response = STREAMS[method]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel:
         call = channel.stream_stream(
             f"/bookkeeper.lane.Bookie/{method}",
             request_serializer=request.SerializeToString,
@@ -76,7 +76,7 @@ def hello(bookie: Bookie, **changes: Any) -> lane_pb2.Hello:
 
 
 @pytest.mark.rule("L1")
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", OURS)
 @pytest.mark.parametrize("method", list(STREAMS))
 def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str, lane: str) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
@@ -93,7 +93,7 @@ def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str,
 
 
 @pytest.mark.rule("L1")
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", OURS)
 @pytest.mark.parametrize("method", list(STREAMS))
 @pytest.mark.parametrize(
     ("change", "reason"),
@@ -121,11 +121,11 @@ def test_mismatch_is_answered_and_the_stream_closed(
 
 
 @pytest.mark.rule("L1")
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", OURS)
 def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
         transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
-        address = Endpoint(lane, "127.0.0.1", direct_port(bookie) if lane == DIRECT else grpc_port(bookie), lane)
+        address = Endpoint(lane, "127.0.0.1", lane_port(bookie, lane), lane)
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
         listener = Listener()
         transport.link("b2:3181").attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
@@ -146,7 +146,7 @@ def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
             attach=[lane_pb2.Attach(session=5, ledger_id=7, ledger_key=KEY)],
             frames=frame(7, 0, [b"a"], session=5) + frame(7, 1, [b"b"], session=5),
         )
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel:
             call = channel.stream_stream(
                 "/bookkeeper.lane.Bookie/Add",
                 request_serializer=lane_pb2.AddRequest.SerializeToString,
@@ -163,7 +163,7 @@ def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("L5")
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", OURS)
 def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str) -> None:
     async def story(bookie: Bookie, store: Any) -> None:
         transport = LaneTransport(Caller(lanes=(lane,)))
@@ -181,7 +181,7 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str
 
 
 @pytest.mark.rule("E1")
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", OURS)
 def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: Path, lane: str) -> None:
     async def run() -> None:
         transport = LaneTransport(Caller(connect_timeout_s=2))
@@ -193,7 +193,7 @@ def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: P
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", OURS)
 def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lane: str) -> None:
     async def run() -> None:
         uri = f"memory://{uuid.uuid4().hex}"

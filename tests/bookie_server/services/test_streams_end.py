@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from bk_core.metadata import open_store
+from bk_core.model import GRPC
 from bk_core.transport.messages import hello
 from bk_core.wire.lane import Reason
 from bk_core.wire.proto import lane_pb2
@@ -22,7 +23,7 @@ from bookie_server.services import grpc as served
 from bookie_server.services.control_stream import ControlStream
 from bookie_server.services.room import AnswerRoom
 from tests.bookie_server.services.test_room import MIB, answer, evidence, opened
-from tests.kit.lanes import bookie_config, grpc_port
+from tests.kit.lanes import bookie_config, lane_port
 
 
 def with_bookie(tmp_path: Path, story: Callable[[Bookie, Any], Any]) -> None:
@@ -32,7 +33,10 @@ def with_bookie(tmp_path: Path, story: Callable[[Bookie, Any], Any]) -> None:
         uri = f"memory://{uuid.uuid4().hex}"
         bookie = await Bookie.start(bookie_config(tmp_path, uri), open_store(uri), init_cluster=True)
         try:
-            async with asyncio.timeout(20), grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port(bookie)}") as channel:
+            async with (
+                asyncio.timeout(20),
+                grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
+            ):
                 await story(bookie, channel)
         finally:
             await bookie.stop()
