@@ -38,7 +38,7 @@ def test_every_line_that_a_process_logs_is_json(tmp_path: Path) -> None:
     """The variable is for containers, where nobody types options. ``-vv`` logs the traceback of the error."""
     command = [sys.executable, "-m", "bk_cli.main", "-vv", "bookie", "run", "--data", str(tmp_path / "data")]
     ended = subprocess.run(
-        [*command, "--metadata-service-uri", "etcd://here"],
+        [*command, "--metadata-service-uri", "nowhere://here"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "BK_LOG_FORMAT": "json"},
         capture_output=True,
         text=True,

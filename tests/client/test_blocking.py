@@ -253,7 +253,7 @@ def test_an_unreachable_metadata_service_is_reported_within_ten_seconds() -> Non
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("uri", ["", "http://x/ledgers", "etcd://h:2379/ledgers", "zk://h:port/ledgers"])
+@pytest.mark.parametrize("uri", ["", "http://x/ledgers", "zk://h:port/ledgers"])
 def test_a_wrong_uri_is_refused_before_anything_is_tried(uri: str) -> None:
     with pytest.raises(InvalidArgumentError):
         connect(uri)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ARCHITECTURE.md names files and names that there are: who follows it must not meet a dead path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import PurePosixPath
+
+from tests.repo.test_tidy import ROOT, files_of, relative
+
+TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+PAGE = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+LINES_MAX = 410
+TO_BE_MADE = {"metadata/etcd/"}
+"""What a list tells its reader to make."""
+
+SPAN = re.compile(r"`([^`]+)`(:?)", re.DOTALL)
+PATH = re.compile(r"[\w.*{},/-]+")
+SUFFIX = re.compile(r"\.(py|md|proto|js|yml|toml|json|java|lock|html|sh)\b")
+NAME = re.compile(r"_*[A-Z]\w*|\w+_\w+")
+LINK = re.compile(r"\]\(([\w./-]+)\)")
+
+FILES = {relative(path) for path in files_of()}
+FOLDERS = {f"{parent}/" for file in FILES for parent in PurePosixPath(file).parents if parent != PurePosixPath()}
+WORDS = {
+    word
+    for path in files_of("*.py", "*.proto", "*.js", "*.java", "*.json", "docs/*.md")
+    if "results" not in path.parts
+    for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+}
+
+
+def expanded(text: str) -> list[str]:
+    """``a/{b,c}.py`` is ``a/b.py`` and ``a/c.py``."""
+    parts = re.split(r"\{([^{}]*)\}", text)
+    return ["".join(chosen) for chosen in product(*(each.split(",") for each in parts))]
+
+
+def is_there(path: str) -> bool:
+    if "*" in path:
+        return any(PurePosixPath(file).match(path) and file.count("/") == path.count("/") for file in FILES)
+    return path in FILES or path.rstrip("/") + "/" in FOLDERS
+
+
+def paths_of(block: str) -> Iterator[tuple[str, list[str]]]:
+    """Each path of a block, and the folders below which it may be: those named before it in the block."""
+    folders = [""]
+    for text, _ in SPAN.findall(block):
+        text = text.replace("\n", "").replace(" ", "") if "{" in text else text.strip()
+        if not PATH.fullmatch(text) or not ("/" in text or SUFFIX.search(text)) or text.startswith((".", "/")):
+            continue
+        yield text, list(folders)
+        for folder, path in product(list(folders), expanded(text)):
+            whole = folder + path if path.endswith("/") else f"{PurePosixPath(folder + path).parent}/"
+            if whole in FOLDERS and whole not in folders:
+                folders.append(whole)
+
+
+def dead_paths(page: str) -> list[str]:
+    found = []
+    for block in re.split(r"\n(?=- |\d+\. |#|\n)", page):
+        for text, folders in paths_of(block):
+            alive = any(all(is_there(folder + path) for path in expanded(text)) for folder in folders)
+            if not alive and text not in TO_BE_MADE:
+                found.append(text)
+    return found + [link for link in LINK.findall(page) if not is_there(link)]
+
+
+def test_every_path_is_there() -> None:
+    assert dead_paths(PAGE) == []
+
+
+def test_every_name_is_in_the_code() -> None:
+    names = {text for text, _ in SPAN.findall(PAGE) if NAME.fullmatch(text)}
+    assert len(names) > 30
+    assert sorted(names - WORDS) == []
+
+
+def test_a_dead_path_is_found_below_whatever_it_stands() -> None:
+    page = "- **x**: `bk_core/`: `{quorum,gone}.py`, `wire/lane.py`; `tests/`: `kit/gone*.py`, `kit/lanes.py`\n"
+    assert dead_paths(page) == ["{quorum,gone}.py", "kit/gone*.py"]
+    assert dead_paths("`docs/{rules,storage}.md`, `bk_core/transport/bookie_rpc/{link,\nadds}.py`") == []
+    assert dead_paths("- `bk_core/`: `wire/lane.py`\n- `wire/lane.py`\n") == ["wire/lane.py"]
+
+
+def test_it_is_short() -> None:
+    assert len(TEXT.splitlines()) <= LINES_MAX, "look for the rule that replaces a list"
