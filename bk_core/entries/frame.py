@@ -73,6 +73,8 @@ class FrameKind(enum.IntEnum):
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES, DEFERRED_SYNC, MANY_LEDGERS, PARTIAL = (1 << bit for bit in range(8))
 _NUMBERS = IDS | LACS | LEDGER_LENGTHS | PARTIAL
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
+BEYOND_HEADER = STRIPED | IDS | LACS
+"""Flags of frames whose columns must be looked into for their extent: of all others the header says it."""
 
 RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
     FrameKind.LEDGER_KEY: (20,),
@@ -418,10 +420,10 @@ class FrameExtent(NamedTuple):
 def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
     """The extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1, −1)."""
     header = parse_header(buf) if header is None else header
-    kind, flags, _, _, first, carried, _, count, *_ = header
+    kind, flags, _, _, first, carried, _, count, _, _, _, _, _ = header  # a starred name would cost a list
     if kind != _ENTRIES:
         return FrameExtent(-1, -1, False, 0, -1)
-    if not flags & (STRIPED | IDS | LACS):
+    if not flags & BEYOND_HEADER:
         return _new(FrameExtent, (first, first + count - 1, True, count, carried))
     columns = columns_of(header, buf)
     last = first + count - 1

@@ -35,6 +35,7 @@ _UNTIL_MADE_ANEW = (
 _FACTS_MAX = 1024
 """Of so many ledgers the facts are kept until something changes."""
 
+_ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = (4, 64, 1024)
 """How many frames a plan looks at, tried in this order. A few large frames fill a part; more than the last number go
@@ -75,9 +76,9 @@ class IndexHoldings:
 
     def add(self, pending: Pending, place: Place) -> None:
         header, frame = pending.header, pending.frame
-        if header.kind == FrameKind.ENTRIES:
+        if header.kind == _ENTRIES:
             striping = striping_of(frame, header) if header.flags & STRIPED else None
-            self._index.add_frame(header.ledger_id, pending.extent, place, striping=striping)
+            self._index.add_frame(header.ledger_id, pending.extent, place, striping)
         else:
             self._index.add_record(header.kind, header.ledger_id, bytes(record_payload(frame, header)))
 

@@ -24,14 +24,18 @@ from bk_core.entries.frame import (
     encode_frame,
     encode_record,
     encode_striped,
-    frame_extent,
     parse_header,
 )
 from bk_core.model import DigestType
 from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector
-from bookie_server.storage.bytes.index_rows import pack_row
-from bookie_server.storage.bytes.membership import striping_of
-from bookie_server.storage.bytes.segment import GroupHeader, SegmentHeader, encode_group_header, encode_segment_header
+from bookie_server.storage.bytes.index_rows import index_row
+from bookie_server.storage.bytes.segment import (
+    GroupHeader,
+    SegmentHeader,
+    encode_group_header,
+    encode_segment_header,
+    group_seed,
+)
 from bookie_server.storage.disk.cookie import DataDirectory, Identity, encode_identity
 from bookie_server.storage.start.replay import open_segments
 from tests.kit.apache_frames import encode_apache, entry_bytes
@@ -165,9 +169,11 @@ def golden_files() -> dict[str, bytes]:
     segment = SegmentHeader(0x1234, incarnation, 256 << 20, NOW_MS, 42, 0x1230, BOOKIE_ID)
     return {
         "segment-header.bin": encode_segment_header(segment),
-        "group-header.bin": encode_group_header(GroupHeader(0x1234, 5, 3 << 12, 7, 9 << 12, 8 << 12), incarnation),
+        "group-header.bin": encode_group_header(
+            GroupHeader(0x1234, 5, 3 << 12, 7, 9 << 12, 8 << 12), group_seed(incarnation)
+        ),
         "group-header-idle.bin": encode_group_header(
-            GroupHeader(0x1234, 6, 1 << 12, 0, 12 << 12, 12 << 12), incarnation
+            GroupHeader(0x1234, 6, 1 << 12, 0, 12 << 12, 12 << 12), group_seed(incarnation)
         ),
         "segment.idx": index_file(incarnation),
         "IDENTITY": encode_identity(identity),
@@ -187,12 +193,11 @@ def index_file(incarnation: bytes) -> bytes:
     ]
     for number, frame in enumerate(reversed(frames)):
         header = parse_header(frame)
-        striping = striping_of(frame, header)
-        rows += pack_row(header, frame_extent(frame, header), 8192 + 4096 * number, striping)
+        rows += index_row(frame, header, 8192 + 4096 * number)
     for number, frame in enumerate(run(LENGTHS, 5 * k, 5, lac=k) for k in range(8)):
         header = parse_header(frame)
         offset = (6 << 16) - 4096 + 1024 * number  # four on either side of a window's border
-        rows += pack_row(header, frame_extent(frame, header), offset)
+        rows += index_row(frame, header, offset)
     for kind in FrameKind:
         if kind != FrameKind.ENTRIES:
             states.add(DENSE, kind, record_payload(kind))

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameHeader, FrameKind
+from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameKind
 from bk_core.wire.lane import Reason
 from bookie_server.machine.places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import (
@@ -22,7 +22,7 @@ from bookie_server.storage.bytes.index_file import (
     decode_index_header,
     decode_sparse,
 )
-from bookie_server.storage.bytes.index_rows import RUN, pack_row
+from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, RUN, STRIPE
 from bookie_server.storage.bytes.membership import RunMembers, Striping, runs_of_ids
 from bookie_server.storage.index.cache import Remembered, SparseIndex
 from bookie_server.storage.index.index import LedgerIndex, Lookup
@@ -55,25 +55,14 @@ class Fake:
         return STRIPED if self.striping is not None else 0 if self.extent.dense else IDS
 
     def row(self, with_striping: bool) -> bytes:
-        size = self.place.size
-        header = FrameHeader(
-            FrameKind.ENTRIES,
-            self.flags,
-            3,
-            self.ledger,
-            self.ids[0],
-            self.lac,
-            0,
-            len(self.ids),
-            0,
-            size - 64,
-            0,
-            0,
-            0,
-        )
-        assert header.size == size
-        striping = self.striping if with_striping else None
-        return pack_row(header, self.extent, self.place.offset, striping)
+        extent, count, bits = self.extent, len(self.ids), DENSE
+        if not extent.dense:
+            bits = 0
+            if with_striping and self.striping is not None:
+                bits = STRIPE
+                count = self.striping.ensemble_size << 20 | self.striping.write_quorum << 10 | self.striping.index
+        row = (self.ledger, extent.first, extent.last, 0, extent.max_lac, self.place.offset)
+        return np.array([(*row, self.place.size, count, self.flags, 3, bits, 0)], dtype=INDEX_ROW).tobytes()
 
 
 @dataclass

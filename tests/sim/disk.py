@@ -293,8 +293,6 @@ class SimDisk(Files):
         self._point("write")
         return len(data)
 
-    _write_some = _pwrite  # there is no O_DIRECT to be refused
-
     def _put(self, inode: _Inode, offset: int, data: bytes) -> None:
         if offset > len(inode.cache):
             inode.cache[len(inode.cache) :] = bytes(offset - len(inode.cache))

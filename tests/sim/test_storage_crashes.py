@@ -12,7 +12,7 @@ import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFailedError
 from bk_core.wire.lane import Reason
-from bookie_server.storage.bytes.segment import decode_group_header, encode_group_header
+from bookie_server.storage.bytes.segment import decode_group_header, encode_group_header, group_seed
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.disk import KEEPS, SimDisk
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
@@ -260,7 +260,7 @@ def test_a_group_that_is_missing_between_whole_ones_is_damage() -> None:
     for at in range(8192, len(data), 4096):
         header = decode_group_header(data[at : at + 64], incarnation)
         if header is not None:
-            changed = encode_group_header(header._replace(number=header.number + 1), incarnation)
+            changed = encode_group_header(header._replace(number=header.number + 1), group_seed(incarnation))
             life.disk.put_at_rest(path, at, changed)
     life.crash(random.Random(1))
     life.open()

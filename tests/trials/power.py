@@ -121,8 +121,6 @@ class PowerLossFiles(Files):
         self._put(handle, bytes(buffer), offset)
         return len(buffer)
 
-    _write_some = _pwrite
-
     def _put(self, handle: Handle, data: bytes, offset: int) -> None:
         file = self._open[handle]
         file.writes.append((offset, data))

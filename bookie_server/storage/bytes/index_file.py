@@ -137,7 +137,7 @@ def newer_lac(one: bytes | None, other: bytes) -> bytes:
 
 
 def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> BuiltIndex:
-    """Build the ``.idx`` of a segment. ``rows`` come from ``pack_row``, in any order; ``states`` from
+    """Build the ``.idx`` of a segment. ``rows`` come from ``index_row``, in any order; ``states`` from
     :meth:`StateCollector.rows`. Any thread."""
     index, frame_bytes = joined_rows(sorted_rows(rows))
     summary, blocks = summary_of(index, frame_bytes), header.blocks

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a segment's index as numpy columns: sorting, runs, sparse and summary records.
 
-docs/formats.md §3.5 is the specification; ``index_file.py`` puts the rows into checked blocks. Only :func:`pack_row`
+docs/formats.md §3.5 is the specification; ``index_file.py`` puts the rows into checked blocks. Only :func:`index_row`
 runs Python for each frame; the commit side and the scanner call it.
 """
 
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.batch import I64 as I64
-from bk_core.entries.frame import FRAME_HEADER_BYTES, IDS, STRIPED, FrameExtent, FrameHeader
+from bk_core.entries.batch import Bytes
+from bk_core.entries.frame import BEYOND_HEADER, FRAME_HEADER_BYTES, IDS, STRIPED, FrameHeader, frame_extent
 from bookie_server.storage.bytes.blocks import Rows as Rows
-from bookie_server.storage.bytes.membership import Striping
+from bookie_server.storage.bytes.membership import Striping, striping_of
 from bookie_server.storage.bytes.segment import LARGE_FRAME_BYTES
 from bookie_server.storage.disk.files import BLOCK
 
@@ -49,18 +50,24 @@ _ROW = struct.Struct("<qqqqqQIIHBB4x")
 assert (_ROW.size, INDEX_ROW.itemsize, SPARSE_ROW.itemsize, SUMMARY_ROW.itemsize) == (64, 64, 32, 72)
 
 
-def pack_row(header: FrameHeader, extent: FrameExtent, offset: int, striping: Striping | None = None) -> bytes:
-    """The index record of a frame of entries; sorting the rows fills in its running maximum. ``striping`` is that of a
-    STRIPED frame (``striping_of``): without it the frame must be read before its ids are known."""
-    bits, count = DENSE if extent.dense else 0, header.count
-    if striping is not None and not extent.dense and max(striping) <= _STRIPE_MASK:
-        bits = STRIPE
-        count = striping.ensemble_size << 2 * _STRIPE_BITS | striping.write_quorum << _STRIPE_BITS | striping.index
-    size = FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes
-    return _ROW.pack(
-        header.ledger_id, extent.first, extent.last, 0, extent.max_lac, offset,
-        size, count, header.flags, header.digest_type, bits,
-    )  # fmt: skip
+def index_row(frame: Bytes, header: FrameHeader, offset: int) -> bytes:
+    """The index record of a checked frame of entries; sorting the rows fills in its running maximum."""
+    _, flags, digest_type, ledger_id, first, lac, _, count, columns_bytes, payload_bytes, _, _, _ = header
+    last, bits = first + count - 1, DENSE
+    if flags & BEYOND_HEADER:
+        first, last, dense, _, lac = frame_extent(frame, header)
+        if not dense:
+            bits, count = _sparse(count, striping_of(frame, header))
+    size = FRAME_HEADER_BYTES + columns_bytes + payload_bytes
+    return _ROW.pack(ledger_id, first, last, 0, lac, offset, size, count, flags, digest_type, bits)
+
+
+def _sparse(count: int, striping: Striping | None) -> tuple[int, int]:
+    """``bits`` and ``count`` of a frame that lacks ids: unless it has a striping that fits in, it must be read before
+    they are known."""
+    if striping is None or max(striping) > _STRIPE_MASK:
+        return 0, count
+    return STRIPE, striping.ensemble_size << 2 * _STRIPE_BITS | striping.write_quorum << _STRIPE_BITS | striping.index
 
 
 def striping_of_count(count: int) -> Striping:

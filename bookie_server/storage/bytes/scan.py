@@ -32,14 +32,12 @@ from bk_core.entries.frame import (
     FrameKind,
     check_frame,
     check_header,
-    frame_extent,
     frame_tag,
 )
 from bk_core.errors import IntegrityError
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import StateCollector
-from bookie_server.storage.bytes.index_rows import pack_row
-from bookie_server.storage.bytes.membership import striping_of
+from bookie_server.storage.bytes.index_rows import index_row
 from bookie_server.storage.bytes.segment import (
     FRAME_ALIGNMENT,
     GROUP_BYTES_MAX,
@@ -329,7 +327,6 @@ class SegmentScanner:
         if not frame.intact:
             result.bad_frames.append(frame)
         if header.kind == FrameKind.ENTRIES:
-            extent, striping = frame_extent(bytes_of, header), striping_of(bytes_of, header)
-            result.rows += pack_row(header, extent, place.offset, striping)
+            result.rows += index_row(bytes_of, header, place.offset)
         elif frame.intact:
             result.states.add(header.ledger_id, header.kind, bytes(bytes_of[FRAME_HEADER_BYTES:]))

@@ -28,6 +28,7 @@ STAMP_OFFSET = 60
 
 _SEGMENT = struct.Struct("<8sIIQ16sQQQQH")
 _GROUP = struct.Struct("<8sQQIIQQIIII")
+_GROUP_CHECKED = struct.Struct("<8sQQIIQQII")  # what its CRC covers
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _PLACE = struct.Struct("<QQ")
@@ -88,9 +89,17 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
     return SegmentHeader(generation, incarnation, segment, created, boots, sealed, bookie_id)
 
 
-def encode_group_header(header: GroupHeader, incarnation: bytes) -> bytes:
-    body = _GROUP.pack(GROUP_MAGIC, *header, 0, 0, 0, 0)[:56]
-    return body + _U32.pack(crc32c(body, crc32c(incarnation))) + bytes(4)
+def group_seed(incarnation: bytes) -> int:
+    """The common start of the CRCs of all group headers of one incarnation."""
+    return crc32c(incarnation)
+
+
+def encode_group_header(header: tuple[int, int, int, int, int, int], seed: int) -> bytes:
+    """The 64 bytes of a :class:`GroupHeader`, or of a plain tuple of its fields, which is made sooner. ``seed`` is that
+    of :func:`group_seed`."""
+    generation, number, group_bytes, frames, offset, durable = header
+    checked = _GROUP_CHECKED.pack(GROUP_MAGIC, generation, number, group_bytes, frames, offset, durable, 0, 0)
+    return checked + _U64.pack(crc32c(checked, seed))  # four bytes of it are zero
 
 
 def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupHeader | None:
@@ -99,7 +108,7 @@ def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupH
     if len(block) < GROUP_HEADER_BYTES:
         return None
     magic, generation, number, size, frames, offset, durable, flags, zero, crc, last = _GROUP.unpack_from(block)
-    if magic != GROUP_MAGIC or flags or zero or last or crc32c(block[:56], crc32c(incarnation)) != crc:
+    if magic != GROUP_MAGIC or flags or zero or last or crc32c(block[:56], group_seed(incarnation)) != crc:
         return None
     if size % BLOCK or not size or offset % BLOCK or durable > offset:
         return None

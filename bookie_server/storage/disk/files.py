@@ -22,6 +22,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeAlias, cast
 
 BLOCK = 4096
@@ -129,27 +130,24 @@ class Files:
             os.close(handle)
 
     def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-        """Write all of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwritev`` unless it
+        """Write all of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwrite`` unless it
         is cut short."""
-        done = self._write_some(handle, buffer, offset)
-        while done < len(buffer):
-            done += self._write_some(handle, buffer[done:], offset + done)
-
-    def _write_some(self, handle: Handle, buffer: memoryview, offset: int) -> int:
-        try:
-            return self._pwrite(handle, buffer, offset)
-        except OSError as error:
-            # Some file systems accept O_DIRECT at open and refuse it at the first write; nothing was written yet.
-            if error.errno != errno.EINVAL or not self._drop_direct(handle):
-                raise
-        return self._pwrite(handle, buffer, offset)
+        while True:
+            try:
+                done = self._pwrite(handle, buffer, offset)
+            except OSError as error:
+                # Some file systems accept O_DIRECT at open and refuse it at the first write; nothing was written yet.
+                if error.errno != errno.EINVAL or not self._drop_direct(handle):
+                    raise
+                continue
+            if done == len(buffer):
+                return
+            if done <= 0:
+                raise OSError(errno.EIO, "the write made no progress")
+            buffer, offset = buffer[done:], offset + done
 
     def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
-        pwritev = getattr(os, "pwritev", None)
-        written: int = pwritev(handle, [buffer], offset) if pwritev is not None else os.pwrite(handle, buffer, offset)
-        if written <= 0:
-            raise OSError(errno.EIO, "the write made no progress")
-        return written
+        return os.pwrite(handle, buffer, offset)
 
     def _drop_direct(self, handle: Handle) -> bool:
         """Turn O_DIRECT off on an open file; False if it was not on."""
@@ -162,12 +160,15 @@ class Files:
 
     def sync_data(self, handle: Handle) -> None:
         """When this returns, everything written to the file, and its size, is on disk. A failure is final (S6)."""
-        full = vars(fcntl).get("F_FULLFSYNC")  # a getattr that finds nothing is slow
+        self._platform_sync(handle)
+
+    @cached_property
+    def _platform_sync(self) -> Callable[[Handle], object]:
+        """How the platform syncs a file's data; asked once, because a name that is not there is slow to look up."""
+        full = getattr(fcntl, "F_FULLFSYNC", None)
         if full is not None:
-            fcntl.fcntl(handle, full)
-            return
-        sync = getattr(os, "fdatasync", None) or os.fsync
-        sync(handle)
+            return lambda handle: fcntl.fcntl(handle, full)
+        return getattr(os, "fdatasync", None) or os.fsync
 
     def open_read(self, path: str) -> Handle:
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))

@@ -125,8 +125,6 @@ class Overlay(Files):
         self._handles[handle][offset : offset + len(buffer)] = buffer
         return len(buffer)
 
-    _write_some = _pwrite  # there is no O_DIRECT to be refused
-
     def _create(self, path: str) -> Handle:
         return self._make(path, bytearray())
 

@@ -101,18 +101,13 @@ class LedgerIndex:
         self.add_frame(header.ledger_id, frame_extent(frame, header), place, striping=striping)
 
     def add_frame(
-        self,
-        ledger_id: LedgerId,
-        extent: FrameExtent,
-        place: Place,
-        *,
-        striping: Striping | None = None,
+        self, ledger_id: LedgerId, extent: FrameExtent, place: Place, striping: Striping | None = None
     ) -> None:
         """Take in one durable frame of entries of an unsealed segment. ``striping`` is that of a STRIPED frame. Without
         it, or for IDS, the frame must be read before its ids are known."""
-        ledgers = self._unsealed.get(place.generation)
-        frames = ledgers.get(ledger_id) if ledgers else None
-        if frames is None:  # of a deleted ledger there are none
+        try:
+            frames = self._unsealed[place.generation][ledger_id]
+        except KeyError:  # of a deleted ledger there are none
             if ledger_id in self._states.deleted:
                 return
             frames = self._frames_in(place.generation, ledger_id)

@@ -9,6 +9,7 @@ id is found without a walk to the left.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 
@@ -23,6 +24,7 @@ from bookie_server.storage.bytes.membership import Striping
 from bookie_server.storage.index.search import DENSE_CODE, RUN_CODE, UNRESOLVED_CODE, Search, code_of
 
 STRIDE = 4  # generation, offset, size | code << 32, LAC carried
+_ROW = struct.Struct(f"={STRIDE}q")
 _ROW_BYTES = 8 * (3 + STRIDE)
 _SIZE_MASK = (1 << 32) - 1
 _FEW = 16  # rows
@@ -120,9 +122,10 @@ class LedgerFrames(_Frames):
 
     def add(self, extent: FrameExtent, place: Place, striping: Striping | None) -> None:
         """Take in one frame: appended in the usual case of ascending ids, otherwise inserted."""
-        code = DENSE_CODE if extent.dense else UNRESOLVED_CODE if striping is None else code_of(striping)
-        first, last, _, _, lac = extent
-        row = (place.generation, place.offset, place.size | code << 32, lac)
+        first, last, dense, _, lac = extent
+        generation, offset, size, _ = place
+        code = DENSE_CODE if dense else UNRESOLVED_CODE if striping is None else code_of(striping)
+        row = _ROW.pack(generation, offset, size | code << 32, lac)
         firsts, peaks = self._firsts, self._peaks
         if not firsts or firsts[-1] <= first:
             if lac > self._lac:
@@ -130,12 +133,12 @@ class LedgerFrames(_Frames):
             peaks.append(peaks[-1] if peaks and peaks[-1] > last else last)
             firsts.append(first)
             self._lasts.append(last)
-            self._rows.extend(row)
+            self._rows.frombytes(row)
             return
         at = bisect_right(firsts, first)
         firsts.insert(at, first)
         self._lasts.insert(at, last)
-        self._rows[at * STRIDE : at * STRIDE] = array("q", row)
+        self._rows[at * STRIDE : at * STRIDE] = array("q", row)  # of its bytes
         self._peaks.append(0)
         self._rebuild()
 

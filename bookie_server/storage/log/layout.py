@@ -5,7 +5,7 @@ Frames keep their order."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, parse_header
 from bk_core.errors import InvalidArgumentError
@@ -19,6 +19,7 @@ from bookie_server.storage.bytes.segment import (
 from bookie_server.storage.disk.files import BLOCK
 
 Frame: TypeAlias = bytes | bytearray | memoryview
+_new = tuple.__new__  # a named tuple's own constructor takes twice as long
 
 
 def group_limit(segment_bytes: int, position: int) -> int:
@@ -27,35 +28,13 @@ def group_limit(segment_bytes: int, position: int) -> int:
     return GROUP_BYTES_MAX if left > GROUP_BYTES_MAX else left if left > 0 else 0
 
 
-class GroupPlan:
-    """The layout of one group of one segment: each frame with its header and offset."""
+class GroupPlan(NamedTuple):
+    """The layout of one group of one segment: its frames, each with its offset in the group and its header; and the
+    bytes of the group, header and padding included."""
 
-    __slots__ = ("end", "frames", "headers", "limit", "new_segment", "offsets")
-
-    def __init__(self, limit: int, new_segment: bool = False) -> None:
-        self.limit, self.new_segment = limit // BLOCK * BLOCK, new_segment
-        self.end = GROUP_HEADER_BYTES
-        self.frames: list[Frame] = []
-        self.headers: list[FrameHeader] = []
-        self.offsets: list[int] = []
-
-    @property
-    def group_bytes(self) -> int:
-        """The bytes of the group, header and padding included."""
-        return (self.end + BLOCK - 1) & -BLOCK
-
-    def add(self, frame: Frame, header: FrameHeader) -> bool:
-        """False, and nothing changed, if the frame does not fit."""
-        size = len(frame)
-        step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
-        start = (self.end + step - 1) & -step
-        if start + size > self.limit:
-            return False
-        self.frames.append(frame)
-        self.headers.append(header)
-        self.offsets.append(start)
-        self.end = start + size
-        return True
+    parts: Sequence[tuple[int, Frame, FrameHeader]]
+    group_bytes: int
+    new_segment: bool = False
 
 
 def plan_groups(
@@ -65,22 +44,27 @@ def plan_groups(
     ``segment_bytes``). ``headers`` are theirs, where the caller has parsed them. Raises InvalidArgumentError for bytes
     that are not one whole frame, and for a frame that fits in no segment."""
     plan: list[GroupPlan] = []
-    group = GroupPlan(group_limit(segment_bytes, position))
-    for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
-        if len(frame) != FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes:
-            raise InvalidArgumentError("not one whole frame", value=f"{len(frame)} bytes, not {header.size}")
-        while not group.add(frame, header):
-            if group.frames:
-                plan.append(group)
-                position += group.group_bytes
-                group = GroupPlan(group_limit(segment_bytes, position))
-            elif not group.new_segment:
-                position = SEGMENT_HEADER_BYTES
-                group = GroupPlan(group_limit(segment_bytes, position), new_segment=True)
+    parts: list[tuple[int, Frame, FrameHeader]] = []
+    end, limit, new_segment = GROUP_HEADER_BYTES, group_limit(segment_bytes, position), False
+    for k, frame in enumerate(frames):
+        header = headers[k] if headers else parse_header(frame)
+        size = len(frame)
+        if size != FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes:
+            raise InvalidArgumentError("not one whole frame", value=f"{size} bytes, not {header.size}")
+        step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
+        while (at := (end + step - 1) & -step) + size > limit:
+            if parts:
+                plan.append(_new(GroupPlan, (parts, (end + BLOCK - 1) & -BLOCK, new_segment)))
+                position, new_segment = position + plan[-1].group_bytes, False
+            elif not new_segment:
+                position, new_segment = SEGMENT_HEADER_BYTES, True
             else:
                 raise InvalidArgumentError(
-                    "a frame does not fit in a segment", value=f"{header.size} bytes", remedy="use larger segments"
+                    "a frame does not fit in a segment", value=f"{size} bytes", remedy="use larger segments"
                 )
-    if group.frames:
-        plan.append(group)
+            parts, end, limit = [], GROUP_HEADER_BYTES, group_limit(segment_bytes, position)
+        parts.append((at, frame, header))
+        end = at + size
+    if parts:
+        plan.append(_new(GroupPlan, (parts, (end + BLOCK - 1) & -BLOCK, new_segment)))
     return plan

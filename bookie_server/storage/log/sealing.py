@@ -22,7 +22,7 @@ class SealJob:
 
     generation: int
     rows: bytearray
-    """Index records from :func:`pack_row`, in the order of the log."""
+    """Index records from :func:`index_row`, in the order of the log."""
     states: StateCollector
     data_end: int
     group_count: int

@@ -14,19 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPED, FrameHeader, FrameKind, frame_extent
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, FrameKind
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
 from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_file import StateCollector
-from bookie_server.storage.bytes.index_rows import pack_row
-from bookie_server.storage.bytes.membership import striping_of
+from bookie_server.storage.bytes.index_rows import index_row
 from bookie_server.storage.bytes.segment import (
     FRAME_ALIGNMENT,
     GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     STAMP_OFFSET,
-    GroupHeader,
     encode_group_header,
+    group_seed,
     seeded_stamp,
     stamp_seed,
 )
@@ -47,6 +46,7 @@ sixteen. The bytes stay what they were."""
 _ZEROS = memoryview(bytes(AHEAD_BYTES))
 _TAG = struct.Struct("<I")
 _ENTRIES = int(FrameKind.ENTRIES)
+_new = tuple.__new__  # a named tuple's own constructor takes twice as long
 SPARES_RESERVED = 1
 """Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
 
@@ -124,6 +124,7 @@ class SegmentLog:
                 "a segment's size must be a multiple of 4096, at least 16384", value=f"{segment_size_bytes} bytes"
             )
         self._path, self._files, self._incarnation = path, files or Files(), identity.incarnation_bytes
+        self._group_seed = group_seed(self._incarnation)
         self._segment_bytes, self._backlog_bytes_max = segment_size_bytes, backlog_bytes_max
         self._health = Health()
         self._active: _Segment | None = None
@@ -216,7 +217,6 @@ class SegmentLog:
             if group.new_segment:
                 self._roll()
             self._commit(group, places)
-        self.stats.frames += len(places)
         self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
 
@@ -240,7 +240,7 @@ class SegmentLog:
         calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError."""
         self._check()
         if self.position_unrecorded:
-            self._commit(GroupPlan(BLOCK), [])
+            self._commit(GroupPlan((), BLOCK), [])
 
     def prepare_segment(self) -> None:
         """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
@@ -304,7 +304,7 @@ class SegmentLog:
         segment = self._active
         assert segment is not None
         total = group.group_bytes
-        self._fill_arena(group, segment, total)
+        self._fill_arena(group, segment)
         size = total if segment.position + total <= segment.written else self._ahead(total, segment.position)
         try:
             self._files.write(segment.handle, self._arena[:size], segment.position)
@@ -317,10 +317,12 @@ class SegmentLog:
             segment.written = segment.position + size
         segment.position += total
         segment.group_number += 1
-        if not group.frames:
+        if not group.parts:
             segment.recorded = segment.position
-        self.stats.groups += 1
-        self.stats.written_bytes += size
+        stats = self.stats
+        stats.groups += 1
+        stats.frames += len(group.parts)
+        stats.written_bytes += size
 
     def _ahead(self, total: int, position: int) -> int:
         """How much a group of ``total`` bytes writes in blocks that were never written; the arena has zeros behind it
@@ -331,36 +333,34 @@ class SegmentLog:
         self._arena[total:size] = _ZEROS[: size - total]
         return size
 
-    def _fill_arena(self, group: GroupPlan, segment: _Segment, total: int) -> None:
+    def _fill_arena(self, group: GroupPlan, segment: _Segment) -> None:
         """Put the group's bytes into the arena. Each frame is copied once: measured, that takes a twentieth of the time
         of the write."""
         arena, base, seed = self._arena, segment.position, segment.stamp_seed
+        parts, total, _ = group
         end = GROUP_HEADER_BYTES
-        for frame, at in zip(group.frames, group.offsets, strict=True):
+        for at, frame, _ in parts:
             if at > end:
                 arena[end:at] = _ZEROS[: at - end]
             end = at + len(frame)
             arena[at:end] = frame
             _TAG.pack_into(arena, at + STAMP_OFFSET, seeded_stamp(seed, base + at, frame[52:60]))
         arena[end:total] = _ZEROS[: total - end]
-        arena[:GROUP_HEADER_BYTES] = encode_group_header(
-            GroupHeader(segment.generation, segment.group_number, total, len(group.frames), base, base),
-            self._incarnation,
-        )
+        header = (segment.generation, segment.group_number, total, len(parts), base, base)
+        arena[:GROUP_HEADER_BYTES] = encode_group_header(header, self._group_seed)
 
     def _note(self, group: GroupPlan, segment: _Segment, places: list[Place]) -> None:
         """Remember what the segment's ``.idx`` needs; appends the places of the frames."""
-        generation, position, rows, stats = segment.generation, segment.position, segment.rows, self.stats
-        for frame, header, at in zip(group.frames, group.headers, group.offsets, strict=True):
+        generation, position, stats = segment.generation, segment.position, self.stats
+        for at, frame, header in group.parts:
+            at += position
             if header.kind == _ENTRIES:
-                extent = frame_extent(frame, header)
-                striping = striping_of(frame, header) if header.flags & STRIPED else None
-                rows += pack_row(header, extent, position + at, striping)
+                segment.rows += index_row(frame, header, at)
             else:
                 segment.states.add(header.ledger_id, header.kind, bytes(frame[FRAME_HEADER_BYTES:]))
             size = len(frame)
             stats.frame_bytes += size
-            places.append(Place(generation, position + at, size))
+            places.append(_new(Place, (generation, at, size, -1)))
 
     # --- segments ---------------------------------------------------------------------------------------------------
 

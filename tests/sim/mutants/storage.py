@@ -203,8 +203,9 @@ def _key_unlogged(self: Any, ledger: Any) -> None:
     ledger.key_logged = True
 
 
-def _calls_itself_durable(header: Any, incarnation: bytes) -> bytes:
-    return _encode_group(header._replace(durable=header.offset + header.group_bytes), incarnation)
+def _calls_itself_durable(header: Any, seed: int) -> bytes:
+    header = segment.GroupHeader(*header)
+    return _encode_group(header._replace(durable=header.offset + header.group_bytes), seed)
 
 
 def _any_header(block: Any, incarnation: bytes) -> Any:

@@ -16,13 +16,12 @@ from bk_core.entries.frame import (
     check_frame,
     decode_frame,
     encode_frame,
-    frame_extent,
     parse_header,
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 from bookie_server.storage.bytes import joined_frames
-from bookie_server.storage.bytes.index_rows import pack_row, sorted_rows
+from bookie_server.storage.bytes.index_rows import index_row, sorted_rows
 from bookie_server.storage.bytes.joined_frames import (
     FRAME_HEAD,
     JOINED_BYTES,
@@ -32,7 +31,6 @@ from bookie_server.storage.bytes.joined_frames import (
     frame_sizes,
     join_frames,
 )
-from bookie_server.storage.bytes.membership import striping_of
 from tests.kit.amount import examples
 from tests.kit.apache_frames import encode_apache, entry_bytes
 from tests.kit.segment_world import striped
@@ -54,8 +52,7 @@ def table_of(frames: list[bytes]) -> FrameTable:
 
 
 def _row(frame: bytes) -> bytes:
-    header = parse_header(frame)
-    return pack_row(header, frame_extent(frame, header), 0, striping_of(frame, header))
+    return index_row(frame, parse_header(frame), 0)
 
 
 def entries_of(frame: bytes) -> list[Entry]:

@@ -10,18 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.entries.frame import FrameKind
+from bk_core.entries.frame import FrameKind, parse_header
 from bk_core.errors import IntegrityError
 from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, sorted_rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.segment import (
+    SEGMENT_HEADER_BYTES,
     GroupHeader,
     SegmentHeader,
     decode_group_header,
     decode_segment_header,
     encode_group_header,
     encode_segment_header,
+    group_seed,
     index_name,
     parse_name,
     placement_stamp,
@@ -30,7 +32,7 @@ from bookie_server.storage.bytes.segment import (
     stamp_seed,
     unsealed_name,
 )
-from bookie_server.storage.log.layout import plan_groups
+from bookie_server.storage.log.layout import group_limit, plan_groups
 from tests.kit.amount import examples
 from tests.kit.segment_world import entries
 from tests.kit.whole_files import decode_index_file, encode_index_file
@@ -53,7 +55,7 @@ def test_every_byte_of_a_segment_header_is_checked() -> None:
 
 
 def test_every_byte_of_a_group_header_is_checked_and_so_is_the_incarnation() -> None:
-    block = encode_group_header(GROUP, INCARNATION)
+    block = encode_group_header(GROUP, group_seed(INCARNATION))
     assert decode_group_header(block, INCARNATION) == GROUP
     assert decode_group_header(block, INCARNATION[::-1]) is None
     assert decode_group_header(block[:63], INCARNATION) is None
@@ -70,7 +72,7 @@ def test_a_group_that_makes_no_sense_is_refused_with_a_right_crc() -> None:
         GROUP._replace(offset=40_961),
         GROUP._replace(durable=45_056),
     ):
-        assert decode_group_header(encode_group_header(odd, INCARNATION), INCARNATION) is None
+        assert decode_group_header(encode_group_header(odd, group_seed(INCARNATION)), INCARNATION) is None
 
 
 @pytest.mark.rule("S3")
@@ -152,9 +154,17 @@ def test_groups_keep_the_order_and_stay_within_their_limits() -> None:
     rng = random.Random(2)
     frames = [entries(1, [k], size=rng.choice([10, 3000, 64_000, 66_000])) for k in range(60)]
     plan = plan_groups(frames, position=1 << 18, segment_bytes=1 << 18)
-    assert [frame for group in plan for frame in group.frames] == frames
-    assert plan[0].new_segment
+    assert [frame for group in plan for _, frame, _ in group.parts] == frames
+    position = 1 << 18
     for group in plan:
-        assert group.group_bytes <= group.limit
-        for header, offset in zip(group.headers, group.offsets, strict=True):
+        assert group.new_segment or group is not plan[0]
+        position = SEGMENT_HEADER_BYTES if group.new_segment else position
+        assert 0 < group.group_bytes <= group_limit(1 << 18, position)
+        end = 64
+        for offset, frame, header in group.parts:
+            assert offset >= end
+            assert header == parse_header(frame)
             assert offset % (4096 if header.size >= 65_536 else 64) == 0
+            end = offset + len(frame)
+        assert group.group_bytes - 4096 < end <= group.group_bytes
+        position += group.group_bytes

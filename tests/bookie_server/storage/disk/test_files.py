@@ -14,7 +14,7 @@ import pytest
 from bookie_server.storage.disk.files import BLOCK, Files, aligned_buffer
 from tests.kit.segment_world import Storage, assert_honest, entries, key_record
 
-NAMES = ["O_DIRECT", "O_CLOEXEC", "O_DIRECTORY", "pwritev", "preadv", "fdatasync", "posix_fallocate", "posix_fadvise"]
+NAMES = ["O_DIRECT", "O_CLOEXEC", "O_DIRECTORY", "preadv", "fdatasync", "posix_fallocate", "posix_fadvise"]
 NAMES += ["POSIX_FADV_RANDOM", "POSIX_FADV_DONTNEED"]
 FRAMES = [key_record(1), entries(1, range(30)), entries(2, [4, 9]), entries(1, [30], size=70_000)]
 
@@ -64,14 +64,14 @@ def test_o_direct_refused_at_the_first_write_falls_back_to_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refusing(real: Callable[..., int]) -> Callable[..., int]:
-        def call(handle: int, buffers: list[memoryview], offset: int) -> int:
+        def call(handle: int, where: object, offset: int) -> int:
             if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_DIRECT:
                 raise OSError(errno.EINVAL, "O_DIRECT")
-            return real(handle, buffers, offset)
+            return real(handle, where, offset)
 
         return call
 
-    monkeypatch.setattr(os, "pwritev", refusing(os.pwritev))
+    monkeypatch.setattr(os, "pwrite", refusing(os.pwrite))
     monkeypatch.setattr(os, "preadv", refusing(os.preadv))
     live_a_life(tmp_path / "d")
 
@@ -104,8 +104,8 @@ def test_darwin_syncs_with_f_fullfsync_and_nothing_else(tmp_path: Path, monkeypa
 
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda handle, buffers, offset: real(handle, [buffers[0][:BLOCK]], offset))
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda handle, buffer, offset: real(handle, buffer[:BLOCK], offset))
     files = Files()
     handle = files.create_preallocated(str(tmp_path / "f"), 4 * BLOCK)
     data = memoryview(aligned_buffer(3 * BLOCK))

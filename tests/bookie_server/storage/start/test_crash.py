@@ -15,6 +15,7 @@ from bookie_server.storage.bytes.segment import (
     decode_group_header,
     decode_segment_header,
     encode_group_header,
+    group_seed,
     segment_name,
 )
 from tests.kit.amount import some
@@ -232,7 +233,9 @@ def test_a_gap_in_group_numbers_is_damage_where_all_bytes_are_good(tmp_path: Pat
     for start in written.starts[2:]:
         header = decode_group_header(content[start : start + 64], incarnation)
         assert header is not None
-        content[start : start + 64] = encode_group_header(header._replace(number=header.number + 1), incarnation)
+        content[start : start + 64] = encode_group_header(
+            header._replace(number=header.number + 1), group_seed(incarnation)
+        )
     storage = written.reopen_with(bytes(content), tmp_path / "d")
     assert storage.report.limbo
     assert_honest(storage, written.must, written.may)
