@@ -49,10 +49,9 @@ class CountingFiles(Files):
         self.reads += 1
         return super()._read_into(handle, view, offset)
 
-    def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
-        written = super()._pwrite(handle, buffer, offset)
-        self.written_bytes += written
-        return written
+    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+        super().write(handle, buffer, offset)
+        self.written_bytes += len(buffer)
 
     def _append(self, handle: Handle, data: memoryview) -> None:
         self.written_bytes += len(data)

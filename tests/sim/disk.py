@@ -281,7 +281,7 @@ class SimDisk(Files):
         self._point("deallocate")
         return size
 
-    def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
+    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
         inode = self._inode(handle)
         offset += self.faults.misdirected
         self.faults.misdirected = 0
@@ -291,7 +291,6 @@ class SimDisk(Files):
             inode.stale.update(range(offset // SECTOR, (offset + len(data)) // SECTOR))
         self._put(inode, offset, data)
         self._point("write")
-        return len(data)
 
     def _put(self, inode: _Inode, offset: int, data: bytes) -> None:
         if offset > len(inode.cache):

@@ -117,9 +117,8 @@ class PowerLossFiles(Files):
         self._put(handle, bytes(data), self._open[handle].size)
 
     @_locked
-    def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
+    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
         self._put(handle, bytes(buffer), offset)
-        return len(buffer)
 
     def _put(self, handle: Handle, data: bytes, offset: int) -> None:
         file = self._open[handle]

@@ -134,7 +134,7 @@ class Files:
         is cut short."""
         while True:
             try:
-                done = self._pwrite(handle, buffer, offset)
+                done = os.pwrite(handle, buffer, offset)
             except OSError as error:
                 # Some file systems accept O_DIRECT at open and refuse it at the first write; nothing was written yet.
                 if error.errno != errno.EINVAL or not self._drop_direct(handle):
@@ -145,9 +145,6 @@ class Files:
             if done <= 0:
                 raise OSError(errno.EIO, "the write made no progress")
             buffer, offset = buffer[done:], offset + done
-
-    def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
-        return os.pwrite(handle, buffer, offset)
 
     def _drop_direct(self, handle: Handle) -> bool:
         """Turn O_DIRECT off on an open file; False if it was not on."""

@@ -121,9 +121,8 @@ class Overlay(Files):
     def make_directory(self, path: str) -> None:
         raise OSError(errno.EROFS, "no directory is made here", path)
 
-    def _pwrite(self, handle: Handle, buffer: memoryview, offset: int) -> int:
+    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
         self._handles[handle][offset : offset + len(buffer)] = buffer
-        return len(buffer)
 
     def _create(self, path: str) -> Handle:
         return self._make(path, bytearray())

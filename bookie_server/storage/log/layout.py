@@ -5,7 +5,7 @@ Frames keep their order."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, parse_header
 from bk_core.errors import InvalidArgumentError
@@ -19,52 +19,42 @@ from bookie_server.storage.bytes.segment import (
 from bookie_server.storage.disk.files import BLOCK
 
 Frame: TypeAlias = bytes | bytearray | memoryview
-_new = tuple.__new__  # a named tuple's own constructor takes twice as long
-
-
-def group_limit(segment_bytes: int, position: int) -> int:
-    """The largest group that may begin at ``position``. One block stays free for the segment's last idle group."""
-    left = segment_bytes - position - BLOCK
-    return GROUP_BYTES_MAX if left > GROUP_BYTES_MAX else left if left > 0 else 0
-
-
-class GroupPlan(NamedTuple):
-    """The layout of one group of one segment: its frames, each with its offset in the group and its header; and the
-    bytes of the group, header and padding included."""
-
-    parts: Sequence[tuple[int, Frame, FrameHeader]]
-    group_bytes: int
-    new_segment: bool = False
+Part: TypeAlias = tuple[int, Frame, FrameHeader]
+"""A frame of a group: its offset there, its bytes and its header."""
+GroupPlan: TypeAlias = tuple[Sequence[Part], int, bool]
+"""The frames of one group, its bytes with header and padding, and whether a segment begins with it."""
 
 
 def plan_groups(
     frames: Sequence[Frame], headers: Sequence[FrameHeader] = (), *, position: int, segment_bytes: int
 ) -> list[GroupPlan]:
     """Groups for whole frames from ``position`` on, in new segments once this one is full (at once if ``position`` is
-    ``segment_bytes``). ``headers`` are theirs, where the caller has parsed them. Raises InvalidArgumentError for bytes
-    that are not one whole frame, and for a frame that fits in no segment."""
+    ``segment_bytes``). One block stays free for the segment's last idle group. ``headers`` are those of the frames,
+    where the caller has parsed them. Raises InvalidArgumentError for bytes that are not one whole frame, and for a
+    frame that fits in no segment."""
     plan: list[GroupPlan] = []
-    parts: list[tuple[int, Frame, FrameHeader]] = []
-    end, limit, new_segment = GROUP_HEADER_BYTES, group_limit(segment_bytes, position), False
+    parts: list[Part] = []
+    end, new_segment, last_block = GROUP_HEADER_BYTES, False, segment_bytes - BLOCK
     for k, frame in enumerate(frames):
         header = headers[k] if headers else parse_header(frame)
         size = len(frame)
         if size != FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes:
             raise InvalidArgumentError("not one whole frame", value=f"{size} bytes, not {header.size}")
         step = BLOCK if size >= LARGE_FRAME_BYTES else FRAME_ALIGNMENT
-        while (at := (end + step - 1) & -step) + size > limit:
+        while (at := (end + step - 1) & -step) + size > GROUP_BYTES_MAX or position + at + size > last_block:
             if parts:
-                plan.append(_new(GroupPlan, (parts, (end + BLOCK - 1) & -BLOCK, new_segment)))
-                position, new_segment = position + plan[-1].group_bytes, False
+                group_bytes = (end + BLOCK - 1) & -BLOCK
+                plan.append((parts, group_bytes, new_segment))
+                position, new_segment = position + group_bytes, False
             elif not new_segment:
                 position, new_segment = SEGMENT_HEADER_BYTES, True
             else:
                 raise InvalidArgumentError(
                     "a frame does not fit in a segment", value=f"{size} bytes", remedy="use larger segments"
                 )
-            parts, end, limit = [], GROUP_HEADER_BYTES, group_limit(segment_bytes, position)
+            parts, end = [], GROUP_HEADER_BYTES
         parts.append((at, frame, header))
         end = at + size
     if parts:
-        plan.append(_new(GroupPlan, (parts, (end + BLOCK - 1) & -BLOCK, new_segment)))
+        plan.append((parts, (end + BLOCK - 1) & -BLOCK, new_segment))
     return plan

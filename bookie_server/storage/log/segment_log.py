@@ -21,6 +21,7 @@ from bookie_server.storage.bytes.index_file import StateCollector
 from bookie_server.storage.bytes.index_rows import index_row
 from bookie_server.storage.bytes.segment import (
     FRAME_ALIGNMENT,
+    GROUP_BYTES_MAX,
     GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     STAMP_OFFSET,
@@ -32,7 +33,7 @@ from bookie_server.storage.bytes.segment import (
 from bookie_server.storage.disk.cookie import Identity
 from bookie_server.storage.disk.files import BLOCK, Files, aligned_buffer
 from bookie_server.storage.disk.health import NO_SPACE, Health
-from bookie_server.storage.log.layout import Frame, GroupPlan, group_limit, plan_groups
+from bookie_server.storage.log.layout import Frame, Part, plan_groups
 from bookie_server.storage.log.sealing import SealedSegment, SealJob, seal
 from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE, NewSegment, SegmentPool
 
@@ -138,7 +139,7 @@ class SegmentLog:
         self.seal_jobs: deque[SealJob] = deque()
         """Full segments that wait for :meth:`seal_next`, oldest first; bounded by ``backlog_bytes_max``."""
         self._full: list[SealJob] = []  # not released yet
-        self.group_bytes_max = group_limit(segment_size_bytes, SEGMENT_HEADER_BYTES)
+        self.group_bytes_max = min(GROUP_BYTES_MAX, segment_size_bytes - SEGMENT_HEADER_BYTES - BLOCK)
         self._arena = memoryview(aligned_buffer(max(self.group_bytes_max, BLOCK)))
         self.stats = CommitStats()
 
@@ -210,18 +211,17 @@ class SegmentLog:
             self.release_full()
         position = self._active.position if self._active else self._segment_bytes
         plan = plan_groups(frames, headers, position=position, segment_bytes=self._segment_bytes)
-        if len(plan) != 1 or plan[0].new_segment:
-            self._ensure_segments(plan, reserve)
+        if len(plan) != 1 or plan[0][2]:
+            self._ensure_segments(sum([new_segment for _, _, new_segment in plan]), reserve)
         places: list[Place] = []
-        for group in plan:
-            if group.new_segment:
+        for parts, group_bytes, new_segment in plan:
+            if new_segment:
                 self._roll()
-            self._commit(group, places)
+            self._commit(parts, group_bytes, places)
         self._health.check()  # nothing is acked after another writer of this directory has failed
         return places
 
-    def _ensure_segments(self, plan: Sequence[GroupPlan], reserve: bool) -> None:
-        rolls = sum([group.new_segment for group in plan])
+    def _ensure_segments(self, rolls: int, reserve: bool) -> None:
         if not rolls:
             return
         if self._active is not None and not reserve:
@@ -240,7 +240,7 @@ class SegmentLog:
         calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError."""
         self._check()
         if self.position_unrecorded:
-            self._commit(GroupPlan((), BLOCK), [])
+            self._commit((), BLOCK, [])
 
     def prepare_segment(self) -> None:
         """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
@@ -299,29 +299,28 @@ class SegmentLog:
 
     # --- carrying out -----------------------------------------------------------------------------------------------
 
-    def _commit(self, group: GroupPlan, places: list[Place]) -> None:
-        """Write a group and sync it; appends the places of its frames."""
+    def _commit(self, parts: Sequence[Part], total: int, places: list[Place]) -> None:
+        """Write a group of ``total`` bytes and sync it; appends the places of its frames."""
         segment = self._active
         assert segment is not None
-        total = group.group_bytes
-        self._fill_arena(group, segment)
+        self._fill_arena(parts, total, segment)
         size = total if segment.position + total <= segment.written else self._ahead(total, segment.position)
         try:
             self._files.write(segment.handle, self._arena[:size], segment.position)
             self._files.sync_data(segment.handle)
         except OSError as error:
             self._health.fail("a group commit failed", self._path, error)
-        self._note(group, segment, places)
+        self._note(parts, segment, places)
         segment.data_end, segment.data_groups = segment.position, segment.group_number
         if segment.position + size > segment.written:
             segment.written = segment.position + size
         segment.position += total
         segment.group_number += 1
-        if not group.parts:
+        if not parts:
             segment.recorded = segment.position
         stats = self.stats
         stats.groups += 1
-        stats.frames += len(group.parts)
+        stats.frames += len(parts)
         stats.written_bytes += size
 
     def _ahead(self, total: int, position: int) -> int:
@@ -333,11 +332,10 @@ class SegmentLog:
         self._arena[total:size] = _ZEROS[: size - total]
         return size
 
-    def _fill_arena(self, group: GroupPlan, segment: _Segment) -> None:
+    def _fill_arena(self, parts: Sequence[Part], total: int, segment: _Segment) -> None:
         """Put the group's bytes into the arena. Each frame is copied once: measured, that takes a twentieth of the time
         of the write."""
         arena, base, seed = self._arena, segment.position, segment.stamp_seed
-        parts, total, _ = group
         end = GROUP_HEADER_BYTES
         for at, frame, _ in parts:
             if at > end:
@@ -349,10 +347,10 @@ class SegmentLog:
         header = (segment.generation, segment.group_number, total, len(parts), base, base)
         arena[:GROUP_HEADER_BYTES] = encode_group_header(header, self._group_seed)
 
-    def _note(self, group: GroupPlan, segment: _Segment, places: list[Place]) -> None:
+    def _note(self, parts: Sequence[Part], segment: _Segment, places: list[Place]) -> None:
         """Remember what the segment's ``.idx`` needs; appends the places of the frames."""
         generation, position, stats = segment.generation, segment.position, self.stats
-        for at, frame, header in group.parts:
+        for at, frame, header in parts:
             at += position
             if header.kind == _ENTRIES:
                 segment.rows += index_row(frame, header, at)

@@ -16,6 +16,7 @@ from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, sorted_rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.segment import (
+    GROUP_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     GroupHeader,
     SegmentHeader,
@@ -32,7 +33,7 @@ from bookie_server.storage.bytes.segment import (
     stamp_seed,
     unsealed_name,
 )
-from bookie_server.storage.log.layout import group_limit, plan_groups
+from bookie_server.storage.log.layout import plan_groups
 from tests.kit.amount import examples
 from tests.kit.segment_world import entries
 from tests.kit.whole_files import decode_index_file, encode_index_file
@@ -154,17 +155,23 @@ def test_groups_keep_the_order_and_stay_within_their_limits() -> None:
     rng = random.Random(2)
     frames = [entries(1, [k], size=rng.choice([10, 3000, 64_000, 66_000])) for k in range(60)]
     plan = plan_groups(frames, position=1 << 18, segment_bytes=1 << 18)
-    assert [frame for group in plan for _, frame, _ in group.parts] == frames
-    position = 1 << 18
-    for group in plan:
-        assert group.new_segment or group is not plan[0]
-        position = SEGMENT_HEADER_BYTES if group.new_segment else position
-        assert 0 < group.group_bytes <= group_limit(1 << 18, position)
-        end = 64
-        for offset, frame, header in group.parts:
+    assert [frame for parts, _, _ in plan for _, frame, _ in parts] == frames
+    assert plan[0][2]
+    position = 0
+    for parts, group_bytes, new_segment in plan:
+        position, end = SEGMENT_HEADER_BYTES if new_segment else position, GROUP_HEADER_BYTES
+        for offset, frame, header in parts:
             assert offset >= end
             assert header == parse_header(frame)
             assert offset % (4096 if header.size >= 65_536 else 64) == 0
             end = offset + len(frame)
-        assert group.group_bytes - 4096 < end <= group.group_bytes
-        position += group.group_bytes
+        assert 0 <= group_bytes - end < 4096
+        position += group_bytes
+        assert position <= (1 << 18) - 4096
+
+
+def test_no_group_is_larger_than_the_largest() -> None:
+    frames = [entries(1, [0], size=1 << 20)] * 20
+    sizes = [size for _, size, _ in plan_groups(frames, position=SEGMENT_HEADER_BYTES, segment_bytes=1 << 28)]
+    assert len(sizes) == 2
+    assert (1 << 24) - (1 << 20) - 8192 < sizes[0] <= 1 << 24
