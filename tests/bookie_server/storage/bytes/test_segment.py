@@ -175,3 +175,9 @@ def test_no_group_is_larger_than_the_largest() -> None:
     sizes = [size for _, size, _ in plan_groups(frames, position=SEGMENT_HEADER_BYTES, segment_bytes=1 << 28)]
     assert len(sizes) == 2
     assert (1 << 24) - (1 << 20) - 8192 < sizes[0] <= 1 << 24
+
+
+def test_the_last_block_of_a_segment_is_left_to_its_last_idle_group() -> None:
+    for blocks_left, goes_on in ((3, True), (2, True), (1, False), (0, False)):
+        [plan] = plan_groups([entries(1, [0])], position=(1 << 18) - 4096 * blocks_left, segment_bytes=1 << 18)
+        assert plan[1:] == (4096, not goes_on)
