@@ -304,17 +304,18 @@ class SegmentLog:
         segment = self._active
         assert segment is not None
         self._fill_arena(parts, total, segment)
-        size = total if segment.position + total <= segment.written else self._ahead(total, segment.position)
+        position, size = segment.position, total
+        if position + total > segment.written:
+            size = self._ahead(total, position)
+            segment.written = position + size
         try:
-            self._files.write(segment.handle, self._arena[:size], segment.position)
+            self._files.write(segment.handle, self._arena[:size], position)
             self._files.sync_data(segment.handle)
         except OSError as error:
             self._health.fail("a group commit failed", self._path, error)
         self._note(parts, segment, places)
-        segment.data_end, segment.data_groups = segment.position, segment.group_number
-        if segment.position + size > segment.written:
-            segment.written = segment.position + size
-        segment.position += total
+        segment.data_end, segment.data_groups = position, segment.group_number
+        segment.position = position + total
         segment.group_number += 1
         if not parts:
             segment.recorded = segment.position
