@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 
 _PROBE = """
 ip link set lo up && ip link add trial type bridge && ip link add v1 type veth peer name w1 &&
 ip link set v1 master trial && nsenter -t $$ -n true
 """
 _INSIDE = "BK_TRIAL_NETWORK"
+_POLL_S = 0.005
 
 
 def networks_work() -> bool:
@@ -23,10 +26,58 @@ def networks_work() -> bool:
     return probe.returncode == 0
 
 
-def enter_own_network() -> None:
-    """Begin this program again in a network of its own; returns where that was done before."""
+def enter_own_network(module: str = "tests.trials", *, mounts: bool = False) -> None:
+    """Begin this program again in a network of its own, with ``mounts`` also with mounts of its own; returns where that
+    was done before."""
     if os.environ.get(_INSIDE):
         return
-    command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "trial"]
-    command += [sys.executable, "-m", "tests.trials", *sys.argv[1:]]
+    command = ["unshare", "-nm" if mounts else "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "trial"]
+    command += [sys.executable, "-m", module, *sys.argv[1:]]
     os.execvpe("unshare", command, {**os.environ, _INSIDE: "1"})
+
+
+# --- inside ---
+
+BRIDGE = "10.77.0.254"
+
+
+def make_bridge() -> None:
+    """The cable to which the networks of processes are joined; this process has the address ``BRIDGE`` on it."""
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _ip("link", "del", "trial")  # of the cluster before, in this namespace
+    _ip("link", "add", "trial", "type", "bridge")
+    _ip("addr", "add", f"{BRIDGE}/24", "dev", "trial")
+    _ip("link", "set", "trial", "up")
+
+
+def host_of(number: int) -> str:
+    """The address of a process that :func:`connect` joins."""
+    return f"10.77.0.{number}"
+
+
+def connect(number: int, pid: int, within_s: float) -> None:
+    """Give the network of a new process an interface at our bridge; it waits for that."""
+    inside = ["nsenter", "-t", str(pid), "-n", "ip"]
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _ip("link", "del", f"v{number}")  # of the process before
+    deadline = time.monotonic() + within_s
+    while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"process {number} did not make its network")
+        time.sleep(_POLL_S)
+    _ip("link", "add", f"v{number}", "type", "veth", "peer", "name", f"w{number}")
+    _ip("link", "set", f"v{number}", "master", "trial", "up")
+    _ip("link", "set", f"w{number}", "netns", str(pid))
+    subprocess.run([*inside, "addr", "add", f"{host_of(number)}/24", "dev", f"w{number}"], check=True)
+    for name in ("lo", f"w{number}"):
+        subprocess.run([*inside, "link", "set", name, "up"], check=True)
+
+
+def set_cable(number: int, *, away: bool) -> None:
+    """Take the cable of a process out, or put it back: packets vanish without a word, both ways."""
+    with contextlib.suppress(subprocess.CalledProcessError):  # the process was killed, and its network with it
+        _ip("link", "set", f"v{number}", "down" if away else "up")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, stderr=subprocess.DEVNULL)

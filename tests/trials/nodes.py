@@ -7,16 +7,14 @@ where its proxy listens. Nothing leaves this machine.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 from bk_cli.children import last_lines
 from bk_cli.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
+from tests.trials.network import BRIDGE, connect, host_of, make_bridge, set_cable
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
 from tests.trials.zookeepers import ZooKeepers
@@ -24,7 +22,6 @@ from tests.trials.zookeepers import ZooKeepers
 HOST = "127.0.0.1"
 READY_S = 40.0
 _POLL_S = 0.02
-_BRIDGE = "10.77.0.254"  # inside a network namespace of the trial's own
 
 
 class Bookie:
@@ -42,7 +39,7 @@ class Bookie:
 
     @property
     def host(self) -> str:
-        return f"10.77.0.{self.number}" if self._network else HOST
+        return host_of(self.number) if self._network else HOST
 
     def start(self) -> None:
         """Start it; :meth:`wait_ready` says when it serves."""
@@ -59,7 +56,7 @@ class Bookie:
             "bk_cli.main:run", self.log_path, arguments=arguments, network=self._network
         )
         if self._network:
-            _connect_network(self.number, self.host, self.child.pid)
+            connect(self.number, self.child.pid, READY_S)
         self.is_stopped = False
         self.starts += 1
 
@@ -102,30 +99,7 @@ class Bookie:
     def partition(self, *, away: bool) -> None:
         """Take the cable of its network out, or put it back: packets vanish without a word, both ways."""
         assert self._network
-        with contextlib.suppress(subprocess.CalledProcessError):  # the bookie was killed, and its network with it
-            _ip("link", "set", f"v{self.number}", "down" if away else "up")
-
-
-def _connect_network(number: int, address: str, pid: int) -> None:
-    """Give the network of a new process an interface at our bridge; it waits for that."""
-    inside = ["nsenter", "-t", str(pid), "-n", "ip"]
-    with contextlib.suppress(subprocess.CalledProcessError):
-        _ip("link", "del", f"v{number}")  # of the process before
-    deadline = time.monotonic() + READY_S
-    while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"bookie {number} did not make its network")
-        time.sleep(_POLL_S / 4)
-    _ip("link", "add", f"v{number}", "type", "veth", "peer", "name", f"w{number}")
-    _ip("link", "set", f"v{number}", "master", "trial", "up")
-    _ip("link", "set", f"w{number}", "netns", str(pid))
-    subprocess.run([*inside, "addr", "add", f"{address}/24", "dev", f"w{number}"], check=True)
-    for name in ("lo", f"w{number}"):
-        subprocess.run([*inside, "link", "set", name, "up"], check=True)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, stderr=subprocess.DEVNULL)
+        set_cable(self.number, away=away)
 
 
 class TrialCluster:
@@ -172,13 +146,9 @@ class TrialCluster:
         no_way_round = "unix_socket = false\n"  # clients on this machine would take it, past the proxies
         self.settings.write_text(no_way_round + self._settings, encoding="utf-8")
         if self.network:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _ip("link", "del", "trial")  # of the cluster before, in this namespace
-            _ip("link", "add", "trial", "type", "bridge")
-            _ip("addr", "add", f"{_BRIDGE}/24", "dev", "trial")
-            _ip("link", "set", "trial", "up")
+            make_bridge()
         bookies, zookeepers = self._counts
-        host = _BRIDGE if self.network else HOST
+        host = BRIDGE if self.network else HOST
         self._zookeepers = ZooKeepers(self.path, zookeepers, self.proxies, host)
         self._zookeepers.start()
         ports = free_bookie_ports(bookies)
