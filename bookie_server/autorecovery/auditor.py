@@ -50,6 +50,8 @@ class Auditor:
             self.elected, self._scanned = elected, None
             logger.info("%s %s the auditor of this cluster", self._owner, "is" if elected else "is no longer")
         wanted = (*present.lost, *(name for name in present.leaving if name not in present.lost))
+        if self._scanned is not None:  # who came back may be lost again, and has other ledgers then
+            self._scanned = tuple(name for name in self._scanned[0] if name in wanted), self._scanned[1]
         if not elected or not self._store.replication_enabled() or not self._is_due(wanted):
             return
         if present.lost:

@@ -74,12 +74,13 @@ class AutoRecovery:
             await asyncio.to_thread(self.auditor.withdraw)
 
     async def _check(self) -> None:
-        """Once in ``check_s``, by the auditor: every copy of every closed ledger. A list of ids is never in memory."""
+        """Once in ``check_s``, by the auditor: every copy of every closed ledger. A list of ids is never in memory. If
+        the last time lies ahead, a clock was wrong when it was written, and it says nothing."""
         store, config = self._client.store, self._config
         if not config.check_s or not self.auditor.elected or not await asyncio.to_thread(store.replication_enabled):
             return
         last_ms = await asyncio.to_thread(store.audit_time_ms, Audit.LEDGERS)
-        if last_ms is not None and time.time() * 1000 - last_ms < config.check_s * 1000:
+        if last_ms is not None and 0 <= time.time() * 1000 - last_ms < config.check_s * 1000:
             return
         if last_ms is None:  # a new cluster, or one that nobody audited: the first check is due a period from now
             await asyncio.to_thread(store.write_audit_time_ms, Audit.LEDGERS, int(time.time() * 1000))

@@ -77,6 +77,28 @@ def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.rule("D23")
+def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
+    """What it was given in between has no mark of the first time."""
+
+    async def work() -> None:
+        async with memory_cluster(4) as cluster:
+            _, ensemble = await a_ledger(cluster)
+            lost = ensemble[0]
+            async with recovering(cluster) as running:
+                cluster.store.unregister_bookie(lost)
+                await eventually(lambda: running.auditor.marked == 1, 10)
+                cluster.register(lost)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+                ledgers = [await a_ledger(cluster) for _ in range(4)]
+                named = [ledger_id for ledger_id, ensemble in ledgers if lost in ensemble]
+                assert named
+                cluster.kill(lost)
+                await eventually(lambda: all(lost not in members(cluster, i) for i in named), 10)
+
+    asyncio.run(work())
+
+
 def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
     async def work() -> None:
         async with memory_cluster(5) as cluster:
@@ -227,12 +249,13 @@ def test_mark_of_a_deleted_ledger_goes() -> None:
     asyncio.run(work())
 
 
-def test_check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing() -> None:
+@pytest.mark.parametrize("wrong_ms", [-60_000, 8 * 86_400_000], ids=["long ago", "a clock was wrong"])
+def test_check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing(wrong_ms: int) -> None:
     async def work() -> None:
         async with memory_cluster(4) as cluster:
             ledger_id, ensemble = await a_ledger(cluster)
             cluster.network.bookies[ensemble[0]].frames_of(ledger_id).clear()
-            cluster.store.write_audit_time_ms(Audit.LEDGERS, int(time.time() * 1000) - 60_000)
+            cluster.store.write_audit_time_ms(Audit.LEDGERS, int(time.time() * 1000) + wrong_ms)
             config = AutoRecoveryConfig(poll_s=0.02, check_s=30)
             async with recovering(cluster, config) as running:
                 await eventually(lambda: running.workers.copied_entries == 20, 10)

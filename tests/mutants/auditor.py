@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the auditor: when it looks at all ledgers, and at all copies."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_TESTS = "tests/bookie_server/autorecovery/test_autorecovery.py::test_"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="a bookie is lost only once",
+        path="bookie_server/autorecovery/auditor.py",
+        old="tuple(name for name in self._scanned[0] if name in wanted), self._scanned[1]\n",
+        new="tuple(self._scanned[0]), self._scanned[1]\n",
+        tests=(f"{_TESTS}bookie_that_came_back_and_is_lost_again_is_marked_again",),
+        breaks="a bookie that came back and then dies for good has its ledgers marked up to an hour later",
+        rule="D23",
+    ),
+    Mutant(
+        name="a check of the future is believed",
+        path="bookie_server/autorecovery/main.py",
+        old="last_ms is not None and 0 <= time.time()",
+        new="last_ms is not None and time.time()",
+        tests=(f"{_TESTS}check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing",),
+        breaks="an auditor whose clock was years ahead once keeps all later ones from checking copies for years",
+    ),
+)
