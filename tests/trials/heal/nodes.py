@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster of the trial: a real ZooKeeper and six bookies as processes, ours or Apache's, each in a network of its
+own where the machine allows it, two of them on a disk that can be filled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bk_cli.children import last_lines
+from bk_cli.cluster import APACHE_JAVA, APACHE_SETTINGS
+from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
+from bk_cli.java import find_java
+from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bookie_server.web.others import Numbers, parse_numbers
+from tests.interop.jars import toolchain
+from tests.trials.heal.schedule import Slot
+from tests.trials.heal.serve import OFFSET
+from tests.trials.network import BRIDGE, connect, host_of, make_bridge, set_cable
+from tests.trials.nursery import Child, Nursery
+
+HOST = "127.0.0.1"
+READY_S, END_S, ADMIN_S = 60.0, 30.0, 3.0
+LOST_DELAY_S = 5
+SMALL_DISK_BYTES = 256 << 20
+ADMIN_PORT_ABOVE = PORTS_ABOVE[-1]
+_POLL_S = 0.05
+
+SETTINGS = f"""\
+unix_socket = false
+admin_host = "0.0.0.0"
+segment_size_bytes = {16 << 20}
+segments_kept_free = 1
+session_timeout_s = 4.0
+metadata_timeout_s = 4.0
+disk_check_interval_s = 1.0
+checkpoint_interval_s = 5.0
+scrub_interval_s = 2.0
+scrub_bytes_per_s = {16 << 20}
+gc_interval_s = 5.0
+gc_grace_s = 3.0
+auto_recovery = true
+lost_bookie_delay_s = {LOST_DELAY_S}.0
+replication_bytes_per_s = 20_000_000
+upkeep = true
+"""
+
+
+def until(true: Callable[[], bool], within_s: float, what: str, poll_s: float = 0.2) -> None:
+    """Raises TimeoutError, which says ``what`` did not happen."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}, not within {within_s:.0f} s")
+        time.sleep(poll_s)
+
+
+class Node:
+    """A bookie in its place; what it is called and what it holds change with its lives."""
+
+    def __init__(self, cluster: HealCluster, slot: Slot, port: int) -> None:
+        self.slot, self.number, self.ours, self.port = slot, slot.number, slot.ours, port
+        self._cluster = cluster
+        self.host = host_of(slot.number) if cluster.network else HOST
+        self.data = cluster.path / f"bookie-{slot.number}"
+        self.log_path = cluster.path / f"bookie-{slot.number}.log"
+        self.bookie_id = f"bookie-{slot.number}" if slot.ours else f"{self.host}:{port}"
+        self.child: Child | None = None
+        self._log_start = 0
+        self._clock = cluster.path / f"clock-{slot.number}"
+        self._clock.write_bytes(OFFSET.pack(0.0))
+        self.data.mkdir()
+        if slot.small:
+            size = f"size={SMALL_DISK_BYTES}"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", size, "trial", str(self.data)], check=True)
+
+    # --- its process ---
+
+    def start(self, *, accept_loss: bool = False) -> None:
+        """Start it; :meth:`wait_ready` says when it serves."""
+        self.log_path.touch()
+        self._log_start = self.log_path.stat().st_size
+        start = self._start_ours if self.ours else self._start_apache
+        self.child = start(accept_loss)
+        if self._cluster.network:
+            connect(self.number, self.child.pid, READY_S)
+
+    def _start_ours(self, accept_loss: bool) -> Child:
+        arguments = ["bookie", "run", "--data", str(self.data), "--port", str(self.port), "--allow-loopback"]
+        arguments += ["--bookie-id", self.bookie_id, "--listen-address", "0.0.0.0", "--advertised-address", self.host]
+        arguments += ["--metadata-service-uri", self._cluster.uri, "--config", str(self._cluster.path / "bookies.toml")]
+        arguments += ["--accept-loss"] if accept_loss else []
+        return self._cluster.nursery.start(
+            "tests.trials.heal.serve:bookie",
+            self.log_path,
+            arguments=arguments,
+            clock=str(self._clock),
+            broken=self._cluster.broken,
+            network=self._cluster.network,
+        )
+
+    def _start_apache(self, accept_loss: bool) -> Child:
+        assert not accept_loss
+        values = {
+            "metadataServiceUri": self._cluster.uri,
+            "bookiePort": self.port,
+            "advertisedAddress": self.host,
+            "allowLoopback": "true",
+            "journalDirectories": self.data / "journal",
+            "ledgerDirectories": self.data / "ledgers",
+            **APACHE_SETTINGS,
+            "zkTimeout": 4_000,
+            "httpServerEnabled": "false",
+            "gcWaitTime": 5_000,
+            "lostBookieRecoveryDelay": LOST_DELAY_S,
+            "autoRecoveryDaemonEnabled": "false",
+        }
+        conf = self._cluster.path / f"bookie-{self.number}.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
+        main = ["org.apache.bookkeeper.server.Main", "-c", str(conf)]
+        command = [find_java().path, *APACHE_JAVA, "-cp", toolchain().class_path, *main]
+        return self._cluster.nursery.start(
+            "tests.trials.heal.serve:java", self.log_path, arguments=command, network=self._cluster.network
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.is_running
+
+    @property
+    def is_ready(self) -> bool:
+        if not self.ours:
+            with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=1):
+                return True
+            return False
+        return any(line.startswith("ready ") for line in self.said().splitlines())
+
+    def said(self) -> str:
+        """Its log since it was started last."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def wait_ready(self) -> None:
+        """Raises RuntimeError with the end of its log."""
+        deadline = time.monotonic() + READY_S
+        while not self.is_ready:
+            if not self.is_running or time.monotonic() > deadline:
+                raise RuntimeError(f"bookie {self.bookie_id} does not start: {last_lines(self.log_path)}")
+            time.sleep(_POLL_S)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int | None:
+        """SIGTERM; its exit code, None if it did not end in time and had to be killed."""
+        code = self._end(signal.SIGTERM)
+        if self.child is not None:
+            self.kill()
+        return code
+
+    def ended(self, within_s: float) -> int | None:
+        """The exit code of a process that ends by itself, or None after the time."""
+        assert self.child is not None
+        return self.child.wait(within_s)
+
+    def _end(self, number: int) -> int | None:
+        if self.child is None:
+            return 0
+        self.child.signal(number)
+        code = self.child.wait(END_S)
+        if code is not None:
+            self.child.release()
+            self.child = None
+        return code
+
+    def signal(self, number: int) -> None:
+        if self.child is not None:
+            self.child.signal(number)
+
+    # --- around it ---
+
+    def set_cable(self, *, away: bool) -> None:
+        set_cable(self.number, away=away)
+
+    def set_clock(self, offset_s: float) -> None:
+        """Put its wall clock wrong by so much."""
+        with self._clock.open("r+b") as file:
+            file.write(struct.pack("<d", offset_s))
+
+    def empty(self) -> None:
+        """All its data is gone."""
+        assert self.child is None
+        for each in self.data.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+    def become_new(self) -> str:
+        """Another bookie in the same place; the id of the one before."""
+        self.empty()
+        before, self.bookie_id = self.bookie_id, f"bookie-{self.number}-{self._cluster.next_life()}"
+        return before
+
+    # --- what it says ---
+
+    def get(self, path: str) -> str:
+        """A page of its admin port. Raises OSError."""
+        address = f"http://{self.host}:{self.port + ADMIN_PORT_ABOVE}{path}"
+        with urllib.request.urlopen(address, timeout=ADMIN_S) as answer:
+            return str(answer.read().decode())
+
+    def metrics(self) -> Numbers:
+        return parse_numbers(self.get("/metrics"))
+
+    def lacking(self) -> int:
+        """Of how many ledgers it says that its own copies are incomplete."""
+        said: dict[str, Any] = json.loads(self.get("/lacking"))
+        return int(said["ledgers"])
+
+
+class HealCluster:
+    """A context manager."""
+
+    def __init__(self, path: Path, slots: Sequence[Slot], *, network: bool, broken: str = "") -> None:
+        self.path, self.network, self.broken = path, network, broken
+        self._slots = slots
+        self._stack = ExitStack()
+        self._lives = len(slots)
+        self.nodes: list[Node] = []
+
+    def __enter__(self) -> HealCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "bookies.toml").write_text(SETTINGS, encoding="utf-8")
+        if self.network:
+            make_bridge()
+        zookeeper = ZooKeeperServer(host=BRIDGE if self.network else HOST, tick_ms=200, durable=False)
+        self._stack.callback(zookeeper.stop)
+        self.uri = f"zk://{zookeeper.start(self.path / 'zookeeper')}/ledgers"
+        self.nursery = Nursery()
+        self._stack.callback(self.nursery.close)
+        self.store: MetadataStore = open_store(self.uri)
+        self._stack.callback(self.store.close)
+        self.store.initialize_cluster()
+        ports = free_bookie_ports(len(self._slots))
+        for slot, port in zip(self._slots, ports, strict=True):
+            self.nodes.append(Node(self, slot, port))
+            if slot.small:
+                self._stack.callback(subprocess.run, ["umount", "-l", str(self.nodes[-1].data)], check=False)
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait_ready()
+
+    def node(self, slot: int) -> Node:
+        return self.nodes[slot - 1]
+
+    def next_life(self) -> int:
+        self._lives += 1
+        return self._lives
+
+    def command(self, name: str, *arguments: str) -> tuple[Child, Path]:
+        """``bk ARGUMENTS`` as a process; its output goes to the file."""
+        log = self.path / f"{name}-{self.next_life()}.log"
+        given = [*arguments, "--metadata-service-uri", self.uri]
+        child = self.nursery.start("tests.trials.heal.serve:command", log, arguments=given, broken=self.broken)
+        return child, log
+
+    def close(self) -> None:
+        """End every process that was started here, and only those."""
+        self._stack.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cluster of the trial: turns of disturbances under traffic, each healed and looked at before the next; in the end
+every copy of every ledger."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bk_core import blocking
+from bk_core.metadata.port import Audit
+from bk_core.model import LedgerState
+from tests.interop.jars import toolchain
+from tests.interop.peer_client import PeerClient
+from tests.trials.heal.check import Checked, check_copies, check_log, unhealed
+from tests.trials.heal.disturbances import BrokenPromiseError, World, carry_out
+from tests.trials.heal.nodes import HealCluster, until
+from tests.trials.heal.oracle import Journals, pattern_of
+from tests.trials.heal.schedule import BOOKIES, FILL, KINDS, PARTITION, WIPE, Account, Act, Deck, Kind, Slot, turn_of
+from tests.trials.heal.traffic import UNENDED, Traffic
+from tests.trials.journal import Journal
+
+HEALED_S = 120.0
+LEDGERS_KEPT = 60
+"""More than so many closed ledgers are not kept: the oldest ones of which every copy was right are deleted."""
+WARM_LEDGERS, WARM_S = 4, 60.0
+AUDITED_S = 90.0
+QUIET_S = (0.5, 3.0)
+ACT_S = 400.0
+PEER_LEDGERS = 40
+OUR_LANES = ("direct", "grpc", "direct,grpc,bookie-rpc", "bookie-rpc")
+ALL_LANES = ("direct,grpc,bookie-rpc", "grpc,bookie-rpc")
+SMALL = (1, 4)
+
+
+@dataclass(slots=True)
+class StageReport:
+    """What one cluster's life did. ``problems`` is empty when every promise was kept."""
+
+    seconds: float = 0.0
+    turns: int = 0
+    acts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    healed_s: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    underreplicated: int = 0
+    in_recovery: int = 0
+
+
+def slots_of(apache: int, *, mounts: bool) -> list[Slot]:
+    """The last ``apache`` of them are Apache's; those whose disk can be filled are ours."""
+    return [
+        Slot(number, ours=number <= BOOKIES - apache, small=mounts and number in SMALL)
+        for number in range(1, BOOKIES + 1)
+    ]
+
+
+class Stage:
+    """Turns on a cluster until ``deadline`` (of the monotonic clock), or of these kinds in this order; ``over`` tells
+    when to come to the end early."""
+
+    def __init__(
+        self,
+        path: Path,
+        seed: str,
+        *,
+        apache: int,
+        isolated: bool,
+        kinds: Sequence[Kind] = (),
+        broken: str = "",
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        self._seed, self._rng, self._tell = seed, random.Random(seed), tell
+        self._slots = slots_of(apache, mounts=isolated)
+        self._kinds = [kind for kind in KINDS if isolated or kind not in (FILL, PARTITION)]
+        self._order = list(kinds)
+        self._apache = apache
+        self._report, self._account = StageReport(), Account()
+        self._cluster = HealCluster(path, self._slots, network=isolated, broken=broken)
+        self._folder = path / "journals"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._journal = Journal(str(self._folder / "conductor.journal"))
+        self._journals = Journals(self._folder)
+        self._books = threading.Lock()
+        self._settled: list[int] = []
+        self._wiped: set[str] = set()
+
+    def run(self, deadline: float, over: threading.Event) -> StageReport:
+        began = time.monotonic()
+        report = self._report
+        with self._cluster as cluster:
+            self._world = World(cluster, self._journals)
+            traffic = Traffic(
+                cluster, self._folder, random.Random(f"{self._seed}/traffic"), ALL_LANES if self._apache else OUR_LANES
+            )
+            traffic.start()
+            try:
+                self._warm_up()
+                self._turns(deadline, over)
+            finally:
+                traffic.stop()
+            if traffic.error is not None:
+                report.problems.append(f"TRIAL: the clients' keeper ended: {traffic.error!r}")
+            if not report.problems and traffic.counts[UNENDED]:
+                report.problems.append(f"HANG: {traffic.counts[UNENDED]} {UNENDED}, though everything was healed")
+            if not report.problems:
+                self._end(traffic)
+            report.counts.update(traffic.counts)
+        report.counts.update(self._world.counts)
+        report.counts.update(self._journals.counts)
+        report.counts["acknowledged"] = sum(known.acked + 1 for known in self._journals.ledgers.values())
+        report.counts["log entries acknowledged"] = len(self._journals.log_acked)
+        report.errors.update(self._journals.errors)
+        report.seconds = time.monotonic() - began
+        return report
+
+    # --- turns ---
+
+    def _warm_up(self) -> None:
+        """There is something to lose before the first disturbance."""
+
+        def is_warm() -> bool:
+            self._journals.read()
+            return sum(known.is_settled for known in self._journals.alive()) >= WARM_LEDGERS
+
+        until(is_warm, WARM_S, "the clients write nothing, though nothing fails yet")
+
+    def _turns(self, deadline: float, over: threading.Event) -> None:
+        deck = Deck(self._rng, self._kinds)
+        while not over.is_set() and not self._report.problems:
+            if self._order:
+                kind = self._order.pop(0)
+            elif time.monotonic() < deadline:
+                kind = deck.deal()
+            else:
+                return
+            time.sleep(self._rng.uniform(*QUIET_S))
+            self._turn(turn_of(self._rng, kind, self._slots, [each for each in self._kinds if each.companion]))
+            if deadline == float("-inf") and not self._order:
+                return
+
+    def _turn(self, acts: Sequence[Act]) -> None:
+        report, began = self._report, time.monotonic()
+        report.turns += 1
+        self._wiped = {self._cluster.node(act.slot).bookie_id for act in acts if act.kind is WIPE}
+        with ThreadPoolExecutor(len(acts), thread_name_prefix="act") as threads:
+            for act, said in zip(acts, threads.map(self._act, acts, timeout=ACT_S), strict=True):
+                report.acts[act.kind.name] += 1
+                report.problems += [f"turn {report.turns}: {act}: {text}" for text in said]
+        acted, checked = time.monotonic(), Checked()
+        if not report.problems:
+            report.problems += self._await_healed()
+            report.healed_s.append(round(time.monotonic() - acted, 2))
+        if not report.problems:
+            checked = self._check(self._settled)
+        if not report.problems:
+            self._account.healed()
+            self._clean_up(checked)
+        self._tell(
+            f"turn {report.turns}: {', '.join(map(str, acts))}: {acted - began:.1f} s, healed and read in "
+            f"{time.monotonic() - acted:.1f} s, {checked.counts['copies']} copies; "
+            f"{len(self._journals.alive())} ledgers"
+        )
+
+    def _act(self, act: Act) -> list[str]:
+        time.sleep(act.after_s)
+        with self._books:
+            self._account.begin(act)
+        try:
+            carry_out(self._world, act)
+        except (BrokenPromiseError, TimeoutError, RuntimeError) as error:
+            return [f"{error}"]
+        except Exception:  # the disturbance could not be told to its end, which is a finding too
+            return [f"TRIAL: {traceback.format_exc()[-2_000:]}"]
+        finally:
+            with self._books:
+                self._account.back(act)
+        return []
+
+    def _await_healed(self) -> list[str]:
+        """Nothing may be left to heal, at two looks. ``_settled``: the ledgers that were closed before these began, so
+        that nothing about them was still to be told."""
+        said: list[str] = []
+        quiet = 0
+
+        def healed() -> bool:
+            nonlocal said, quiet
+            if not quiet:
+                self._journals.read()
+                self._settled = [known.ledger_id for known in self._journals.alive() if known.is_settled]
+            said = unhealed(self._cluster, self._journals)
+            quiet = 0 if said else quiet + 1
+            return quiet == 2
+
+        try:
+            until(healed, HEALED_S, "not healed", 0.5)
+            for act in self._world.afterwards:
+                act()
+            self._world.afterwards.clear()
+        except (TimeoutError, BrokenPromiseError) as error:
+            return [f"STUCK: {error}: {'; '.join(said)}"]
+        return [*self._journals.problems, *self._journals.denied()]
+
+    def _check(self, ledgers: Sequence[int]) -> Checked:
+        """Every copy of these ledgers; what is wrong joins the report.
+
+        If a writer dies, nobody knows which of its bookies lack what an ack quorum of others had confirmed to it: only
+        the auditor's check of all copies finds out. So it is made due, once, for such ledgers alone; and not for
+        a bookie that was wiped in this turn, which has marked all that it had.
+        """
+        report = self._report
+        checked = check_copies(self._cluster.uri, self._journals, ledgers)
+        if checked.holes and not checked.problems and all(map(self._may_have_hole, checked.holes)):
+            report.counts["holes after a writer's death, mended by the auditor's check"] += len(checked.holes)
+            report.counts["checks by the auditor"] += 1
+            self._audit()
+            checked = check_copies(self._cluster.uri, self._journals, ledgers)
+        report.problems += [*checked.problems, *checked.holes.values()]
+        report.counts.update({f"{name} checked": count for name, count in checked.counts.items()})
+        return checked
+
+    def _may_have_hole(self, where: tuple[int, str]) -> bool:
+        ledger_id, bookie = where
+        return not self._journals.ledgers[ledger_id].closed and bookie not in self._wiped
+
+    def _audit(self) -> None:
+        """The auditor's check of all copies, which it makes once a week by itself."""
+        store = self._cluster.store
+        store.write_audit_time_ms(Audit.LEDGERS, 1)
+        try:
+            until(lambda: (store.audit_time_ms(Audit.LEDGERS) or 0) > 1, AUDITED_S, "the auditor checks no copies")
+        except TimeoutError as error:
+            self._report.problems.append(f"STUCK: {error}")
+
+    def _clean_up(self, checked: Checked) -> None:
+        """Delete the oldest ledgers, if every copy of them was right."""
+        surplus = self._settled[: max(0, len(self._settled) - LEDGERS_KEPT)]
+        gone = [ledger_id for ledger_id in surplus if ledger_id in checked.verified]
+        if not gone:
+            return
+        with blocking.connect(self._cluster.uri) as client:
+            for ledger_id in gone:
+                self._journal.say("deleted", ledger=ledger_id)
+                client.delete_ledger(ledger_id)
+        self._report.counts["ledgers deleted"] += len(gone)
+        self._journals.read()
+
+    # --- the end ---
+
+    def _end(self, traffic: Traffic) -> None:
+        """All is healed: every copy of every ledger, the log, and what both kinds of client say."""
+        report = self._report
+        traffic.recover_rest()
+        report.problems += self._await_healed()
+        self._journals.read()
+        alive = [known.ledger_id for known in self._journals.alive()]
+        checked = self._check(alive)
+        log = check_log(self._cluster.uri, self._journals)
+        report.problems += log.problems
+        report.counts.update({f"{name} checked at last": count for name, count in checked.counts.items()})
+        report.counts.update(log.counts)
+        report.problems += self._await_healed()
+        self._count_stuck(alive)
+        if self._apache:
+            report.problems += self._ask_apache(alive)
+
+    def _count_stuck(self, alive: Sequence[int]) -> None:
+        store, report = self._cluster.store, self._report
+        report.underreplicated = len(list(store.list_underreplicated()))
+        states = Counter[LedgerState]()
+        for ledger_id in store.list_ledgers():
+            state = store.read_ledger(ledger_id).value.state
+            states[state] += 1
+            if ledger_id in alive and state is not LedgerState.CLOSED:
+                report.problems.append(f"STUCK: ledger {ledger_id} is {state.name}")
+        report.in_recovery = states[LedgerState.IN_RECOVERY]
+        if report.underreplicated or report.in_recovery:
+            report.problems.append(
+                f"STUCK: {report.underreplicated} under-replicated, {report.in_recovery} in recovery"
+            )
+
+    def _ask_apache(self, alive: Sequence[int]) -> list[str]:
+        """Apache's client opens and reads some of the ledgers; ends and bytes must be the same."""
+        found = []
+        with PeerClient(toolchain(), self._cluster.path / "client.log") as peer:
+            client = peer.client(self._cluster.uri)
+            for ledger_id in self._rng.sample(list(alive), min(len(alive), PEER_LEDGERS)):
+                end = self._cluster.store.read_ledger(ledger_id).value.last_entry_id
+                assert end is not None
+                ledger = client.open(ledger_id, recover=False, password=b"")
+                if (ledger.opened.lac, ledger.opened.closed) != (end, True):
+                    found.append(f"CHANGED: ledger {ledger_id}: Apache's client says {ledger.opened}, ours {end}")
+                elif end >= 0 and ledger.read(0, end).checksum != pattern_of(ledger_id).checksum(0, end):
+                    found.append(f"CHANGED: ledger {ledger_id}: Apache's client reads other bytes")
+                self._report.counts["ledgers read by Apache's client"] += 1
+        return found

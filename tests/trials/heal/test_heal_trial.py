@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short form of the trial of healing, and its kit: the account of copies, the oracle, the figures."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.kit.amount import some
+from tests.trials.heal.__main__ import Figures
+from tests.trials.heal.oracle import Journals, holds, pattern_of, wrong_entries
+from tests.trials.heal.schedule import (
+    ACK_QUORUM,
+    AWAY_MAX,
+    BY_NAME,
+    CORRUPT,
+    DRAIN,
+    KILL,
+    KINDS,
+    PARTITION,
+    ROLLING,
+    SHAPES,
+    WIPE,
+    Account,
+    Act,
+    Deck,
+    Kind,
+    TooManyGoneError,
+    turn_of,
+)
+from tests.trials.heal.stage import StageReport, slots_of
+from tests.trials.journal import Journal
+from tests.trials.network import networks_work
+
+SHORT = ("wipe", "corrupt stopped", "drain")
+
+
+@pytest.mark.e2e
+@pytest.mark.zookeeper
+@pytest.mark.timeout(240)
+@pytest.mark.rule("D23")
+def test_a_cluster_heals_itself_after_a_wipe_rotten_bytes_and_a_drain(tmp_path: Path) -> None:
+    """A program of its own, since it makes networks and mounts where that is allowed."""
+    command = [sys.executable, "-m", "tests.trials.heal", "--kinds", *SHORT, "--apache", "never", "--seed", "1356"]
+    command += ["--resume", str(tmp_path / "figures"), "--work", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    figures = Figures.load(tmp_path / "figures", 1356)
+    assert (ran.returncode, figures.problems) == (0, []), ran.stdout[-4_000:] + ran.stderr[-2_000:]
+    assert {name: figures.acts[name] for name in SHORT} == dict.fromkeys(SHORT, 1)
+    assert sum(figures.acts.values()) > len(SHORT) or not networks_work(), "another bookie is disturbed meanwhile"
+    counts = figures.counts
+    assert counts["acknowledged"] > 500, "the clients hardly wrote anything: it proves nothing"
+    assert counts["copies checked at last"] > 2 * counts["entries checked at last"] > 1_000
+    assert counts["starts refused after a wipe"] == counts["bookies removed"] == 1
+    assert counts["entries corrupted"] == counts["entries mended"] > 0
+
+
+# --- the account ---
+
+
+def act(kind: Kind, slot: int) -> Act:
+    return Act(kind, slot, 0.0, 1.0, 0.5)
+
+
+def test_a_second_copy_is_never_destroyed_before_all_is_healed() -> None:
+    account = Account()
+    account.begin(act(WIPE, 1))
+    account.back(act(WIPE, 1))
+    for kind in (WIPE, CORRUPT, DRAIN):
+        with pytest.raises(TooManyGoneError, match="gone"):
+            account.begin(act(kind, 2))
+    account.begin(act(PARTITION, 2))  # nothing is destroyed
+    with pytest.raises(TooManyGoneError, match="do not serve yet"):
+        account.healed()
+    account.back(act(PARTITION, 2))
+    account.healed()
+    account.begin(act(CORRUPT, 2))
+
+
+def test_no_more_bookies_are_away_than_writers_can_do_without() -> None:
+    account = Account()
+    for slot in range(AWAY_MAX):
+        account.begin(act(KILL, slot))
+    with pytest.raises(TooManyGoneError):
+        account.begin(act(KILL, AWAY_MAX))
+    with pytest.raises(TooManyGoneError, match="disturbed already"):
+        account.begin(act(PARTITION, 0))
+    with pytest.raises(TooManyGoneError):
+        account.begin(act(ROLLING, 5))
+
+
+@pytest.mark.parametrize("apache", [0, 2])
+def test_every_turn_is_one_that_the_account_allows(apache: int) -> None:
+    """And every kind comes, and only at bookies that can have it."""
+    slots = slots_of(apache, mounts=True)
+    seen: Counter[str] = Counter()
+    for seed in range(some(200, 40)):
+        rng = random.Random(seed)
+        account, deck = Account(), Deck(rng, KINDS)
+        for _ in KINDS:
+            acts = turn_of(rng, deck.deal(), slots, [kind for kind in KINDS if kind.companion])
+            for each in acts:
+                account.begin(each)
+                seen[each.kind.name] += 1
+                slot = slots[each.slot - 1]
+                assert slot.ours or each.kind.apache
+                assert slot.small or each.kind.name != "fill"
+            for each in acts:
+                account.back(each)
+            account.healed()
+    assert set(seen) == set(BY_NAME)
+    assert all(qa == ACK_QUORUM for _, _, qa in SHAPES), "the account counts on it"
+
+
+# --- the oracle ---
+
+
+def told(folder: Path, **journals: list[tuple[str, dict[str, object]]]) -> Journals:
+    for name, lines in journals.items():
+        journal = Journal(str(folder / f"{name}.journal"))
+        for what, values in lines:
+            journal.say(what, **values)
+    known = Journals(folder)
+    known.read()
+    return known
+
+
+def test_the_oracle_knows_a_loss_from_what_may_be(tmp_path: Path) -> None:
+    lines: list[tuple[str, dict[str, object]]] = [
+        ("ledger", {"ledger": 7}),
+        ("sent", {"ledger": 7, "last": 9}),
+        ("confirmed", {"ledger": 7, "last": 4}),
+    ]
+    journals = told(tmp_path, writer=lines, reader=[("lac", {"ledger": 7, "lac": 5})])
+    known = journals.ledgers[7]
+    assert [journals.judge(known, end) for end in (5, 9)] == [[], []]
+    assert [text.split(":")[0] for text in journals.judge(known, 3)] == ["LOST", "LOST"]
+    assert [text.split(":")[0] for text in journals.judge(known, 4)] == ["LOST"], "a reader was told more"
+    assert [text.split(":")[0] for text in journals.judge(known, 10)] == ["CHANGED"]
+    told(tmp_path, recoverer=[("end", {"ledger": 7, "end": 8})])
+    journals.read()
+    assert (journals.judge(known, 8), [text.split(":")[0] for text in journals.judge(known, 9)]) == ([], ["END MOVED"])
+
+
+def test_a_ledger_whose_writer_died_is_unsettled_until_somebody_closes_it(tmp_path: Path) -> None:
+    journals = told(tmp_path, writer=[("ledger", {"ledger": 7}), ("ledger", {"ledger": 8}), ("left", {"ledger": 7})])
+    assert journals.unsettled() == [7]
+    told(tmp_path, traffic=[("died", {"client": "writer"})])
+    journals.read()
+    assert journals.unsettled() == [7, 8]
+    told(tmp_path, recoverer=[("end", {"ledger": 8, "end": 3})], conductor=[("deleted", {"ledger": 7})])
+    journals.read()
+    assert journals.unsettled() == []
+
+
+def test_a_ledger_may_be_denied_only_after_it_was_deleted(tmp_path: Path) -> None:
+    gone = ("error", {"ledger": 7, "name": "read", "code": "BK_NO_SUCH_LEDGER", "text": "no such ledger"})
+    journals = told(tmp_path, writer=[("ledger", {"ledger": 7})], early=[gone], conductor=[("deleted", {"ledger": 7})])
+    (text,) = journals.denied()
+    assert text.startswith("LOST: early, ledger 7")
+    assert told(tmp_path, late=[gone]).denied() == [text], "the late one is none"
+
+
+def test_a_copy_has_what_its_write_sets_say() -> None:
+    held = {index: [i for i in range(8) if holds(index, i, 4, 3)] for index in range(4)}
+    assert held[0] == [0, 2, 3, 4, 6, 7]
+    assert Counter(i for ids in held.values() for i in ids) == dict.fromkeys(range(8), 3)
+    entries = {i: pattern_of(7).payload(i) for i in held[0]}
+    assert wrong_entries(7, entries, held[0]) == ([], [])
+    entries[2] = entries[3]
+    del entries[6]
+    assert wrong_entries(7, entries, held[0]) == ([6], [2])
+
+
+# --- the figures ---
+
+
+def test_the_figures_can_be_gone_on_from_and_tell_what_is_broken(tmp_path: Path) -> None:
+    figures = Figures(7)
+    assert not figures.passed, "nothing ran"
+    counts = Counter({"acknowledged": 5, "copies checked at last": 15})
+    figures.add("ours", StageReport(seconds=60.0, turns=2, acts=Counter(kill=2), counts=counts, healed_s=[1.0, 3.0]))
+    figures.save(tmp_path / "state")
+    again = Figures.load(tmp_path / "state", 7)
+    assert (again.passed, again.text()) == (True, figures.text())
+    again.add("mixed", StageReport(turns=1, problems=["LOST: ledger 3 ends at 4", "STUCK: not healed"]))
+    assert (again.passed, again.lost, again.turns) == (False, 1, 3)
+    assert "- cluster 2 (mixed): STUCK: not healed" in again.text()
+    assert json.loads((tmp_path / "state").read_text())["parts"] == {"ours": 60}
+    with pytest.raises(ValueError, match="seed 7"):
+        Figures.load(tmp_path / "state", 8)

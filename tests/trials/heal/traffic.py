@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the clients going: writers that are killed at times, a reader, a leader of a log, and recoverers of whatever
+was left open, and at times of what is not."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.trials.heal.nodes import END_S, HealCluster
+from tests.trials.heal.oracle import Journals
+from tests.trials.journal import Journal
+from tests.trials.nursery import Child
+
+WRITERS = 2
+UNENDED = "clients that did not end"
+PACE_S = 0.12
+RECOVER_EVERY_S = 4.0
+KILL_EVERY_S = (8.0, 25.0)
+RECOVERER_S = 120.0
+"""A recoverer that takes longer is ended, and another one tries."""
+_STEP_S = 0.2
+
+
+class Traffic:
+    """Threads and processes from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, cluster: HealCluster, folder: Path, rng: random.Random, lanes: tuple[str, ...]) -> None:
+        self._cluster, self._folder, self._rng, self._lanes = cluster, folder, rng, lanes
+        self._children: dict[str, Child] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traffic")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._journals, self._journal = Journals(folder), Journal(str(folder / "traffic.journal"))
+        self._names = 0
+        self._recoverers: dict[str, tuple[set[int], float]] = {}
+        self.counts: Counter[str] = Counter()
+        self.error: Exception | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all of them in order. What is left open then, :meth:`recover_rest` closes."""
+        self._stopping.set()
+        self._thread.join()
+        for name, child in self._children.items():
+            child.signal(signal.SIGTERM)
+            if child.wait(2 * END_S) is None:
+                self.counts[UNENDED] += 1
+                child.signal(signal.SIGKILL)
+                child.wait(END_S)
+            child.release()
+            self._journal.say("died", client=name)
+        self._children.clear()
+
+    def recover_rest(self) -> None:
+        """Take over what the writers left at their end."""
+        self._journals.read()
+        if left := self._journals.unsettled():
+            child = self._begin("recover", "recoverer", ledgers=left)
+            if child.wait(RECOVERER_S) is None:
+                child.signal(signal.SIGKILL)
+                child.wait(END_S)
+            self._reap()
+
+    # --- its thread ---
+
+    def _run(self) -> None:
+        try:
+            self._go_on()
+        except Exception as error:  # told by who asks
+            self.error = error
+
+    def _go_on(self) -> None:
+        kill_at = time.monotonic() + self._rng.uniform(*KILL_EVERY_S)
+        recover_at = time.monotonic() + RECOVER_EVERY_S
+        while not self._stopping.wait(_STEP_S):
+            self._reap()
+            self._keep("writer", WRITERS, "write", pace_s=PACE_S)
+            self._keep("reader", 1, "read")
+            self._keep("leader", 1, "lead", epoch=self._names + 1)
+            if time.monotonic() > kill_at:
+                self._kill_one()
+                kill_at = time.monotonic() + self._rng.uniform(*KILL_EVERY_S)
+            if time.monotonic() > recover_at:
+                self._recover_some()
+                recover_at = time.monotonic() + RECOVER_EVERY_S
+
+    def _keep(self, kind: str, count: int, target: str, **arguments: Any) -> None:
+        for _ in range(count - sum(name.startswith(kind) for name in self._children)):
+            self._begin(target, kind, **arguments)
+
+    def _begin(self, target: str, kind: str, **arguments: Any) -> Child:
+        self._names += 1
+        name = f"{kind}-{self._names}"
+        self._children[name] = self._cluster.nursery.start(
+            f"tests.trials.heal.clients:{target}",
+            self._folder / f"{name}.log",
+            journal=str(self._folder / f"{name}.journal"),
+            uri=self._cluster.uri,
+            seed=str(self._rng.random()),
+            lanes=self._rng.choice(self._lanes),
+            **arguments,
+        )
+        return self._children[name]
+
+    def _reap(self) -> None:
+        for name, child in list(self._children.items()):
+            if not child.is_running:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._children.pop(name).release()
+        self._recoverers.pop(name, None)
+        self._journal.say("died", client=name)
+
+    def _kill_one(self) -> None:
+        """A writer, a leader or a recoverer, in the middle of whatever it does."""
+        among = [name for name in self._children if not name.startswith("reader")]
+        if among:
+            name = self._rng.choice(among)
+            self._children[name].signal(signal.SIGKILL)
+            self._children[name].wait(END_S)
+            self.counts[f"{name.split('-')[0]}s killed"] += 1
+            self._forget(name)
+
+    def _recover_some(self) -> None:
+        self._journals.read()
+        for name, (_, since) in list(self._recoverers.items()):
+            if time.monotonic() - since > RECOVERER_S:
+                self._children[name].signal(signal.SIGKILL)
+        busy = {ledger_id for ledgers, _ in self._recoverers.values() for ledger_id in ledgers}
+        wanted = [ledger_id for ledger_id in self._journals.unsettled() if ledger_id not in busy]
+        alive = [known.ledger_id for known in self._journals.alive() if not known.is_settled]
+        if alive and self._rng.random() < 0.15:  # under its writer, or beside another recoverer
+            wanted.append(self._rng.choice(alive))
+        if wanted:
+            child = self._begin("recover", "recoverer", ledgers=sorted(set(wanted)))
+            name = next(name for name, each in self._children.items() if each is child)
+            self._recoverers[name] = set(wanted), time.monotonic()
+            self.counts["recoverers"] += 1
