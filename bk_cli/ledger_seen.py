@@ -2,7 +2,8 @@
 """Gathers what ``bk ledger explain`` explains: the record, the bookies' states, and what each says of its copy. It
 fences nobody and reads no entries where the lane can list ids.
 
-All bookies are asked at once, each within ``ANSWER_S``: who says nothing until then is said to say nothing.
+All bookies are asked at once, and ``ANSWER_S`` is for all that is asked of them: who says nothing until then is said to
+say nothing. So a command takes a second, however many bookies hang.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from bk_core.transport.port import Caller, LacEvidence, ReadTrailer, RefusedErro
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.autorecovery.suspects import OwnPart, own_parts
 
-ANSWER_S = 0.5
+ANSWER_S = 0.4
+CLOSE_S = 0.05
+"""For closing what is connected; the process ends anyway."""
 FRAGMENTS_MAX = 50
 """So many fragments, the newest, are looked at."""
 ASKS_MAX = 16
@@ -88,7 +91,8 @@ async def _ask_all(
 ) -> Mapping[BookieId, CopySeen]:
     transport = LaneTransport(caller)
     transport.update_bookies(infos)
-    asking = [_Asking(transport, info.bookie_id, ledger_id, record) for info in infos]
+    until = asyncio.get_running_loop().time() + ANSWER_S
+    asking = [_Asking(transport, info.bookie_id, ledger_id, record, until) for info in infos]
     try:
         await asyncio.gather(*(each.ask() for each in asking))
         proven = [each.seen.lac for each in asking if each.seen.lac is not None]
@@ -96,25 +100,26 @@ async def _ask_all(
         await asyncio.gather(*(each.tail(behind_lac) for each in asking))
     finally:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(CLOSE_S):
                 await transport.close()
     return {each.bookie_id: each.seen for each in asking}
 
 
 @dataclass(slots=True)
 class _Asking:
-    """One bookie is asked. ``seen``: what it said so far."""
+    """One bookie is asked, ``until`` a moment of the loop's clock. ``seen``: what it said so far."""
 
     transport: LaneTransport
     bookie_id: BookieId
     ledger_id: LedgerId
     record: LedgerMetadata
+    until: float
     seen: CopySeen = field(default_factory=CopySeen)
 
     async def ask(self) -> None:
         """All but the tail of a bookie that lists no ids."""
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout_at(self.until):
                 said = await self.transport.link(self.bookie_id).read_lac(self.ledger_id, deadline_s=ANSWER_S)
                 self.seen = CopySeen("", said.known, said.fenced, said.last_entry_id, self._proven(said))
                 for own in reversed(own_parts(self.record, self.bookie_id)):
@@ -130,7 +135,7 @@ class _Asking:
             return
         first = max(open_part.first, behind_lac)
         with contextlib.suppress(BookKeeperError, TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout_at(self.until):
                 await self._note(open_part, self._some([(first, first + TAIL - 1)]))
 
     async def _note(self, own: OwnPart, asking: Awaitable[Part | None]) -> None:
