@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bk_cli import output
 from bk_cli.access import Access
 from bk_core.errors import BookKeeperError
-from bk_core.facts.bookies import Marks, count_marks
+from bk_core.facts.bookies import Marks, count_marks, state_in_words
+from bk_core.metadata.records import BookieOrder
 from bk_core.model import BookieId
+from bk_core.units import roughly_in_words
 from bookie_server.web.others import AdminPorts, Numbers, quantile_since
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ DEADLINE_S = 1.5
 ONCE_S = 1.0
 """Rates are of so long where only one table is wanted."""
 
-COLUMNS = ("bookie", "state", "used ", "free ", "appends/s ", "in/s ", "out/s ", "commit p99 ", "limbo ", "lacks ")
+ROOM, RATES = ("used ", "free ", "full in "), ("appends/s ", "in/s ", "out/s ", "commit p99 ")
+COLUMNS = ("bookie", "state", *ROOM, *RATES, "limbo ", "lacks ")
 
 Answers = dict[BookieId, Numbers | BookKeeperError]
 
@@ -37,6 +40,7 @@ class Look:
     states: dict[BookieId, str]
     answers: Answers
     marks: Marks
+    orders: Mapping[BookieId, BookieOrder] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,14 @@ class Row:
     out_bytes_per_s: float | None = None
     commit_p99_s: float | None = None
     in_limbo: float | None = None
+    order: BookieOrder | None = None
+
+    @property
+    def full_in_s(self) -> float | None:
+        """When nothing is left to write to, if it goes on like this and nothing is deleted."""
+        if self.usable_bytes is None or not self.in_bytes_per_s:
+            return None
+        return self.usable_bytes / self.in_bytes_per_s
 
 
 def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
@@ -92,12 +104,12 @@ def look(store: MetadataStore, ports: AdminPorts) -> Look:
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(count_marks, store)
         writable, read_only, known = store.writable_bookies(), store.read_only_bookies(), store.known_bookies()
-        registered = {**read_only, **writable}
+        registered, orders = {**read_only, **writable}, store.bookie_orders()
         answers = ports.scrape(registered.values())
         marks = counting.result()
     states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
     states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
-    return Look(time.monotonic(), dict(sorted(states.items())), answers, marks)
+    return Look(time.monotonic(), dict(sorted(states.items())), answers, marks, orders)
 
 
 def rows(before: Look, now: Look) -> list[Row]:
@@ -106,8 +118,9 @@ def rows(before: Look, now: Look) -> list[Row]:
 
 def _row(bookie_id: BookieId, state: str, before: Look, now: Look) -> Row:
     lacks, numbers, old = now.marks.of[bookie_id], now.answers.get(bookie_id), before.answers.get(bookie_id)
+    order = now.orders.get(bookie_id)
     if not isinstance(numbers, Numbers):
-        return Row(bookie_id, state, lacks, " ".join(str(numbers).split()) if numbers is not None else "")
+        return Row(bookie_id, state, lacks, " ".join(str(numbers).split()) if numbers is not None else "", order=order)
     known = old if isinstance(old, Numbers) and _same_process(old, numbers) else None
     passed_s = now.at_s - before.at_s
 
@@ -127,6 +140,7 @@ def _row(bookie_id: BookieId, state: str, before: Look, now: Look) -> Row:
         out_bytes_per_s=rate("bookie_READ_BYTES"),
         commit_p99_s=quantile_since(known, numbers, "bookie_commit_seconds", 0.99),
         in_limbo=numbers.total("bookie_ledgers_in_limbo"),
+        order=order,
     )
 
 
@@ -158,15 +172,17 @@ def _print(before: Look, now: Look, as_json: bool) -> None:
 
 def _cells(row: Row, marks: Marks) -> tuple[object, ...]:
     lacks = f"{row.lacks}{'' if marks.is_all else '+'}"
-    state = row.state if row.ready is None or row.ready else f"{row.state}, not ready"
+    ordered = state_in_words(row.state, row.order)
+    state = ordered if row.ready is None or row.ready else f"{ordered}, not ready"
     if row.why:
-        return row.bookie_id, f"{row.state}, no answer", *("-",) * 7, lacks
+        return row.bookie_id, f"{ordered}, no answer", *("-",) * 8, lacks
     used = f"{1 - (row.usable_bytes or 0) / row.total_bytes:.0%}" if row.total_bytes else "-"
     return (
         row.bookie_id,
         state,
         used,
         _or_dash(row.usable_bytes, output.in_words),
+        _or_dash(row.full_in_s, roughly_in_words),
         _or_dash(row.appends_per_s, lambda value: f"{value:,.0f}"),
         _or_dash(row.in_bytes_per_s, output.in_words),
         _or_dash(row.out_bytes_per_s, output.in_words),
@@ -185,10 +201,12 @@ def _object(row: Row, marks: Marks) -> dict[str, object]:
     return {
         "bookieId": row.bookie_id,
         "state": row.state,
+        "order": row.order.order.value if row.order else None,
         "ready": row.ready,
         "error": row.why or None,
         "totalBytes": row.total_bytes,
         "usableBytes": row.usable_bytes,
+        "fullInS": row.full_in_s,
         "appendsPerS": row.appends_per_s,
         "inBytesPerS": row.in_bytes_per_s,
         "outBytesPerS": row.out_bytes_per_s,

@@ -17,6 +17,7 @@ from bk_core import quorum
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bk_core.transport.port import ReadTrailer
+from bk_core.units import roughly_in_words
 from bk_core.wire.lane import EntryRange, Reason
 from bookie_server.autorecovery.suspects import own_parts
 
@@ -128,7 +129,7 @@ def _state(seen: LedgerSeen) -> list[Finding]:
     verdict = recovery_verdict(seen)
     where = f" (made for the log of uuid {seen.log_uuid})" if seen.log_uuid else ""
     if record.state is LedgerState.IN_RECOVERY:
-        since = f"in recovery for {_ago(seen.now_ms - seen.written_ms)}{where}"
+        since = f"in recovery for {roughly_in_words((seen.now_ms - seen.written_ms) / 1000)}{where}"
         if verdict.stuck:
             return [problem(f"{since}: {verdict.why}", verdict.remedy)]
         return [problem(f"{since}, and nothing seen here keeps it from its end: {verdict.why}", verdict.remedy)]
@@ -136,7 +137,8 @@ def _state(seen: LedgerSeen) -> list[Finding]:
     if fenced:
         what = f"open{where}, but fenced on {', '.join(sorted(fenced))}: its writer cannot go on, nobody has closed it"
         return [problem(f"{what}: {verdict.why}", verdict.remedy)]
-    what = f"open for {_ago(seen.now_ms - seen.created_ms)}{where}; its LAC is {seen.lac}; a writer may be at work"
+    age = roughly_in_words((seen.now_ms - seen.created_ms) / 1000)
+    what = f"open for {age}{where}; its LAC is {seen.lac}; a writer may be at work"
     if verdict.stuck:
         return [note(f"{what}. A recovery would not come to its end now: {verdict.why}", verdict.remedy)]
     return [fine(f"{what}. A recovery would come to its end now: {verdict.why}")]
@@ -291,7 +293,7 @@ def _mark(seen: LedgerSeen) -> Iterator[Finding]:
     mark = seen.mark
     if mark is None:
         return
-    since = f" for {_ago(seen.now_ms - mark.ctime_ms)}" if mark.ctime_ms is not None else ""
+    since = f" for {roughly_in_words((seen.now_ms - mark.ctime_ms) / 1000)}" if mark.ctime_ms is not None else ""
     what = f"marked as lacking copies of {', '.join(mark.missing)}{since}"
     if not seen.replication_enabled:
         yield problem(f"{what}; replication is paused for the whole cluster", "bk replication resume")
@@ -321,11 +323,3 @@ def _said(seen: LedgerSeen, fragment: Fragment, entry: EntryId) -> str:
 def _covering(gaps: Sequence[EntryRange], entry: EntryId) -> EntryRange | None:
     at = bisect_right(gaps, entry, key=lambda gap: gap.first) - 1
     return gaps[at] if at >= 0 and gaps[at].last >= entry else None
-
-
-def _ago(ms: int) -> str:
-    seconds = max(0, ms) // 1000
-    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {name}"
-    return f"{seconds} s"

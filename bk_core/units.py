@@ -30,6 +30,14 @@ def time_in_words(time_ms: int) -> str:
     return f"{time_ms} ms"
 
 
+def roughly_in_words(seconds: float) -> str:
+    """``7 d``, ``90 min``: the largest unit of which there are at least two, rounded down."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
 def _parsed(form: re.Pattern[str], text: str, units: Mapping[str, int]) -> int | None:
     match = form.fullmatch(text.strip())
     return int(match[1]) * units[match[2].lower()] if match else None

@@ -39,8 +39,7 @@ class Row:
 
     @property
     def state_in_words(self) -> str:
-        words = {Order.READ_ONLY: ", set by hand", Order.DRAIN: ", drains"}
-        return self.state + (words.get(self.order.order, "") if self.order is not None else "")
+        return state_in_words(self.state, self.order)
 
     @property
     def lanes(self) -> Iterator[str]:
@@ -57,6 +56,12 @@ class Marks:
     is_all: bool
     count: int = 0
     ledgers: dict[LedgerId, tuple[BookieId, ...]] = field(default_factory=dict)
+
+
+def state_in_words(state: str, order: BookieOrder | None) -> str:
+    """A state, and what an operator ordered."""
+    words = {Order.READ_ONLY: ", set by hand", Order.DRAIN: ", drains"}
+    return state + (words.get(order.order, "") if order is not None else "")
 
 
 NO_MARKS = Marks(Counter(), is_all=True)

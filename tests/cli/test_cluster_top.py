@@ -15,11 +15,12 @@ import pytest
 
 from bk_cli import main
 from bk_cli.children import free_port
-from bk_cli.cluster_top import DEADLINE_S, Look, look, notes, rows
+from bk_cli.cluster_top import DEADLINE_S, Look, _cells, look, notes, rows
 from bk_core.errors import BookKeeperError
 from bk_core.facts.bookies import Marks
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
+from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieServiceInfo, Endpoint
 from bookie_server.main import Bookie
 from bookie_server.web.others import AdminPorts, Numbers, parse_numbers, quantile_since
@@ -42,6 +43,8 @@ def test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so(
                 at = Endpoint("httpserver", "127.0.0.1", mute.getsockname()[1], "http")
                 store.register_bookie(BookieServiceInfo("mute", (at,), {}))
                 store.register_bookie(BookieServiceInfo("none", (), {}), read_only=True)
+                store.write_bookie_order(bookie.bookie_id, BookieOrder(Order.READ_ONLY, 0))
+                store.write_bookie_order("none", BookieOrder(Order.DRAIN, 0))
                 began = time.monotonic()
                 found = await asyncio.to_thread(look, store, AdminPorts(DEADLINE_S))
                 assert time.monotonic() - began < 4
@@ -66,6 +69,12 @@ def test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so(
     objects = {each["bookieId"]: each for line in printed.splitlines()[1:] if (each := json.loads(line))}
     assert objects[mine.bookie_id]["appendsPerS"] == 0.0
     assert objects["none"]["error"].startswith("[BK_BOOKIE_UNREACHABLE]")
+    assert (objects["none"]["order"], objects[mine.bookie_id]["order"], objects["mute"]["order"]) == (
+        "drain", "read-only", None,
+    )  # fmt: skip
+    shown = {cells[0]: cells[1] for cells in (_cells(row, found.marks) for row in rows(found, found))}
+    assert shown["none"] == "read-only, drains, no answer"
+    assert str(shown[mine.bookie_id]).endswith(", set by hand")
     assert main.run(["bookie", "inspect", "nobody", *at_uri(uri)]) == 2
     store.close()
 
@@ -74,8 +83,9 @@ def at_uri(uri: str) -> list[str]:
     return ["--metadata-service-uri", uri]
 
 
-def numbers(appended: int, started: int, commits: tuple[int, int]) -> Numbers:
+def numbers(appended: int, started: int, commits: tuple[int, int], usable: int = 0) -> Numbers:
     return parse_numbers(
+        f"bookie_WRITE_BYTES {appended}\nbookie_directory_usable_bytes {usable}\n"
         f'bookie_info{{bookie="b",version="1"}} 1\nprocess_start_time_seconds {started}\n'
         f'bookkeeper_server_ADD_ENTRY_REQUEST_count{{success="true"}} {appended}\n'
         f'bookie_commit_seconds_bucket{{directory="/a \\"b\\"",le="0.01"}} {commits[0]}\n'
@@ -94,6 +104,15 @@ def test_rates_are_between_two_looks_of_one_process() -> None:
     assert quantile_since(None, now, "bookie_commit_seconds", 0.5) == 0.01
     (row,) = rows(at(10, now), at(12, again))
     assert (row.appends_per_s, row.commit_p99_s) == (None, 0.01), "a bookie that was started again counts from 0"
+
+
+def test_what_is_left_of_a_disk_lasts_for_so_long_at_the_rate_of_now() -> None:
+    before, now = numbers(0, 5, (0, 0), usable=10_000_000), numbers(1000, 5, (0, 0), usable=9_000_000)
+    (row,) = rows(at(10, before), at(12, now))
+    assert row.full_in_s == 18_000
+    assert _cells(row, Marks(Counter(), is_all=True))[4] == "5 h"
+    (idle,) = rows(at(10, now), at(12, now))
+    assert (idle.full_in_s, _cells(idle, Marks(Counter(), is_all=True))[4]) == (None, "-")
 
 
 def test_text_that_is_no_metrics_is_refused() -> None:

@@ -68,6 +68,7 @@ def test_an_operator_finds_out_what_is_wrong_and_what_to_do(seen: tuple[PageWorl
     assert "start bk autorecovery on two or three hosts" in problems
     assert f"{world.lost} ✕ down" in tab.text("tbody"), "colour is not the only sign"
     tab.until("document.querySelectorAll('tbody .spark polyline').length >= 4")
+    assert ", full in " in tab.text("tbody"), "entries were appended a moment ago"
     _by_ear(tab)
     assert complaints(tab) == []
     assert tab.js("document.title") == "✕ BookKeeper", "nothing of a cluster's text has run"

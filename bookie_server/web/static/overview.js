@@ -3,7 +3,7 @@
 
 import { chart, disk, spark } from "./charts.js";
 import { el, facts, link, table } from "./dom.js";
-import { byteRate, bytes, count, many, millis, rate, share, since, stateOf } from "./words.js";
+import { byteRate, bytes, count, lasts, many, millis, rate, share, since, stateOf } from "./words.js";
 
 const NONE = { added: [], written: [], p99Ms: [] };
 const RANKS = { bad: "✕ Act", warn: "! Look" };
@@ -71,7 +71,14 @@ export function state(bookie) {
 function room(bookie) {
   if (!bookie.totalBytes || bookie.freeBytes === null) return "–";
   const used = 1 - bookie.freeBytes / bookie.totalBytes;
-  return disk(used, `${share(used)} of ${bytes(bookie.totalBytes)}`);
+  return disk(used, `${share(used)} of ${bytes(bookie.totalBytes)}${fullIn(bookie)}`);
+}
+
+/** When the disk is full, if writing goes on as in the last minutes and nothing is deleted. */
+function fullIn(bookie) {
+  const known = (bookie.numbers?.series ?? NONE).written.filter((value) => value !== null);
+  const mean = known.reduce((sum, each) => sum + each, 0) / known.length;
+  return mean > 0 ? `, full in ${lasts(bookie.freeBytes / mean)}` : "";
 }
 
 export function repairInWords(status) {

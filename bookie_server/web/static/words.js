@@ -36,6 +36,14 @@ export function many(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }
 
+/** A time in the largest unit of which there are at least two. */
+export function lasts(seconds) {
+  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
+    if (seconds >= 2 * size) return many(Math.floor(seconds / size), unit);
+  }
+  return many(Math.floor(seconds), "second");
+}
+
 /** How long ago, in the largest unit that is at least one. */
 export function ago(time) {
   const seconds = Math.max(0, (Date.now() - time) / 1000);
