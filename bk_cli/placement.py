@@ -62,7 +62,7 @@ def explain(
         enforce_racks=enforce_racks,
         disk_weight_placement=disk_weight,
     )
-    seen = asyncio.run(_see(access, config, ledger_id, ensemble_size, write_quorum_size))
+    seen = asyncio.run(_see(access, config, ledger_id, (ensemble_size, write_quorum_size, ack_quorum_size)))
     findings = explain_placement(seen, random.Random())
     if as_json:
         output.print_json(
@@ -70,6 +70,7 @@ def explain(
                 "ledgerId": ledger_id,
                 "ensembleSize": seen.ensemble_size,
                 "writeQuorumSize": seen.write_quorum_size,
+                "ackQuorumSize": seen.ack_quorum_size,
                 "bookies": dict(sorted(seen.states.items())),
                 "racks": dict(seen.landscape.racks),
                 "freeBytes": dict(seen.landscape.weights),
@@ -81,9 +82,9 @@ def explain(
 
 
 async def _see(
-    access: Access, config: ClientConfig, ledger_id: LedgerId | None, ensemble_size: int, write_quorum: int
+    access: Access, config: ClientConfig, ledger_id: LedgerId | None, sizes: tuple[int, int, int]
 ) -> PlacementSeen:
-    """Raises NoSuchLedgerError."""
+    """``sizes`` are E, Qw and Qa of a new ledger. Raises NoSuchLedgerError."""
     from bk_cli.placement_findings import PlacementSeen
 
     client = await access.connect(config)
@@ -97,5 +98,6 @@ async def _see(
     named = {bookie for fragment in record.fragments for bookie in fragment.ensemble} if record is not None else ()
     states = dict.fromkeys(named, "gone") | dict.fromkeys(known, "away") | dict.fromkeys(read_only, "read-only")
     states |= dict.fromkeys(said.writable, "writable")
-    sizes = (record.ensemble_size, record.write_quorum_size) if record is not None else (ensemble_size, write_quorum)
+    if record is not None:
+        sizes = (record.ensemble_size, record.write_quorum_size, record.ack_quorum_size)
     return PlacementSeen(states, said.landscape, *sizes, said.quarantined, ledger_id, record)

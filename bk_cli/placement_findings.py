@@ -24,6 +24,7 @@ class PlacementSeen:
     landscape: Landscape
     ensemble_size: int
     write_quorum_size: int
+    ack_quorum_size: int
     quarantined: tuple[BookieId, ...] = ()
     ledger_id: LedgerId | None = None
     record: LedgerMetadata | None = None
@@ -35,7 +36,7 @@ class PlacementSeen:
 
 def explain_placement(seen: PlacementSeen, random: RandomSource) -> list[Finding]:
     """Why these bookies, and not others."""
-    found = [*_ensembles(seen), *_next(seen, random), *_left_out(seen), *_weights(seen)]
+    found = [*_ensembles(seen), *_next(seen, random), *_tolerance(seen), *_left_out(seen), *_weights(seen)]
     return sorted(found, key=lambda each: ("problem", "note", "fine").index(each.weight.value))
 
 
@@ -83,6 +84,27 @@ def _next(seen: PlacementSeen, random: RandomSource) -> Iterator[Finding]:
     if len(seen.writable) == seen.ensemble_size:
         what = f"there is no spare: {seen.ensemble_size} bookies are writable, and an ensemble takes all of them"
         yield note(f"{what}. When one fails, a writer cannot replace it", "start one bookie more")
+
+
+def _tolerance(seen: PlacementSeen) -> Iterator[Finding]:
+    """How many bookies of a write set may be lost, and how many may be silent."""
+    lost, slack = seen.ack_quorum_size - 1, seen.write_quorum_size - seen.ack_quorum_size
+    sizes = f"Qw {seen.write_quorum_size}, Qa {seen.ack_quorum_size}"
+    if lost:
+        yield fine(f"with {sizes} a confirmed entry outlives the loss of {_bookies(lost)}")
+    else:
+        yield note(
+            f"with {sizes} a confirmed entry may be on one bookie only, and is lost with it", "take Qa 2 or more"
+        )
+    if slack:
+        yield fine(f"with {sizes} writers and recoveries go on at once without {_bookies(slack)} of a write set")
+    else:
+        what = "each bookie that is silent stops writers and recoveries until another one has taken its place"
+        yield note(f"with {sizes} there is no slack: {what}", "take Qa below Qw, as 2 of 3")
+
+
+def _bookies(count: int) -> str:
+    return "1 bookie" if count == 1 else f"any {count} bookies"
 
 
 def _left_out(seen: PlacementSeen) -> Iterator[Finding]:

@@ -21,7 +21,8 @@ RACKS = {"a": "/r1", "b": "/r1", "c": "/r1", "d": "/r2"}
 
 
 def explained(states: dict[str, str], landscape: Landscape = FLAT, **more: Any) -> list[Finding]:
-    return explain_placement(PlacementSeen(states, landscape, 3, 3, **more), random.Random(1))
+    sizes = (3, 3, more.pop("ack_quorum_size", 2))
+    return explain_placement(PlacementSeen(states, landscape, *sizes, **more), random.Random(1))
 
 
 def writable(names: str) -> dict[str, str]:
@@ -57,6 +58,11 @@ def writable(names: str) -> dict[str, str]:
             Weight.NOTE,
             "d did not say how much space they have",
         ),
+        (explained(writable("abcd")), Weight.FINE, "a confirmed entry outlives the loss of 1 bookie"),
+        (explained(writable("abcd")), Weight.FINE, "go on at once without 1 bookie of a write set"),
+        (explained(writable("abcd"), ack_quorum_size=3), Weight.FINE, "outlives the loss of any 2 bookies"),
+        (explained(writable("abcd"), ack_quorum_size=3), Weight.NOTE, "there is no slack: each bookie that is silent"),
+        (explained(writable("abcd"), ack_quorum_size=1), Weight.NOTE, "may be on one bookie only, and is lost with it"),
     ],
 )
 def test_who_is_chosen_and_who_is_left_out(found: list[Finding], weight: Weight, words: str) -> None:
