@@ -330,7 +330,7 @@ def test_a_writer_abandoned_inside_its_block_leaves_it_quietly_and_its_sessions_
     run(scenario())
 
 
-def test_a_failed_bookie_is_avoided_until_nothing_else_is_left() -> None:
+def test_a_failed_bookie_is_avoided_until_nothing_else_is_left_or_its_time_is_over() -> None:
     async def scenario() -> None:
         async with memory_cluster(5) as cluster:
             client = cluster.client()
@@ -340,6 +340,9 @@ def test_a_failed_bookie_is_avoided_until_nothing_else_is_left() -> None:
             assert {frozenset(bookies) for bookies in chosen} == {frozenset(("b2", "b3", "b4"))}
             four = client._choose(await client.refresh_bookies(), 4, 3, FLAT)
             assert {"b2", "b3", "b4"} < set(four)
+            brief = cluster.client(replace(FAST, quarantine_ms=20))
+            await brief._bookies_without(failed)
+            await eventually(lambda: brief._failed.now() == ())
 
     run(scenario())
 
