@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "placement": ("bk_cli.placement:placement", "Say which bookies ledgers get, and why."),
     "upkeep": ("bk_cli.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
     "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
+    "bench": ("bk_cli.bench:bench", "Append to a running cluster for some seconds, and say how fast that was."),
     "web": ("bk_cli.web:web", "Serve a page that shows the cluster, for a browser."),
     "completion": ("bk_cli.completion:completion", "Print the script that completes bk in a shell."),
     "doctor": ("bk_cli.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of what an operator is told, and of the load that an operator puts on a cluster."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_EXPLAIN = "tests/e2e/test_ledger_explain.py"
+_TOP = "tests/cli/test_cluster_top.py"
+_PLACEMENT = "tests/cli/test_placement_findings.py::test_who_is_chosen_and_who_is_left_out"
+_BENCH = "tests/cli/test_bench.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a bookie that hangs holds up bk ledger explain",
+        "bk_cli/ledger_seen.py",
+        "            async with asyncio.timeout_at(self.until):\n                said",
+        "            async with asyncio.timeout_at(self.until + 1):\n                said",
+        (f"{_EXPLAIN}::test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps",),
+        "at 3 am the command that says which bookie hangs hangs, too",
+    ),
+    Mutant(
+        "top says nothing of a drain",
+        "bk_cli/cluster_top.py",
+        "    ordered = state_in_words(row.state, row.order)\n",
+        "    ordered = row.state\n",
+        (f"{_TOP}::test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so",),
+        "a bookie that was drained by a colleague looks as one with a full disk",
+    ),
+    Mutant(
+        "a disk is full in no time",
+        "bk_cli/cluster_top.py",
+        "        return self.usable_bytes / self.in_bytes_per_s\n",
+        "        return (self.total_bytes or 0) / self.in_bytes_per_s\n",
+        (f"{_TOP}::test_what_is_left_of_a_disk_lasts_for_so_long_at_the_rate_of_now",),
+        "what lasts for a day is told to last for a month",
+    ),
+    Mutant(
+        "no word of quorums without slack",
+        "bk_cli/placement_findings.py",
+        "    if slack:\n",
+        "    if slack >= 0:\n",
+        (_PLACEMENT,),
+        "Qw = Qa looks safe, and the first bookie that is down stops every writer",
+    ),
+    Mutant(
+        "a failed bookie is left out for ever",
+        "bk_core/client/ranges.py",
+        "if until > now}",
+        "if until > 0}",
+        ("tests/client/test_write_and_read.py::"
+         "test_a_failed_bookie_is_avoided_until_nothing_else_is_left_or_its_time_is_over",),
+        "a long-lived writer uses three of ten bookies after a rolling restart",
+    ),
+    Mutant(
+        "bk bench leaves its ledgers when it is stopped",
+        "bk_cli/bench.py",
+        "            if not (keep and is_whole):\n",
+        "            if is_whole and not keep:\n",
+        (f"{_BENCH}::test_a_real_cluster_is_as_before_however_it_ends",),
+        "each load that somebody stops stays on the disks for ever",
+    ),
+    Mutant(
+        "bk bench knows no rate",
+        "bk_cli/bench_load.py",
+        "load.entries_per_s if load.entries_per_s else 0.0\n",
+        "load.entries_per_s if load.entries_per_s > 1e9 else 0.0\n",
+        (f"{_BENCH}::test_a_rate_and_an_amount_bound_it",),
+        "a careful load on a production cluster takes all of it",
+    ),
+)  # fmt: skip
