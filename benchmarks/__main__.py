@@ -46,7 +46,7 @@ class Group(Protocol):
 
 STORAGE, INTEROP = "storage", "interop"
 GROUPS: Mapping[str, Group] = {
-    **{name: MeasurementGroup(name) for name in ("append", "read", "recovery", "metadata", "memory", "arrow")},
+    **{name: MeasurementGroup(name) for name in ("append", "read", "recovery", "metadata", "memory", "arrow", "heal")},
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeAlias
 
-from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
+from bk_core.errors import BookKeeperError, MetadataCorruptError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
 
@@ -21,6 +21,16 @@ Found: TypeAlias = Versioned[LedgerMetadata] | MetadataCorruptError
 def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
     """Every ledger that there was all the time, with its record, or why that cannot be read; raises errors of the
     store. Behind a sync; a record may be as old as that."""
+    for ledger_id, found in scan_all_there_is(store):
+        if isinstance(found, BookKeeperError) and not isinstance(found, MetadataCorruptError):
+            raise found
+        yield ledger_id, found
+
+
+def scan_all_there_is(
+    store: MetadataStore,
+) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | BookKeeperError]]:
+    """As :func:`scan_ledgers`, but an error of the store about one record stands in its place and hides no other."""
     store.sync()
     with ThreadPoolExecutor(READERS, thread_name_prefix="ledger-records") as readers:
         for part in _parts(store.list_ledgers()):
@@ -29,12 +39,12 @@ def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
                     yield ledger_id, found
 
 
-def _read(store: MetadataStore, ledger_id: LedgerId) -> Found | None:
+def _read(store: MetadataStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata] | BookKeeperError | None:
     try:
         return store.read_ledger(ledger_id)
     except NoSuchLedgerError:
         return None
-    except MetadataCorruptError as error:
+    except BookKeeperError as error:
         return error
 
 

@@ -13,9 +13,10 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, LedgerId
+from bk_core.metadata.scan import scan_all_there_is
+from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
@@ -67,22 +68,21 @@ class Auditor:
     def _scan(self, wanted: Collection[BookieId]) -> bool:
         """Marks every ledger that names one of these bookies; whether all could be looked at."""
         is_whole = True
-        for number, ledger_id in enumerate(self._store.list_ledgers()):
+        for number, (ledger_id, found) in enumerate(scan_all_there_is(self._store)):
             if number % VOTE_EVERY == 0 and not self._store.vote_for_auditor(self._owner):
                 return False
             if self._is_stopped():
                 return False
             try:
-                self._look_at(ledger_id, wanted)
-            except NoSuchLedgerError:
-                continue
+                if isinstance(found, BookKeeperError):
+                    raise found
+                self._look_at(ledger_id, found.value, wanted)
             except BookKeeperError as error:  # one record that cannot be read hides no other
                 logger.error("ledger %d cannot be audited: %s", ledger_id, error)
                 is_whole = False
         return is_whole
 
-    def _look_at(self, ledger_id: LedgerId, wanted: Collection[BookieId]) -> None:
-        record = self._store.read_ledger(ledger_id).value
+    def _look_at(self, ledger_id: LedgerId, record: LedgerMetadata, wanted: Collection[BookieId]) -> None:
         named = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
         self._presence.know(named)
         missing = tuple(bookie for bookie in named if bookie in wanted)

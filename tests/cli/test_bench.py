@@ -102,7 +102,13 @@ def test_a_real_cluster_is_as_before_however_it_ends(cluster: LocalCluster, blow
         before = set(store.list_ledgers())
         command = [sys.executable, "-m", "bk_cli.main", "bench", "--json", "--writers", "3", "--rate", "500"]
         command += ["--seconds", "60" if blow else "2.5", "--metadata-service-uri", cluster.uri]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=child_environment(),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # where this process was told to ignore it
+        )
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         assert (first["part"], first["second"]) == ("second", 1)

@@ -18,7 +18,7 @@ from bk_cli import main
 from bk_cli.access import Access
 from bk_cli.children import child_environment
 from bk_cli.cluster import BookieProcess, LocalCluster
-from bk_cli.ledger_seen import ANSWER_S, see_ledger
+from bk_cli.ledger_seen import see_ledger
 from bk_core import blocking
 from bk_core.errors import BookKeeperError
 from tests.kit.clusters import temporary_cluster
@@ -111,7 +111,7 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
             found, _, took_s = _explained(cluster, ledger_id)
             assert found["state"] == "CLOSED"
             assert took_s < 2.5, "on a machine that others use, too"
-            assert ANSWER_S < _asked_while_two_hang(cluster, ledger_id) < ANSWER_S + 0.3
+            assert _asked_while_two_hang(cluster, ledger_id) < 0.7, "a whole command takes a second"
             with blocking.connect(cluster.uri) as client, client.log("events").lead() as leader:
                 leader.append(b"x")
                 assert main.run(["log", "explain", "events", "--metadata-service-uri", cluster.uri]) == 0

@@ -14,8 +14,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a bookie that hangs holds up bk ledger explain",
         "bk_cli/ledger_seen.py",
-        "            async with asyncio.timeout_at(self.until):\n                said",
-        "            async with asyncio.timeout_at(self.until + 1):\n                said",
+        "ANSWER_S = 0.4\n",
+        "ANSWER_S = 1.4\n",
         (f"{_EXPLAIN}::test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps",),
         "at 3 am the command that says which bookie hangs hangs, too",
     ),
