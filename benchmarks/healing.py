@@ -27,7 +27,6 @@ import numpy as np
 
 from benchmarks.measurement import Run
 from benchmarks.peers.apache import SETTINGS, VERSION
-from benchmarks.processes import APACHES_BOOKIES, BOOKIES
 from benchmarks.world import World
 from bk_cli.access import Access
 from bk_cli.children import child_environment, last_lines
@@ -46,7 +45,10 @@ BUDGET = 16_000_000
 DELAY_S = 1
 FILL_AT_ONCE = 8
 BEFORE_S, WARM_S = 10.0, 3.0
-FOREGROUND = ("--writers", "4", "--batch", "10", "--in-flight", "1", "--max-bytes", "100g", "--seconds", "86400")
+FOREGROUND = (
+    *("--writers", "4", "--batch", "10", "--in-flight", "1", "--entry-size", "200"),
+    *("--max-bytes", "100g", "--seconds", "86400"),
+)
 BEGINS_S, ENDS_S = 180.0, 7200.0
 _POLL_S = 0.2
 
@@ -70,9 +72,8 @@ class Cluster(Protocol):
 
 class Ours:
     def __init__(self, world: World, stack: ExitStack, folder: Path) -> None:
-        with world.processes.born(BOOKIES):
-            made = LocalCluster(folder, bookies=BOOKIE_COUNT, port=0, zookeeper_uri=_root(world, folder))
-            self._cluster = stack.enter_context(made)
+        uri = f"zk://{world.zookeeper}/{folder.name}/ledgers"
+        self._cluster = stack.enter_context(LocalCluster(folder, bookies=BOOKIE_COUNT, port=0, zookeeper_uri=uri))
         self.uri, self._log = self._cluster.uri, folder / "autorecovery.log"
 
     @property
@@ -99,10 +100,10 @@ class Apaches:
         from tests.interop.java_process import FAST
         from tests.interop.peers import ApacheCluster
 
-        with world.processes.born(APACHES_BOOKIES):
-            self._cluster = stack.enter_context(ApacheCluster(toolchain(VERSION), world.zookeeper, folder, flags=FAST))
-            for _ in range(BOOKIE_COUNT):
-                self._cluster.add_bookie(SETTINGS)
+        made = ApacheCluster(toolchain(VERSION), world.zookeeper, folder, flags=FAST)
+        self._cluster = stack.enter_context(made)
+        for _ in range(BOOKIE_COUNT):
+            self._cluster.add_bookie(SETTINGS)
         self.uri = self._cluster.uri
 
     @property
@@ -118,10 +119,6 @@ class Apaches:
 
 
 Side = Callable[[World, ExitStack, Path], Cluster]
-
-
-def _root(world: World, folder: Path) -> str:
-    return f"zk://{world.zookeeper}/{folder.name}/ledgers"
 
 
 @contextmanager
@@ -173,7 +170,7 @@ class Healed:
     def as_run(self) -> Run:
         """Per cent of the budget, and of the writer's rate."""
         share = self.copied_bytes / self.seconds / BUDGET
-        return Run((100 * share, 100 * self.meanwhile / self.before), self.copied_bytes)
+        return Run((100 * share, 100 * self.meanwhile / self.before))
 
 
 def heals(side: Side, lose: Lose) -> Callable[[World], Callable[[], Run]]:
@@ -188,11 +185,11 @@ def killed(cluster: Cluster) -> None:
 
 
 def drained(cluster: Cluster) -> None:
-    """Returns once it is ordered; the workers go on."""
-    arguments = [sys.executable, "-m", "bk_cli.main", "bookie", "drain", cluster.ids[0]]
+    """Returns once it is ordered, which is told from a refusal by what is said; the workers go on."""
+    arguments = [sys.executable, "-m", "bk_cli.main", "bookie", "drain", cluster.ids[0], "--wait", "0s"]
     command = [*arguments, "--metadata-service-uri", cluster.uri]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
+    if "the drain goes on" not in done.stderr:
         raise BookKeeperError("the drain was refused", value=done.stderr)
 
 

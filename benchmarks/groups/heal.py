@@ -7,7 +7,6 @@ from benchmarks import operating
 from benchmarks.healing import BUDGET, ENTRY_BYTES, LEDGER_BYTES, LEDGERS, Apaches, Ours, drained, heals, killed
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.peers.apache import VERSION
-from benchmarks.processes import APACHES_BOOKIES, BOOKIES, CLIENT, ZOOKEEPER
 
 NEEDED_BYTES = 30e9
 _HELD = (
@@ -22,9 +21,9 @@ _SHARE = (
 MEASUREMENTS = (
     Measurement(
         ("lost_healed", "lost_foreground"), "%", heals(Ours, killed), wanted=(70, 80), once=True,
-        kinds=(CLIENT, BOOKIES, ZOOKEEPER), note=f"{_HELD} is killed: {_SHARE}",
+        note=f"{_HELD} is killed: {_SHARE}",
         peers=(
-            Peer("apache", heals(Apaches, killed), (3, None), kinds=(CLIENT, APACHES_BOOKIES, ZOOKEEPER),
+            Peer("apache", heals(Apaches, killed), (3, None),
                  note=f"Apache's AutoRecovery {VERSION}, one Auditor and one worker, no bound of bytes, on four of its "
                  "bookies, filled and written by our client; per cent of the same rate"),
         ),

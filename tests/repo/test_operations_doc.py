@@ -20,6 +20,15 @@ from bookie_server.web.bookie_metrics import METRICS
 ROOT = Path(__file__).parents[2]
 PAGES = ("operations", "cli", "bookie", "compatibility", "storage", "python", "spark", "performance")
 COMPLAINTS = 20
+SHELL = """
+    activeledgers autorecovery bookieformat bookieinfo bookiesanity check-db-ledgers-index clusterinfo convert-to-
+    cookie_ decommissionbookie deleteledger endpointinfo forceauditchecks initbookie initnewcluster lastmark ledger
+    ledgermetadata listbookies listfilesondisc listledgers listunderreplicated localconsistencycheck
+    lostbookierecoverydelay metaformat nukeexistingcluster queryautorecoverystatus readjournal readledger readlog
+    readlogmetadata rebuild-db- recover regenerate- simpletest triggeraudit updateBookieInLedger updatecookie
+    updateledgers whatisinstanceid whoisauditor
+"""
+"""The commands of Apache's BookieShell 4.17.3; those that end in a sign are several."""
 _CODE = re.compile(r"`([^`]+)`")
 _SHELL = re.compile(r"^\$ (bk .*)$", re.MULTILINE)
 _SETTING = re.compile(r"`([a-z]+(?:_[a-z0-9]+)+)`")
@@ -95,3 +104,10 @@ def test_the_questions_of_an_operator_have_a_command_and_a_place_of_the_page(que
     _, _, command, place, _ = (cell.strip() for cell in row.split("|"))
     assert any(not _wrong(each) for each in _commands(command)), row
     assert place
+
+
+def test_every_command_of_apaches_shell_has_its_row() -> None:
+    table = [line.split("|")[1:3] for line in _text("compatibility").splitlines() if line.startswith("| ")]
+    named = {name.split()[0] for apache, _ in table for name in _CODE.findall(apache)}
+    assert not {each for each in SHELL.split() if not any(name.rstrip("…") == each for name in named)}
+    assert all(here.strip() for _, here in table)
