@@ -215,6 +215,9 @@ def test_parts_are_of_the_groups_and_peers_that_are_asked_for() -> None:
     everything = chosen([], None, ["raw", "apache", "kafka"])
     assert "interop" not in everything
     assert {"append", "read", "recovery", "metadata", "memory", "spark", "storage"} <= everything.keys()
+    assert everything["heal"] == [
+        "lost", "drained", "explain_seconds", "bookie_list_seconds", "audit", "metrics", "metrics_cost",
+    ]  # fmt: skip
     with pytest.raises(InvalidArgumentError, match=r"nonsense.*append_100b"):
         chosen(["append"], "nonsense", ["raw"])
     with pytest.raises(InvalidArgumentError, match="needs Apache's bookies"):
