@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 _EXPLAIN = "tests/e2e/test_ledger_explain.py"
 _TOP = "tests/cli/test_cluster_top.py"
 _PLACEMENT = "tests/cli/test_placement_findings.py::test_who_is_chosen_and_who_is_left_out"
+_AUDITOR = "tests/bookie_server/autorecovery/test_auditor.py"
 _BENCH = "tests/cli/test_bench.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -51,6 +52,22 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/client/test_write_and_read.py::"
          "test_a_failed_bookie_is_avoided_until_nothing_else_is_left_or_its_time_is_over",),
         "a long-lived writer uses three of ten bookies after a rolling restart",
+    ),
+    Mutant(
+        "one record that is not answered ends the audit",
+        "bk_core/metadata/scan.py",
+        "    except BookKeeperError as error:\n        return error\n",
+        "    except MetadataCorruptError as error:\n        return error\n",
+        (f"{_AUDITOR}::test_records_that_cannot_be_read_hide_no_other_and_are_looked_at_again",),
+        "the ledgers behind it lack a copy, and nobody marks them",
+    ),
+    Mutant(
+        "two auditors at once",
+        "bookie_server/autorecovery/auditor.py",
+        "            if number % VOTE_EVERY == 0 and not",
+        "            if number == 0 and not",
+        (f"{_AUDITOR}::test_who_is_no_longer_elected_goes_on_no_further_than_its_next_look_at_the_vote",),
+        "an auditor that slept through its succession marks a million ledgers by what it knew before",
     ),
     Mutant(
         "bk bench leaves its ledgers when it is stopped",

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One audit of many records, some of which cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bk_core.errors import MetadataUnavailableError
+from bk_core.metadata.layout import Layout, ledger_path
+from bk_core.metadata.scan import PART
+from bk_core.model import BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
+from bookie_server.autorecovery.auditor import VOTE_EVERY, Auditor
+from bookie_server.autorecovery.presence import Presence
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
+from tests.kit.memory_store import MemoryStore
+from tests.kit.metadata_worlds import a_ledger
+
+LEDGERS = PART + VOTE_EVERY + 7
+"""More than are read together."""
+
+
+class Failing(MemoryStore):
+    """Does not answer about some ledgers."""
+
+    mute: Collection[LedgerId] = ()
+
+    def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
+        if ledger_id in self.mute:
+            raise MetadataUnavailableError("it does not answer")
+        return super().read_ledger(ledger_id, fresh=fresh)
+
+
+def a_cluster() -> tuple[Failing, Auditor]:
+    """Every ledger names the bookie that is lost."""
+    store = Failing()
+    store.initialize_cluster()
+    for number in range(LEDGERS):
+        store.create_ledger(a_ledger(), number)
+    first, *others = a_ledger().fragments[0].ensemble
+    store.write_cookie(first, b"4\n", None)
+    for bookie in others:
+        store.register_bookie(BookieServiceInfo(bookie))
+    presence = Presence(store, 0)
+    presence.look()
+    return store, Auditor(store, "host", presence, AutoRecoveryConfig(lost_bookie_delay_s=0))
+
+
+def marked(store: MemoryStore) -> set[LedgerId]:
+    return {ledger_id for ledger_id, _ in store.list_underreplicated()}
+
+
+def test_records_that_cannot_be_read_hide_no_other_and_are_looked_at_again() -> None:
+    store, auditor = a_cluster()
+    store.mute = (3, PART + 3)
+    store.tree.set(f"/ledgers{ledger_path(Layout.HIERARCHICAL, 5)}", b"no record", -1)
+    auditor.look()
+    assert marked(store) == set(range(LEDGERS)) - {3, 5, PART + 3}
+    assert auditor.marked == LEDGERS - 3
+    store.mute = ()
+    auditor.look()
+    assert marked(store) == set(range(LEDGERS)) - {5}
+    assert auditor.marked == LEDGERS - 1, "what is marked is not marked again"
+
+
+def test_who_is_no_longer_elected_goes_on_no_further_than_its_next_look_at_the_vote() -> None:
+    store, auditor = a_cluster()
+    votes = iter([True, True, False])  # before the audit, at its beginning, and after so many ledgers
+    store.vote_for_auditor = lambda owner: next(votes)  # type: ignore[method-assign]
+    auditor.look()
+    assert len(marked(store)) == VOTE_EVERY
