@@ -128,6 +128,7 @@ def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int
 
 @bookie.command("drain")
 @_ID
+@options.dry_run
 @click.option("--fence", is_flag=True, help="Recover open ledgers whose writers keep them, which fences the writers.")
 @click.option(
     "--wait",
@@ -138,14 +139,18 @@ def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int
 )
 @options.as_json
 @access()
-def drain(access: Access, bookie_id: str, fence: bool, wait_ms: int | None, as_json: bool) -> int:
+def drain(access: Access, bookie_id: str, dry_run: bool, fence: bool, wait_ms: int | None, as_json: bool) -> int:
     """Move all copies of a bookie to others, while it runs; then it may be stopped and removed.
 
     The bookie turns read-only, and auto-recovery moves what it has. Shows what is left and what waits for what. Ctrl-C
-    ends only the watching: run it again to see how far it is. Refused if no other bookie could take its copies.
+    ends only the watching: run it again to see how far it is. Refused if no other bookie could take its copies;
+    --dry-run asks whether it would be.
     """
     from bk_cli import bookie_leaving
 
+    if dry_run:
+        bookie_leaving.may_leave(access, bookie_id, as_json=as_json)
+        return 0
     wait_s = None if wait_ms is None else wait_ms / 1000
     return bookie_leaving.drain(access, bookie_id, fences=fence, wait_s=wait_s, as_json=as_json)
 

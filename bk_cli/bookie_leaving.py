@@ -111,6 +111,23 @@ def _await_state(store: MetadataStore, bookie_id: BookieId, wanted: str) -> str:
 # --- drain -----------------------------------------------------------------------------------------------------------
 
 
+def may_leave(access: Access, bookie_id: BookieId, *, as_json: bool) -> None:
+    """Says what a drain would move; raises BookieNeededError if it could not end. Changes nothing."""
+    with access.store() as store:
+        store.sync()
+        _check_known(store, bookie_id)
+        watch = DrainWatch(store, bookie_id)
+        watch.survey()
+        _refuse_stuck(bookie_id, watch.left.values())
+        found = {**_progress(watch, is_ordered=False), "mayLeave": True}
+        what = f"{len(watch.left):,} ledgers, {output.in_words(watch.size)}, would move to others"
+        how = f"then it may be stopped: bk bookie drain {bookie_id}"
+        if not watch.left:
+            what, how = "no ledger names it", "it may be stopped now"
+        notes = _blocked_in_words(watch, is_ordered=False)
+    output.print_result(as_json, found, f"bookie {bookie_id} may leave: {what}; {how}{notes}")
+
+
 def drain(access: Access, bookie_id: BookieId, *, fences: bool, wait_s: float | None, as_json: bool) -> int:
     with access.store() as store:
         store.sync()
@@ -246,14 +263,14 @@ class DrainWatch:
     def eta_s(self) -> float | None:
         return self.size / self.rate if self.rate else None
 
-    def obstacles(self) -> list[str]:
-        """What is in the way of all of it."""
+    def obstacles(self, *, is_ordered: bool = True) -> list[str]:
+        """What is in the way of all of it; ``is_ordered``: the bookie should obey by now."""
         store, found = self._store, list[str]()
         if not store.replication_enabled():
             found.append("replication is paused (bk replication resume)")
         if store.current_auditor() is None:
             found.append("no auto-recovery runs (bk autorecovery), so nobody moves copies")
-        if _state(store, self._bookie_id) == "writable":
+        if is_ordered and _state(store, self._bookie_id) == "writable":
             found.append("the bookie has not taken its order yet, and takes new entries")
         return found
 
@@ -287,14 +304,14 @@ def _watch(watch: DrainWatch, wait_s: float | None, as_json: bool) -> int:
     return 0
 
 
-def _progress(watch: DrainWatch) -> dict[str, object]:
+def _progress(watch: DrainWatch, *, is_ordered: bool = True) -> dict[str, object]:
     return {
         "bookieId": watch.bookie_id,
         "ledgersLeft": len(watch.left),
         "bytesLeft": watch.size,
         "bytesPerS": round(watch.rate),
         "etaS": None if watch.eta_s is None else round(watch.eta_s),
-        "obstacles": watch.obstacles(),
+        "obstacles": watch.obstacles(is_ordered=is_ordered),
         "blockedCount": sum(map(len, watch.blocked().values())),
         "blocked": [
             {"ledgerId": each.ledger_id, "why": each.why}
@@ -310,8 +327,8 @@ def _in_words(watch: DrainWatch) -> str:
     return f"{len(watch.left):,} of {watch.begun:,} ledgers left, {output.in_words(watch.size)}, {rate}"
 
 
-def _blocked_in_words(watch: DrainWatch) -> str:
-    lines = [f"\n  {each}" for each in watch.obstacles()]
+def _blocked_in_words(watch: DrainWatch, *, is_ordered: bool = True) -> str:
+    lines = [f"\n  {each}" for each in watch.obstacles(is_ordered=is_ordered)]
     for kind, found in watch.blocked().items():
         some = ", ".join(str(each.ledger_id) for each in islice(found, LEDGERS_NAMED))
         more = " …" if len(found) > LEDGERS_NAMED else ""

@@ -87,6 +87,24 @@ def test_drain_that_no_other_bookie_could_take_over_is_refused_before_anything_c
     assert f"ledger {free}:" not in said
 
 
+def test_dry_run_says_whether_a_bookie_may_leave_and_changes_nothing(world: World) -> None:
+    code, said = world.bk("drain", "b1", "--dry-run")
+    assert (code, "no ledger names it; it may be stopped now" in said) == (0, True)
+    open_one, _ = world.ledger("b1", "b2", closed=False), world.ledger("b1", "b3")
+    code, said = world.bk("drain", "b1", "--dry-run")
+    assert code == 0
+    assert "2 ledgers, 1000 B, would move to others; then it may be stopped: bk bookie drain b1" in said
+    assert "no auto-recovery runs" in said
+    assert f"1 wait ({open_one}): it is open" in said
+    assert "has not taken its order" not in said, "there is none"
+    told = json.loads(world.bk("drain", "b1", "--dry-run", "--json")[1].splitlines()[0])
+    assert (told["mayLeave"], told["ledgersLeft"], told["bytesLeft"]) == (True, 2, 1_000)
+    needed = world.ledger("b1", "b2", "b3", "b4")
+    code, said = world.bk("drain", "b1", "--dry-run")
+    assert (code, f"ledger {needed}:" in said) == (exit_codes.CONFLICT, True)
+    assert world.untouched()
+
+
 def test_drain_of_the_last_copy_is_refused_and_names_the_ledger(world: World) -> None:
     alone = world.ledger("b1")
     world.store.unregister_bookie("b1")

@@ -70,6 +70,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "an auditor that slept through its succession marks a million ledgers by what it knew before",
     ),
     Mutant(
+        "a dry run says yes to what a drain refuses",
+        "bk_cli/bookie_leaving.py",
+        "        _refuse_stuck(bookie_id, watch.left.values())\n        found",
+        "        found",
+        ("tests/cli/test_bookie_leaving.py::test_dry_run_says_whether_a_bookie_may_leave_and_changes_nothing",),
+        "a host is turned off that has what nobody else can take",
+    ),
+    Mutant(
         "bk bench leaves its ledgers when it is stopped",
         "bk_cli/bench.py",
         "            if not (keep and is_whole):\n",
