@@ -70,6 +70,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "an auditor that slept through its succession marks a million ledgers by what it knew before",
     ),
     Mutant(
+        "a repair gets a look that began before it asked",
+        "bookie_server/autorecovery/worker.py",
+        """            named, self._named, self._next = tuple(self._named), {}, None
+            return await self._look(named)
+""",
+        """            named, self._named = tuple(self._named), {}
+            seen = await self._look(named)
+            self._next = None
+            return seen
+""",
+        ("tests/bookie_server/autorecovery/test_worker.py::"
+         "test_who_asks_while_a_look_is_under_way_gets_the_next_one_together_with_others",),
+        "a bookie that has just come back is taken for lost, and its ledgers are copied all the same",
+    ),
+    Mutant(
         "a dry run says yes to what a drain refuses",
         "bk_cli/bookie_leaving.py",
         "        _refuse_stuck(bookie_id, watch.left.values())\n        found",
