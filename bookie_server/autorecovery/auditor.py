@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.scan import scan_all_there_is
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
@@ -77,19 +77,21 @@ class Auditor:
                 if isinstance(found, BookKeeperError):
                     raise found
                 self._look_at(ledger_id, found.value, wanted)
+            except NoSuchLedgerError:
+                continue
             except BookKeeperError as error:  # one record that cannot be read hides no other
                 logger.error("ledger %d cannot be audited: %s", ledger_id, error)
                 is_whole = False
         return is_whole
 
     def _look_at(self, ledger_id: LedgerId, record: LedgerMetadata, wanted: Collection[BookieId]) -> None:
-        named = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
-        self._presence.know(named)
-        missing = tuple(bookie for bookie in named if bookie in wanted)
-        if not missing:
+        self._presence.know(_named(record))
+        if not _missing(record, wanted):
             return
-        mark = self._store.read_underreplicated(ledger_id)
-        if mark is not None and set(missing) <= set(mark.value.missing):
+        # it was read long before its turn: what was repaired since then is not marked
+        missing = _missing(self._store.read_ledger(ledger_id).value, wanted)
+        mark = self._store.read_underreplicated(ledger_id) if missing else None
+        if not missing or (mark is not None and set(missing) <= set(mark.value.missing)):
             return
         self._store.mark_underreplicated(ledger_id, missing)
         self.marked += 1
@@ -98,3 +100,11 @@ class Auditor:
         """Lets another be elected."""
         self._store.withdraw_vote()
         self.elected = False
+
+
+def _named(record: LedgerMetadata) -> dict[BookieId, None]:
+    return dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
+
+
+def _missing(record: LedgerMetadata, wanted: Collection[BookieId]) -> tuple[BookieId, ...]:
+    return tuple(bookie for bookie in _named(record) if bookie in wanted)

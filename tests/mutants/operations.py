@@ -62,6 +62,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "the ledgers behind it lack a copy, and nobody marks them",
     ),
     Mutant(
+        "what was repaired while it waited for its turn is marked",
+        "bookie_server/autorecovery/auditor.py",
+        "        missing = _missing(self._store.read_ledger(ledger_id).value, wanted)\n",
+        "        missing = _missing(record, wanted)\n",
+        (f"{_AUDITOR}::test_what_is_repaired_or_deleted_after_it_was_read_is_not_marked",),
+        "a bookie that was drained and removed is named by marks for ever",
+    ),
+    Mutant(
         "two auditors at once",
         "bookie_server/autorecovery/auditor.py",
         "            if number % VOTE_EVERY == 0 and not",

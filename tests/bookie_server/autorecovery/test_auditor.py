@@ -3,31 +3,43 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
+from dataclasses import replace
 
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.layout import Layout, ledger_path
 from bk_core.metadata.scan import PART
-from bk_core.model import BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
+from bk_core.model import BookieServiceInfo, Fragment, LedgerId, LedgerMetadata, Versioned
 from bookie_server.autorecovery.auditor import VOTE_EVERY, Auditor
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from tests.kit.memory_store import MemoryStore
 from tests.kit.metadata_worlds import a_ledger
 
+LAST = PART - 1
+"""Read with the first ones, and looked at long afterwards."""
 LEDGERS = PART + VOTE_EVERY + 7
 """More than are read together."""
 
 
 class Failing(MemoryStore):
-    """Does not answer about some ledgers."""
+    """Does not answer about some ledgers. ``last_read``: the record of LAST and of the one before were read."""
 
     mute: Collection[LedgerId] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_read, self.last_read = set[LedgerId](), threading.Event()
 
     def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
         if ledger_id in self.mute:
             raise MetadataUnavailableError("it does not answer")
-        return super().read_ledger(ledger_id, fresh=fresh)
+        found = super().read_ledger(ledger_id, fresh=fresh)
+        self.was_read.add(ledger_id)  # by several threads
+        if {LAST - 1, LAST} <= self.was_read:
+            self.last_read.set()
+        return found
 
 
 def a_cluster() -> tuple[Failing, Auditor]:
@@ -60,6 +72,27 @@ def test_records_that_cannot_be_read_hide_no_other_and_are_looked_at_again() -> 
     auditor.look()
     assert marked(store) == set(range(LEDGERS)) - {5}
     assert auditor.marked == LEDGERS - 1, "what is marked is not marked again"
+
+
+def test_what_is_repaired_or_deleted_after_it_was_read_is_not_marked() -> None:
+    store, auditor = a_cluster()
+    _, *others = a_ledger().fragments[0].ensemble
+    vote, is_done = store.vote_for_auditor, False
+
+    def meanwhile(owner: str) -> bool:
+        """Votes are asked for while the audit is under way, and the first ledgers are marked."""
+        nonlocal is_done
+        if marked(store) and not is_done:
+            is_done = store.last_read.wait(10)
+            record = store.read_ledger(LAST)
+            moved = replace(record.value, fragments=(Fragment(0, ("new", *others)),))
+            store.write_ledger(LAST, moved, record.version)
+            store.delete_ledger(LAST - 1)
+        return vote(owner)
+
+    store.vote_for_auditor = meanwhile  # type: ignore[method-assign]
+    auditor.look()
+    assert marked(store) == set(range(LEDGERS)) - {LAST, LAST - 1}
 
 
 def test_who_is_no_longer_elected_goes_on_no_further_than_its_next_look_at_the_vote() -> None:
