@@ -81,19 +81,18 @@ def bench(
         bytes_max=max_bytes,
     )
     try:
-        asyncio.run(_run(access.uri, load, reads=reads, keep=keep, as_json=as_json))
+        asyncio.run(_run(access, load, reads=reads, keep=keep, as_json=as_json))
     except asyncio.CancelledError as error:  # SIGTERM
         raise KeyboardInterrupt from error
 
 
-async def _run(uri: str, load: Load, *, reads: bool, keep: bool, as_json: bool) -> None:
+async def _run(access: Access, load: Load, *, reads: bool, keep: bool, as_json: bool) -> None:
     from bk_cli.bench_load import Running
-    from bk_core.client.connect import connect
 
     this = asyncio.current_task()
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    async with await connect(uri) as client:
+    async with await access.connect() as client:
         running, is_whole = Running(client, load), False
         try:
             await running.create()
