@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from bk_core.client.driver import MetadataAdapter, SessionAdapter, Work
@@ -12,7 +12,7 @@ from bk_core.client.ranges import ReadAdapter
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, DigestType, LedgerId, LedgerMetadata
+from bk_core.model import BookieId, DigestType, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.events import MetadataRead
 from bk_core.protocol.replication.events import (
     BudgetGranted,
@@ -56,6 +56,23 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await task
         raise
+
+
+def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerId]) -> Collection[LedgerId]:
+    """The ledgers that are locked. Gives back the locks that ``owner`` holds in this session for ledgers that it has
+    not in hand: the store was away when they were to be given back, and until the session ended nobody could repair
+    these. Blocks. A repair that begins meanwhile may lose its lock, and then changes nothing."""
+    locks = store.underreplication_locks()
+    for ledger_id, held_by in locks.items():
+        if held_by == owner and ledger_id not in in_hand:
+            store.unlock_underreplicated(ledger_id)
+    return locks.keys()
+
+
+def newest_record(store: MetadataStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+    """The record as it stands; a closed ledger's, too, changes where others repair it. Blocks."""
+    store.sync()
+    return store.read_ledger(ledger_id)
 
 
 class ByteRate:
@@ -114,9 +131,7 @@ class RepairDriver(Work[End]):
         return await self._run()
 
     async def _read_record(self) -> MetadataRead:
-        store = self._client.store
-        await asyncio.to_thread(store.sync)
-        return MetadataRead(await asyncio.to_thread(store.read_ledger, self._ledger_id))
+        return MetadataRead(await asyncio.to_thread(newest_record, self._client.store, self._ledger_id))
 
     async def _recover(self) -> None:
         record = self._record

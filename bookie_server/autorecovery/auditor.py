@@ -36,9 +36,11 @@ class Auditor:
         presence: Presence,
         config: AutoRecoveryConfig,
         is_stopped: Callable[[], bool] = lambda: False,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._owner, self._presence, self._config = store, owner, presence, config
-        self._is_stopped = is_stopped
+        self._is_stopped, self._clock = is_stopped, clock
         self._scanned: tuple[tuple[BookieId, ...], float] | None = None  # for whom all is marked, since when
         self.elected = False
         self.marked = 0
@@ -58,12 +60,12 @@ class Auditor:
         if present.lost:
             logger.warning("bookies are lost: %s", ", ".join(present.lost))
         if self._scan(wanted):
-            self._scanned = wanted, time.monotonic()
+            self._scanned = wanted, self._clock()
 
     def _is_due(self, wanted: Collection[BookieId]) -> bool:
         if self._scanned is None or not set(wanted) <= set(self._scanned[0]):
             return True
-        return time.monotonic() - self._scanned[1] >= self._config.rescan_s
+        return self._clock() - self._scanned[1] >= self._config.rescan_s
 
     def _scan(self, wanted: Collection[BookieId]) -> bool:
         """Marks every ledger that names one of these bookies; whether all could be looked at."""

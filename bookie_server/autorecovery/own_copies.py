@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
@@ -91,7 +92,7 @@ class SuspectsOfIndexes:
 
 class OwnCopies:
     """Looks at suspects from :meth:`start` to :meth:`stop`, on one loop. ``lacking`` has the copies that are known to
-    be incomplete, ``marked`` counts the marks that were made."""
+    be incomplete, ``marked`` counts the marks that were made. ``call`` makes the calls of the store, which block."""
 
     def __init__(
         self,
@@ -101,9 +102,10 @@ class OwnCopies:
         source: Source,
         *,
         clock: Callable[[], float] = time.monotonic,
+        call: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         self._store, self._bookie_id, self._gaps, self._source = store, bookie_id, gaps, source
-        self._clock = clock
+        self._clock, self._call = clock, call
         self._task: asyncio.Task[None] | None = None
         self._marks = 0  # made in this round
         self.suspects = Suspects()
@@ -141,7 +143,7 @@ class OwnCopies:
         self.suspects.note(await self._source(), self._clock())
         due = self.suspects.due(self._clock(), LOOKS_MAX)
         if due:
-            await asyncio.to_thread(self._store.sync)
+            await self._call(self._store.sync)
         self._marks = 0
         for ledger_id in due:
             if self._marks >= MARKS_MAX:
@@ -159,7 +161,7 @@ class OwnCopies:
             self.suspects.again(ledger_id, self._clock(), tried=False)
             return
         try:
-            record = (await asyncio.to_thread(self._store.read_ledger, ledger_id)).value
+            record = (await self._call(self._store.read_ledger, ledger_id)).value
         except NoSuchLedgerError:
             self._forget(ledger_id)
             return
@@ -173,14 +175,14 @@ class OwnCopies:
         self._note(ledger_id, lack)
         is_there = await self._is_marked(ledger_id)
         if not is_there:
-            await asyncio.to_thread(self._store.mark_underreplicated, ledger_id, (self._bookie_id,))
+            await self._call(self._store.mark_underreplicated, ledger_id, (self._bookie_id,))
             self._marks += 1
             self.marked += 1
             logger.warning("ledger %d is incomplete here, and marked%s: %s", ledger_id, " again" if known else "", lack)
         self.suspects.again(ledger_id, self._clock(), tried=not is_there)
 
     async def _is_marked(self, ledger_id: LedgerId) -> bool:
-        mark = await asyncio.to_thread(self._store.read_underreplicated, ledger_id)
+        mark = await self._call(self._store.read_underreplicated, ledger_id)
         return mark is not None and self._bookie_id in mark.value.missing
 
     async def _lacking(self, ledger_id: LedgerId, record: LedgerMetadata) -> list[EntryRange]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Order
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
+from bk_core.placement import FLAT, Landscape
 from bk_core.protocol.replication.absence import Absences
+from bk_core.protocol.replication.events import ClusterRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,26 @@ class Present:
         registered = {**self.read_only, **self.writable}
         return {name: info.properties.get(INCARNATION_PROPERTY, "") for name, info in registered.items()}
 
+    def for_repair(self, quarantined: tuple[BookieId, ...] = (), landscape: Landscape = FLAT) -> ClusterRead:
+        """What a repair wants to know of them."""
+        return ClusterRead(
+            tuple(sorted(self.writable)),
+            tuple(sorted(self.read_only)),
+            self.away,
+            self.incarnations,
+            leaving=self.leaving,
+            patient=self.patient,
+            quarantined=quarantined,
+            landscape=landscape,
+        )
+
 
 class Presence:
     """Looks at the registrations; its calls block, and may be made by several threads. A process that has just begun
     knows of no absence, so each bookie has the whole delay. Somebody has to look now and then."""
 
-    def __init__(self, store: MetadataStore, delay_s: float) -> None:
-        self._store, self._delay_s = store, delay_s
+    def __init__(self, store: MetadataStore, delay_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._delay_s, self._clock = store, delay_s, clock
         self._absences = Absences()
         self._known: dict[BookieId, None] = {}
         self._lock = threading.Lock()
@@ -60,7 +75,7 @@ class Presence:
         set_s = store.lost_bookie_recovery_delay_s()
         delay_ms = 1000 * (self._delay_s if set_s is None else set_s)
         registered = {**read_only, **writable}
-        lost = self._absences.lost(self._known, registered, time.monotonic() * 1000, delay_ms)
+        lost = self._absences.lost(self._known, registered, self._clock() * 1000, delay_ms)
         away = tuple(name for name in self._known if name not in registered and name not in lost)
         drains = {name: o for name, o in sorted(store.bookie_orders().items()) if o.order is Order.DRAIN}
         patient = tuple(name for name, order in drains.items() if not order.fences)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from bk_core.client.connect import BookKeeper
-from bk_core.client.repair import ByteRate, End, RepairDriver, under_lock
+from bk_core.client.repair import ByteRate, End, RepairDriver, locked_ledgers, under_lock
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
@@ -86,6 +86,7 @@ class Workers:
         self._random = random.Random()
         self._tasks: dict[LedgerId, asyncio.Task[None]] = {}
         self._machines: dict[LedgerId, LedgerReplication] = {}
+        self._checked: LedgerId | None = None
         self._queue: deque[LedgerId] = deque()
         self._is_stopped = False
         self._cluster = SharedLook(self._look_at_cluster)
@@ -100,6 +101,11 @@ class Workers:
     def running(self) -> int:
         """How many repairs are under way. Any thread."""
         return len(self._machines)
+
+    @property
+    def _in_hand(self) -> set[LedgerId]:
+        """Ledgers whose locks are taken, held or given back."""
+        return {*self._tasks, *(() if self._checked is None else (self._checked,))}
 
     async def look(self) -> None:
         """Finds out what is to be done and begins with it; the next repair begins when one ends. Raises what the store
@@ -120,15 +126,16 @@ class Workers:
             if len(self._tasks) - waiting >= room:
                 return
             ledger_id = self._queue.popleft()
-            if ledger_id not in self._tasks:
+            if ledger_id not in self._in_hand:  # a lock is the session's: two repairs of this process would share it
                 self._tasks[ledger_id] = asyncio.get_running_loop().create_task(self._repair(ledger_id))
 
     def _candidates(self, now: float) -> list[LedgerId]:
         """Marked ledgers that nobody has in hand and that are due, in random order: workers do not meet at the
         first."""
-        locked = self._client.store.underreplication_locks()
+        in_hand = self._in_hand
+        locked = locked_ledgers(self._client.store, self._owner, in_hand)
         marked = (ledger_id for ledger_id, _ in self._client.store.list_underreplicated())
-        due = (i for i in marked if i not in self._tasks and i not in locked and self._is_due(i, now))
+        due = (i for i in marked if i not in in_hand and i not in locked and self._is_due(i, now))
         found = list(islice(due, CANDIDATES_MAX))
         self._random.shuffle(found)
         return found
@@ -196,24 +203,31 @@ class Workers:
     async def check(self, ledger_id: LedgerId) -> None:
         """Read every copy of a closed ledger, compare digests, and write what is missing in place. Copies of bookies
         that are not registered are the auditor's business."""
+        if ledger_id in self._tasks:
+            return  # it is under repair
+        self._checked = ledger_id
         try:
-            record = (await asyncio.to_thread(self._client.store.read_ledger, ledger_id)).value
-            present = await asyncio.to_thread(self._presence.look)
-            members = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
-            registered = [bookie for bookie in members if bookie in present.writable or bookie in present.read_only]
-            if not record.is_closed or not registered or ledger_id in self._machines:
-                return
-            found = await under_lock(
-                self._client.store, ledger_id, self._owner, lambda: self._run(ledger_id, record, registered)
-            )
-            if found is None:
-                return  # it is under repair
-            ended, machine = found
+            await self._check(ledger_id)
         except NoSuchLedgerError:
             return
         except BookKeeperError as error:
             logger.warning("ledger %d could not be checked: %s", ledger_id, error)
+        finally:
+            self._checked = None
+
+    async def _check(self, ledger_id: LedgerId) -> None:
+        record = (await asyncio.to_thread(self._client.store.read_ledger, ledger_id)).value
+        present = await asyncio.to_thread(self._presence.look)
+        members = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
+        registered = [bookie for bookie in members if bookie in present.writable or bookie in present.read_only]
+        if not record.is_closed or not registered:
             return
+        found = await under_lock(
+            self._client.store, ledger_id, self._owner, lambda: self._run(ledger_id, record, registered)
+        )
+        if found is None:
+            return  # another process repairs it
+        ended, machine = found
         if isinstance(ended, PostponeReplication):
             logger.warning("ledger %d could not be checked: %s", ledger_id, ended.why)
         elif machine.entries:
@@ -233,16 +247,7 @@ class Workers:
     async def _look_at_cluster(self, named: tuple[BookieId, ...]) -> ClusterRead:
         present = await asyncio.to_thread(self._presence.look, named)
         bookies = await self._client.bookies_for_repair()
-        return ClusterRead(
-            tuple(sorted(present.writable)),
-            tuple(sorted(present.read_only)),
-            present.away,
-            present.incarnations,
-            leaving=present.leaving,
-            patient=present.patient,
-            quarantined=bookies.quarantined,
-            landscape=bookies.landscape,
-        )
+        return present.for_repair(bookies.quarantined, bookies.landscape)
 
     async def stop(self) -> None:
         """Ends all repairs; their marks stay, their locks are given back."""

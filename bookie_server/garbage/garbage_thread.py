@@ -60,6 +60,7 @@ class StoreEvidence:
     def __init__(self, store: MetadataStore, bookie_id: BookieId, incarnation: str, boot_count: int) -> None:
         self._store, self._bookie_id = store, bookie_id
         self._start = (incarnation, boot_count)
+        self._locked: set[LedgerId] = set()  # ledgers whose lock is ours, or may be
 
     def look(self, ledger_ids: Sequence[LedgerId], look: int = 0) -> gc.Looked:
         """Look up each ledger by its id. Raises BookKeeperError: then nothing is known of any."""
@@ -88,21 +89,30 @@ class StoreEvidence:
         """Call ``drop`` if the ledger lives elsewhere, while nobody repairs it: whoever copies it here holds its lock
         until the record names this bookie, and writes the record only while it does. ``drop`` is told until when, by
         the monotonic clock, our lock is surely held: no session ends so soon after it was used. Raises BookKeeperError;
-        then nothing was dropped, unless the lock could not be given back, which ends with the session."""
-        if not self._store.lock_underreplicated(ledger_id, self._bookie_id):
-            return False
+        then nothing was dropped, unless the lock could not be given back, which the next comparison does."""
+        self._unlock()
+        self._locked.add(ledger_id)
         try:
+            if not self._store.lock_underreplicated(ledger_id, self._bookie_id):
+                return False
             looked_at = time.monotonic()
             if ledger_id not in self.look((ledger_id,)).elsewhere:
                 return False
             drop(ledger_id, looked_at + LOCK_HOLDS_S)
             return True
         finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        """Gives all locks back that are ours: nobody else could repair these ledgers while the session lasts."""
+        for ledger_id in tuple(self._locked):
             self._store.unlock_underreplicated(ledger_id)
+            self._locked.discard(ledger_id)
 
     def compare(self, held: npt.NDArray[np.int64], *, records: bool = False) -> gc.Compared:
         """Which of the ``held`` ledgers (ascending; noted before this call) the store does not list, and with
         ``records`` which live elsewhere. Raises BookKeeperError if the list could not be read in full."""
+        self._unlock()
         session = self._begin()
         met = np.zeros(len(held), bool)
         listed = 0

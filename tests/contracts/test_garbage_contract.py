@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -221,6 +222,29 @@ def test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired(
     move(place, 1, *HERE)
     assert not place.evidence.give_up(1, drop), "the worker has named this bookie again"
     assert (dropped, place.other.underreplication_locks()) == ([1], {})
+
+
+@pytest.mark.rule("S9")
+def test_a_lock_that_could_not_be_given_back_goes_with_the_next_comparison(place: Place) -> None:
+    move(place, 1, *ELSEWHERE)
+    calls: list[LedgerId] = []
+
+    def drop(ledger_id: LedgerId, until: float) -> None:
+        calls.append(ledger_id)
+        place.world.suspend(place.store)
+
+    with pytest.raises(MetadataUnavailableError):
+        place.evidence.give_up(1, drop)
+    place.world.resume(place.store)
+    assert calls == [1]
+
+    def compares() -> bool:
+        with contextlib.suppress(MetadataUnavailableError):
+            return place.evidence.compare(HELD).listed > 0
+        return False
+
+    eventually(compares)
+    assert place.other.lock_underreplicated(1, "a worker")
 
 
 # --- the thread ---

@@ -68,7 +68,8 @@ def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
                 await eventually(lambda: all(lost not in members(cluster, i) for i, _ in ledgers), 10)
                 await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
                 assert running.auditor.elected
-                assert running.workers.repaired == sum(lost in ensemble for _, ensemble in ledgers)
+                wanted = sum(lost in ensemble for _, ensemble in ledgers)
+                await eventually(lambda: running.workers.repaired == wanted, 10)  # counted after the mark has gone
             for ledger_id, _ in ledgers:
                 check_whole(cluster, ledger_id)
             assert cluster.store.underreplication_locks() == {}
@@ -217,6 +218,25 @@ def test_a_lock_is_given_back_though_a_stop_comes_before_a_thread_is_free(monkey
                 await eventually(removed.is_set, 10)
                 await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
                 asyncio.get_running_loop().call_later(0.1, go.set)
+            assert cluster.store.underreplication_locks() == {}
+
+    asyncio.run(work())
+
+
+def test_a_lock_that_could_not_be_given_back_holds_nobody_up_for_long() -> None:
+    """The store was away at the end of a repair: the lock stayed, and so did the session."""
+
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            async with recovering(cluster) as running:
+                cluster.store.enable_replication(False)
+                assert running.workers._client.store.lock_underreplicated(ledger_id, "host1")
+                cluster.kill(ensemble[0])
+                cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
+                cluster.store.enable_replication(True)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            check_whole(cluster, ledger_id)
             assert cluster.store.underreplication_locks() == {}
 
     asyncio.run(work())
