@@ -3,8 +3,9 @@
 so that a drain goes on without the command that began it.
 
 It looks at all ledgers when it is elected, which tells whom they name: a bookie whose cookie is gone is known by
-nothing else. It looks again when a bookie is lost, and every ``rescan_s``: a mark may go that was made for a bookie
-which came back and is lost again. It marks only what is not marked yet, so that a worker can remove a mark.
+nothing else. It looks again when a bookie is lost, one that came back and is lost again too, and every ``rescan_s``: a
+writer may have chosen a bookie that was lost already. It marks only what is not marked yet, so that a worker can remove
+a mark.
 """
 
 from __future__ import annotations

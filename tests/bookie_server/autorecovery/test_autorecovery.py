@@ -17,8 +17,10 @@ import pytest
 from bk_core.client.repair import ByteRate
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.port import Audit
-from bk_core.model import LedgerId
+from bk_core.model import BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
+from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.main import AutoRecovery
+from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
@@ -113,6 +115,31 @@ def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
             assert members(cluster, ledger_id) == ensemble
 
     asyncio.run(work())
+
+
+def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
+    store, now = MemoryStore(), [0.0]
+    store.initialize_cluster()
+    record = LedgerMetadata(
+        ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),), last_entry_id=0
+    )
+    ledger_id, _ = store.create_ledger(replace(record, state=LedgerState.CLOSED, digest_type=DigestType.CRC32C))
+    config = AutoRecoveryConfig(lost_bookie_delay_s=5)
+    clock = lambda: now[0]  # noqa: E731
+    auditor = Auditor(store, "host1", Presence(store, 5, clock=clock), config, clock=clock)
+
+    def look(at_s: float) -> bool:
+        now[0] = at_s
+        auditor.look()
+        return bool(list(store.list_underreplicated()))
+
+    assert [look(0), look(1), look(5), look(7)] == [False, False, False, True]
+    assert store.lock_underreplicated(ledger_id, "a worker that found it whole")
+    assert store.remove_underreplicated(ledger_id, 0)
+    store.register_bookie(BookieServiceInfo("b1"))
+    assert not look(8)
+    store.unregister_bookie("b1")
+    assert [look(9), look(13), look(15)] == [False, False, True]
 
 
 def test_delay_that_is_set_for_the_cluster_wins_and_nobody_works_while_it_is_disabled() -> None:
