@@ -131,7 +131,7 @@ class Checker:
     def _check_copies(self, truth: LedgerTruth, metadata: LedgerMetadata, entry: EntryId) -> None:
         fragment = metadata.fragment_of(entry)
         members = quorum.write_set(entry, metadata.ensemble_size, metadata.write_quorum_size)
-        holders = [b for b in (fragment.ensemble[i] for i in members) if entry in self._durable(b, truth.ledger_id)]
+        holders = [b for b in (fragment.ensemble[i] for i in members) if self._has(b, truth.ledger_id, entry)]
         lost = truth.damaged.get(entry, set()).intersection(fragment.ensemble[i] for i in members)
         if len(set(holders) | lost) < metadata.ack_quorum_size:
             self.fail(
@@ -143,6 +143,9 @@ class Checker:
     def _durable(self, bookie: BookieId, ledger_id: LedgerId) -> dict[EntryId, int]:
         found = self.bookies.get((bookie, ledger_id))
         return found.durable if found else {}
+
+    def _has(self, bookie: BookieId, ledger_id: LedgerId, entry: EntryId) -> bool:
+        return entry in self._durable(bookie, ledger_id)
 
     def close_began(self, writer: WriterHost) -> None:
         self.truth(writer.ledger_id).closing = True
@@ -174,7 +177,7 @@ class Checker:
             for index in quorum.write_set(entry, metadata.ensemble_size, metadata.write_quorum_size):
                 bookie = ensemble[index]
                 lost = truth.damaged.get(entry, ())
-                if entry not in self._durable(bookie, truth.ledger_id) and bookie not in marked and bookie not in lost:
+                if bookie not in marked and bookie not in lost and not self._has(bookie, truth.ledger_id, entry):
                     self.fail("P8", f"{by.name} closed, {bookie} misses entry {entry} and nobody knows")
 
     # --- the store ---

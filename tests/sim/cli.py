@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 SHORT = (
     ("protocol", 2400),
     ("apache", 800),
-    ("heal", 300),
+    ("heal", 900),
     ("storage", 1000),
     ("disk", 400),
     ("logs", 700),

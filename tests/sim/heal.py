@@ -11,42 +11,28 @@ lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from bk_core import quorum
-from bk_core.errors import BookKeeperError
-from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, Versioned
-from bk_core.protocol import events as pe
-from bk_core.protocol.replication import events as re
-from bk_core.protocol.replication.absence import Absences
-from bk_core.protocol.replication.machine import LedgerReplication, Phase
-from bk_core.protocol.replication.requests import ReplicationConfig
-from tests.kit.memory_store import MemoryStore
+from bookie_server.machine import events as ev
 from tests.sim.checkers import Checker, LedgerTruth, Violation
-from tests.sim.clients import RecoveryHost, WriterHost
+from tests.sim.clients import WriterHost
 from tests.sim.frames import contents
+from tests.sim.heal_marks import TICK_MS as LOOK_MS
+from tests.sim.heal_marks import ApacheWorker, HealBackEnd, Registrations, SimAuditor, SimOwnCopies
+from tests.sim.heal_workers import ReplicationHost, SimWorker
 from tests.sim.host import Host
 from tests.sim.knobs import Knobs
-from tests.sim.leaving import Leaving, SimMover
+from tests.sim.leaving import Leaving
 from tests.sim.world import PEACE_MS, World
 
-CONFIG = ReplicationConfig(
-    grace_ms=60,
-    read_bytes_max=60,  # so small that answers end before what was asked
-    copy_bytes_max=100,
-    check_window_entries=4,
-    speculative_ms=60,
-    reconnect_budget_ms=200,
-    retry_delay_ms=20,
-    add_timeout_ms=1_000,
-    metadata_retry_ms=50,
-)
 TICK_MS = 15.0
 ROUNDS_MAX = 3
+ROUNDS_PART = 0.03
+"""Of the schedules, those with rounds of loss, which cost as much as five others."""
 
 
 def heal_knobs(random: Random, knobs: Knobs) -> Knobs:
@@ -78,6 +64,7 @@ class HealChecker(Checker):
         for was, now in zip(old.fragments, new.fragments, strict=True):
             for index, bookie in enumerate(now.ensemble):
                 if bookie != was.ensemble[index]:
+                    self._check_replaced(host, was.ensemble[index])
                     self.world.placed[host.ledger_id, was.first_entry_id, bookie] = None
                     self.scheduler.reached("a bookie took another's place")
                     self.world.operators.check_target(host, bookie)
@@ -92,6 +79,15 @@ class HealChecker(Checker):
         missing = self.world.missing_of(host.ledger_id, value, first, index, bookie)
         if missing is None or missing:
             self.fail("I15", f"{host.name} names {bookie} for the fragment at {first}, which lacks {missing}")
+
+    def _check_replaced(self, host: ReplicationHost, bookie: BookieId) -> None:
+        """A bookie that is away has its time to come back, whatever names it."""
+        if bookie in host.seen.away:
+            self.fail("delay", f"{host.name} replaces {bookie}, which is not away for long")
+
+    def _has(self, bookie: BookieId, ledger_id: LedgerId, entry: EntryId) -> bool:
+        """Also what a crash in a commit left on the disk, which nobody acked: a repair finds that it is there."""
+        return super()._has(bookie, ledger_id, entry) or entry in self.world.on_disk(bookie, ledger_id)
 
     def damaged(self, bookie: BookieId) -> None:
         super().damaged(bookie)
@@ -109,52 +105,101 @@ class HealWorld(World):
     def __init__(self, seed: int | str, knobs: Knobs, **options: Any) -> None:
         self.incarnations: dict[BookieId, int] = {}
         self.harmed: dict[BookieId, float] = {}  # when it last lost its disk or a part of it
-        self.scrubbed_at = -1.0  # when all damage is found
-        self.seen: dict[BookieId, float] = {}  # when the auditor last saw it registered
+        self.unregistered: dict[BookieId, None] = {}  # up, but its session with the store is lost
         self.repairs: dict[str, ReplicationHost] = {}  # by client
         self.placed: dict[tuple[LedgerId, EntryId, BookieId], None] = {}  # by a repair
+        self._scrubbed_at = -1.0  # when all damage is found
         self._empty: dict[BookieId, None] = {}  # wiped, not started since
+        options["back_end"] = options.get("back_end") or (lambda name, world: HealBackEnd())
         super().__init__(seed, knobs, **options)
         self.checker.world = self
         draw = Random(f"{seed}:heal")
         self.delay_ms = draw.choice((20.0, 100.0, 300.0))
-        self.worker_dies = draw.choice((0.0, 0.0, 0.05))
-        self.lock_lost = draw.choice((0.0, 0.1))
-        self.rounds = draw.choice((0, 1, ROUNDS_MAX))
-        self.absences = Absences()
-        self.workers = [SimWorker(self, f"heal{number}") for number in range(draw.choice((1, 2)))]
+        self.worker_dies = draw.choice((0.0, 0.0, 0.02))
+        self.lock_lost = draw.choice((0.0, 0.0, 0.1))
+        self.deletes_at_work = draw.choice((0.0,) * 7 + (0.02,))
+        self.rounds = 0 if draw.random() > ROUNDS_PART else draw.choice((1, 1, 1, ROUNDS_MAX))
+        self.audits = draw.random() < 0.3
+        self._looks_again = draw.random() < 0.5  # bookies look at their copies until these are whole
+        self._marks_at_start = not self._looks_again or draw.random() < 0.5
+        self.registrations = Registrations(self)
         self.operators = Leaving(self, Random(f"{seed}:operators"))
+        self.workers = [SimWorker(self, f"heal{number}") for number in range(draw.choice((1, 2)))]
+        self.auditors = [SimAuditor(self, f"auditor{number}", draw) for number in range(draw.choice((1, 1, 2)))]
+        self.own = {name: SimOwnCopies(self, name) for name in self.bookies}
+        self._apache = ApacheWorker(self, draw) if self._looks_again and draw.random() < 0.4 else None
+        self._outages = draw.random() < 0.2
+        self._draw = draw
 
     def begin(self) -> None:
-        self.scheduler.at(TICK_MS, "auditor clock", "the auditor looks", self._audit)
+        for auditor in self.auditors:
+            auditor.start()
         for worker in self.workers:
             worker.wait(TICK_MS)
+        if self._looks_again:
+            self.scheduler.at(LOOK_MS, "own copies clock", "bookies look at their copies", self._look_at_copies)
         self.operators.begin()
+        if self._outages:
+            self._plan_outage(self._draw.uniform(0, 300))
+
+    def present(self) -> list[BookieId]:
+        """The bookies that are registered."""
+        return [name for name, bookie in self.bookies.items() if bookie.alive and name not in self.unregistered]
+
+    # --- the store is away, and sessions end ---
+
+    def _plan_outage(self, at_ms: float) -> None:
+        self.scheduler.at(at_ms, "outage clock", "the store is away", self._outage)
+
+    def may_go_away(self) -> None:
+        """The store, just when somebody has to give back a lock."""
+        if self._outages and not self.store.is_down and self._draw.random() < 0.1:
+            self._outage()
+
+    def _outage(self) -> None:
+        self.scheduler.reached("the store was away for all")
+        self.store.is_down = True
+        self.scheduler.at(self._draw.choice((5.0, 50.0, 300.0)), "outage clock", "the store is back", self._back)
+
+    def _back(self) -> None:
+        """Sessions may have ended meanwhile; bookies register again after a moment."""
+        self.store.is_down = False
+        for holder in (*self.workers, *self.auditors, self.operators.mover):
+            if self._draw.random() < 0.5:
+                holder.lose_session()
+        for name, bookie in self.bookies.items():
+            if bookie.alive and self._draw.random() < 0.4:
+                self.unregister(name, self._draw.choice((5.0, 50.0, 150.0)))
+
+    def unregister(self, name: BookieId, ms: float) -> None:
+        """The bookie serves, and nobody finds it, until it has registered again."""
+        if name in self.unregistered:
+            return
+        self.scheduler.reached("a bookie that is up was not registered")
+        was_writable = self.store.registered.pop(name, "no") is None
+        self.unregistered[name] = None
+        self.scheduler.at(ms, "outage clock", f"{name} registers again", self._register, name, was_writable)
+
+    def _register(self, name: BookieId, is_writable: bool) -> None:
+        if self.unregistered.pop(name, "no") is None and self.bookies[name].alive and is_writable:
+            self.store.registered[name] = None
 
     # --- who marks ---
 
-    def _audit(self) -> None:
-        """Marks what bookies hold that stay away, where it is not marked yet."""
-        now, registered = self.scheduler.now, [name for name, bookie in self.bookies.items() if bookie.alive]
-        lost = self.absences.lost(tuple(self.bookies), registered, now, self.delay_ms)
-        self.seen.update(dict.fromkeys(registered, now))
-        for bookie in lost:
-            away_ms = now - self.seen.get(bookie, 0.0)
-            if away_ms < self.delay_ms:
-                raise Violation("delay", f"{bookie} counts as lost after {away_ms} ms")
-            for ledger_id in self._naming(bookie):
-                if bookie not in self.store.marked(ledger_id):
-                    self.scheduler.reached("a lost bookie was marked")
-                    self.store.store.mark_underreplicated(ledger_id, (bookie,))
-        for bookie in self.operators.leaving:
-            for ledger_id in self._naming(bookie):
-                if bookie not in self.store.marked(ledger_id):
-                    self.store.store.mark_underreplicated(ledger_id, (bookie,))
-        self.scheduler.at(TICK_MS, "auditor clock", "the auditor looks", self._audit)
+    def _look_at_copies(self) -> None:
+        for own in self.own.values():
+            own.look()
+        if self._apache is not None:
+            self._apache.look()
+        self.scheduler.at(LOOK_MS, "own copies clock", "bookies look at their copies", self._look_at_copies)
 
     def _naming(self, bookie: BookieId) -> list[LedgerId]:
         records = [(i, self.store.newest(i)) for i in self.checker.ledgers]
         return [ledger_id for ledger_id, record in records if record and self._names(record.value, bookie)]
+
+    def crash(self, name: BookieId) -> None:
+        super().crash(name)
+        self.unregistered.pop(name, None)
 
     def wipe(self, name: BookieId) -> None:
         before = self.harmed.get(name)
@@ -164,33 +209,66 @@ class HealWorld(World):
             self.incarnations[name] = self.incarnations.get(name, 0) + 1
 
     def restart(self, name: BookieId) -> None:
-        """A bookie that lost its disk finds out at its start which ledgers name it, is in limbo for them, and marks
-        them (RULES S8)."""
+        """A bookie that lost its disk finds out at its start which ledgers name it, and is in limbo for them (RULES
+        S8). Its start marks them. Where it looks at its copies itself, these marks may be lost."""
         bookie, was_empty = self.bookies[name], name in self._empty
         if bookie.alive or bookie.dead_for_good:
-            super().restart(name)
+            if name not in self.unregistered:
+                super().restart(name)
             return
         if was_empty:
             bookie.back_end.wipe(self._naming(name))
+            bookie.back_end.holdings.suspects.clear()
         super().restart(name)
-        if bookie.alive and self._empty.pop(name, "") is None:
+        self.operators.restarted(name)
+        if bookie.alive and self._empty.pop(name, "") is None and self._marks_at_start:
             for ledger_id in self._naming(name):
                 self.store.store.mark_underreplicated(ledger_id, (name,))
+        if bookie.back_end.is_damaged:
+            self._scrub_in(name)
 
     def flip_bit(self, name: BookieId) -> None:
-        """The scrubber finds it after a while."""
+        """The scrubber finds it after a while, unless a read does sooner."""
         before = self.harmed.get(name)
         super().flip_bit(name)
         if self.harmed.get(name) != before:
-            delay_ms = self.faults.uniform(0, 200)
-            self.scrubbed_at = max(self.scrubbed_at, self.scheduler.now + delay_ms)
-            self.scheduler.at(delay_ms, "scrub clock", f"{name} finds damage", self._scrubbed, name)
+            self._scrub_in(name)
 
-    def _scrubbed(self, name: BookieId) -> None:
-        for ledger_id in self._naming(name):
-            self.store.store.mark_underreplicated(ledger_id, (name,))
+    def _scrub_in(self, name: BookieId) -> None:
+        starts, delay_ms = self.bookies[name].starts, self.faults.uniform(0, 200)
+        self._scrubbed_at = max(self._scrubbed_at, self.scheduler.now + delay_ms)
+        self.scheduler.at(delay_ms, "scrub clock", f"{name} scrubs", self._scrubbed, name, starts)
+
+    def _scrubbed(self, name: BookieId, starts: int) -> None:
+        bookie = self.bookies[name]
+        if bookie.alive and bookie.starts == starts:
+            bookie.back_end.scrub()
+            if not self._looks_again:
+                self.scheduler.reached("what the scrubber found was marked once")
+                for ledger_id in self._naming(name):
+                    self.store.store.mark_underreplicated(ledger_id, (name,))
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Bookies find out soon, late, or not at all."""
+        self.store.delete(ledger_id)
+        for name in self.bookies:
+            if self.faults.random() < 0.6:
+                delay_ms = self.faults.choice((0.0, 3.0, 50.0))
+                self.scheduler.at(delay_ms, "plan", f"{name} finds the ledger deleted", self._forget, name, ledger_id)
+
+    def _forget(self, name: BookieId, ledger_id: LedgerId) -> None:
+        if self.bookies[name].alive:
+            self.bookies[name].feed(ev.LedgersDeleted((ledger_id,)))
 
     # --- what is there ---
+
+    def on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> set[EntryId]:
+        stored = self.bookies[bookie].back_end.holdings.ledgers.get(ledger_id)
+        here = set[EntryId]()
+        for frame in stored.frames if stored and not stored.facts.deleted else ():
+            if not frame.damaged:
+                here.update(contents(frame.data).ids)
+        return here
 
     def missing_of(
         self, ledger_id: LedgerId, value: LedgerMetadata, first: EntryId, index: int, bookie: BookieId
@@ -203,11 +281,7 @@ class HealWorld(World):
             end = following if end is None else min(end, following)
         if end is None:
             return None
-        stored = self.bookies[bookie].back_end.holdings.ledgers.get(ledger_id)
-        here = set()
-        for frame in stored.frames if stored else ():
-            if not frame.damaged:
-                here.update(contents(frame.data).ids)
+        here = self.on_disk(bookie, ledger_id)
         sizes = value.ensemble_size, value.write_quorum_size
         wanted = (entry for entry in range(first, end + 1) if index in quorum.write_set(entry, *sizes))
         return [entry for entry in wanted if entry not in here]
@@ -225,20 +299,29 @@ class HealWorld(World):
                     if not self.bookies[bookie].alive:
                         raise Violation("healed", f"{where} is gone")
                     missing = self.missing_of(ledger_id, record.value, fragment.first_entry_id, index, bookie)
-                    if missing and not audited and self._is_excused(ledger_id, fragment.first_entry_id, bookie):
+                    if missing and not audited and self._is_excused(truth, fragment.first_entry_id, bookie, missing):
                         self.scheduler.reached("a copy was missing that nobody knew of")
                     elif missing is None or missing:
                         raise Violation("healed", f"{where} lacks {missing}, and no mark says so")
 
-    def _is_excused(self, ledger_id: LedgerId, first: EntryId, bookie: BookieId) -> bool:
+    def _is_excused(self, truth: LedgerTruth, first: EntryId, bookie: BookieId, missing: list[EntryId]) -> bool:
+        ledger_id = truth.ledger_id
         writers = [host.name for host in self.hosts if isinstance(host, WriterHost)]
         by_writer = self.store.closed_by.get(ledger_id) in writers
-        return not by_writer and bookie not in self.harmed and (ledger_id, first, bookie) not in self.placed
+        harmed = any(bookie in truth.damaged.get(entry, ()) for entry in missing)
+        return not by_writer and not harmed and (ledger_id, first, bookie) not in self.placed
 
     # --- peace, and rounds of loss ---
 
     def heal(self) -> None:
+        stale_read = self.knobs.store_stale_read
         super().heal()
+        self.knobs = self.network.knobs = self.store.knobs = replace(self.knobs, store_stale_read=stale_read)
+        self.store.is_down = False
+        for name in list(self.unregistered):
+            self._register(name, True)
+        self.operators.calm()
+        self.operators.cancel_if_hopeless()
         self.worker_dies, self.lock_lost = self.worker_dies / 5, self.lock_lost / 5  # rounds are long
 
     def settle(self) -> None:
@@ -249,18 +332,38 @@ class HealWorld(World):
         self._wait_healed("the faults ended")
         for number in range(self.rounds):
             self._round(number)
+        self._end()
+
+    def _end(self) -> None:
+        """Everybody comes to rest: no repair is stuck, no lock is left, and every ledger that was repaired is read."""
+        self.operators.stop()
+        deadline = self.scheduler.now + PEACE_MS
+        self._outages = False
+        while any(each.busy for each in (*self.workers, self.operators.mover)) or any(w.kept for w in self.workers):
+            if self.scheduler.now > deadline:
+                raise Violation("liveness", "a repair does not end")
+            self.run_for(TICK_MS)
+        if locks := self.store.store.underreplication_locks():
+            raise Violation("locks", f"nobody repairs, and these are locked: {locks}")
+        for ledger_id in dict.fromkeys(ledger_id for ledger_id, _, _ in self.placed):
+            if not self.checker.truth(ledger_id).deleted:
+                self._read_all(ledger_id, f"end.{ledger_id}")
 
     def _wait_healed(self, since: str) -> None:
         self._wait_unmarked(since)
         self._check_whole(audited=False)
-        for ledger_id, truth in self.checker.ledgers.items():  # the auditor's look at all ledgers
+        self.scheduler.reached("everything was healed")
+        for ledger_id, truth in (
+            self.checker.ledgers.items() if self.audits or self.rounds else ()
+        ):  # the auditor's look at all ledgers
             record = self.store.newest(ledger_id)
             if record is not None and not truth.deleted:
                 members = dict.fromkeys(bookie for f in record.value.fragments for bookie in f.ensemble)
                 self.store.store.mark_underreplicated(ledger_id, tuple(members))
-        self._wait_unmarked(f"the audit after {since}")
-        self._check_whole(audited=True)
-        self.scheduler.reached("everything was healed")
+        if self.audits or self.rounds:
+            self._wait_unmarked(f"the audit after {since}")
+            self._check_whole(audited=True)
+            self.scheduler.reached("everything was audited")
         self.crippled.clear()
         for truth in self.checker.ledgers.values():
             truth.damaged.clear()
@@ -270,38 +373,35 @@ class HealWorld(World):
         while self._is_marked() and self.scheduler.now < deadline:
             self.run_for(2 * TICK_MS)
         if self._is_marked():
-            marks = dict(self.store.store.list_underreplicated())
+            marks = self.store.marks()
             why = {ledger: reason for worker in self.workers for ledger, reason in worker.reasons.items()}
             raise Violation("liveness", f"{PEACE_MS} ms after {since} these are still marked: {marks}; {why}")
 
     def _is_marked(self) -> bool:
         """Whether there is a mark, or something that will be marked: a bookie away, damage that is not found yet."""
-        away = [name for name, bookie in self.bookies.items() if not bookie.alive]
-        away += self.operators.leaving
-        pending = any(self._naming(name) for name in away)
-        return (
-            pending
-            or self.scheduler.now <= self.scrubbed_at
-            or next(iter(self.store.store.list_underreplicated()), None) is not None
-        )
+        if self.store.marks() or (self._looks_again and any(own.is_pending for own in self.own.values())):
+            return True
+        if self.scheduler.now <= self._scrubbed_at:
+            return True
+        present = self.present()
+        away = [name for name in self.bookies if name not in present]
+        return any(self._naming(name) for name in (*away, *self.operators.leaving))
 
     def _round(self, number: int) -> None:
         """Loses a bookie for good, or its disk; another is away for a moment; meanwhile a ledger is written."""
-        knobs, alive = self.knobs, [name for name, bookie in self.bookies.items() if bookie.alive]
+        while self.unregistered or self.store.is_down:
+            self.run_for(TICK_MS)
+        alive = [name for name, bookie in self.bookies.items() if bookie.alive]
         writer = self.writer(f"round{number}")
         self.network.knobs = self.knobs
         for _ in range(3):
             writer.append(self.random.randint(1, 4))
             self.run_for(self.random.uniform(0, 10))
         victim = self.random.choice(alive)
-        if len(alive) > knobs.ensemble_size and self.random.random() < 0.6 and knobs.ack_quorum > 1:
-            self.scheduler.reached("a round lost a bookie for good")
-            self.crash(victim)
-            self.bookies[victim].dead_for_good = True
-        elif knobs.ack_quorum > 1:
-            self.scheduler.reached("a round lost a disk")
-            self.wipe(victim)
-            self._restart_in(victim, self.random.choice((5.0, 50.0, 500.0)))
+        if self.knobs.ack_quorum > 1:
+            self._lose(victim, for_good=len(alive) > self.knobs.ensemble_size and self.random.random() < 0.6)
+        if self._outages and self.random.random() < 0.5:
+            self._plan_outage(self.random.uniform(0, 300))
         other = self.random.choice([name for name in alive if name != victim] or alive)
         if self.random.random() < 0.5:
             self.run_for(self.random.uniform(0, 400))
@@ -319,229 +419,15 @@ class HealWorld(World):
             if not truth.deleted:
                 self._read_all(ledger_id, f"after{number}.{ledger_id}")
 
+    def _lose(self, victim: BookieId, *, for_good: bool) -> None:
+        if for_good:
+            self.scheduler.reached("a round lost a bookie for good")
+            self.crash(victim)
+            self.bookies[victim].dead_for_good = True
+        else:
+            self.scheduler.reached("a round lost a disk")
+            self.wipe(victim)
+            self._restart_in(victim, self.random.choice((5.0, 50.0, 500.0)))
+
     def _restart_in(self, name: BookieId, delay_ms: float) -> None:
         self.scheduler.at(delay_ms, "plan", f"{name} comes back", self.restart, name)
-
-
-class SimWorker:
-    """Takes one mark after the other; what it asks of the store goes over the bad line of its client."""
-
-    def __init__(self, world: HealWorld, name: str) -> None:
-        self.world, self.name, self.lives = world, name, 0
-        self.store = MemoryStore(world.store.cluster)
-        self.reasons: dict[LedgerId, str] = {}
-        self._not_before: dict[LedgerId, tuple[float, int]] = {}
-        self._number = 0
-
-    def wait(self, delay_ms: float) -> None:
-        self.world.scheduler.at(delay_ms, f"{self.name} clock", f"{self.name} looks for work", self._look)
-
-    def _look(self) -> None:
-        world, now = self.world, self.world.scheduler.now
-        marked = [ledger_id for ledger_id, _ in world.store.store.list_underreplicated()]
-        ready = [i for i in marked if self._not_before.get(i, (0.0, 0))[0] <= now]
-        if not ready:
-            self.wait(TICK_MS)
-            return
-        ledger_id = world.random.choice(ready)
-        self.lives += 1
-        client = f"{self.name}.{self.lives}"
-
-        def locked(mark: Any) -> None:
-            if isinstance(mark, Versioned):
-                self._begin(client, ledger_id, mark)
-            else:
-                self._give_back(ledger_id)
-
-        world.store._call(client, f"{client} locks and reads the mark", lambda: self._lock(ledger_id), locked)
-
-    def _lock(self, ledger_id: LedgerId) -> Any:
-        return self.store.lock_underreplicated(ledger_id, self.name) and self.store.read_underreplicated(ledger_id)
-
-    def lose_session(self) -> None:
-        """Its locks are gone; a new session begins."""
-        tree = self.store.tree
-        tree._cluster.end_session(tree.session_id)
-        tree._session_id = tree._cluster.new_session()
-
-    def _begin(self, client: str, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
-        host = ReplicationHost(self.world, client, ledger_id, mark, self)
-        self.world.repairs[client] = host
-        self.world.hosts.append(host)
-        host.carry(host.machine.start())
-
-    def ended(self, host: ReplicationHost, why: str | None) -> None:
-        """The repair is over; ``why`` it was put off, or None: then the mark may go, in the version that was read."""
-        world, ledger_id = self.world, host.ledger_id
-        world.hosts.remove(host)
-        if why is not None:
-            tries = self._not_before.get(ledger_id, (0.0, 0))[1]
-            self._not_before[ledger_id] = (world.scheduler.now + min(20.0 * 2**tries, 1_000.0), tries + 1)
-            self.reasons[ledger_id] = why
-            world.scheduler.note(f"{host.name} puts ledger {ledger_id} off: {why}")
-            self._give_back(ledger_id)
-            return
-        self._not_before.pop(ledger_id, None)
-        self.reasons.pop(ledger_id, None)
-
-        def remove() -> Any:
-            removed = self.store.remove_underreplicated(ledger_id, host.mark.version)
-            world.scheduler.reached("a mark was removed" if removed else "a ledger was marked again during its repair")
-            return removed
-
-        def done(_: Any) -> None:
-            self._give_back(ledger_id)
-
-        world.store._call(host.name, f"{host.name} removes the mark", remove, done)
-
-    def _give_back(self, ledger_id: LedgerId) -> None:
-        self.store.unlock_underreplicated(ledger_id)
-        self.wait(TICK_MS)
-
-    def died(self, host: ReplicationHost) -> None:
-        """Its session ends a while later, and with it the lock; another process takes its place."""
-        self.world.scheduler.reached("a worker died at work")
-        self.world.hosts.remove(host)
-        self.world.scheduler.at(100, f"{self.name} clock", f"{self.name} starts again", self._start_again)
-
-    def _start_again(self) -> None:
-        self.lose_session()
-        self.wait(TICK_MS)
-
-
-class ReplicationHost(Host):
-    """One repair by a worker."""
-
-    machine: LedgerReplication
-    world: HealWorld
-
-    def __init__(
-        self,
-        world: HealWorld,
-        name: str,
-        ledger_id: LedgerId,
-        mark: Versioned[UnderreplicationMark],
-        worker: SimWorker | SimMover,
-    ) -> None:
-        super().__init__(world, name, ledger_id)
-        self.mark, self.worker, self.began = mark, worker, world.scheduler.now
-        self.seen = re.ClusterRead(())
-        self.machine = LedgerReplication(
-            ledger_id,
-            mark.value.missing,
-            config=CONFIG,
-            new_session=world.session_numbers(),
-            random=Random(world.random.random()),
-        )
-        self._handlers |= {
-            re.ReadRecord: lambda _: self.store.read_synced(name, ledger_id, self.feed),
-            re.ReadCluster: lambda _: self.store._call(self.name, f"{name} reads bookies", self._cluster, self.feed),
-            re.RecoverLedger: self._recover,
-            re.SpendBudget: self._spend,
-            re.FinishReplication: self._finish,
-            re.PostponeReplication: lambda effect: self._end(effect.why),
-        }
-
-    def _write_metadata(self, effect: pe.WriteMetadata) -> None:
-        self.store.write_repaired(
-            self.name, self.ledger_id, effect.metadata, effect.version, self.feed, self.worker.store
-        )
-
-    def feed(self, event: Any) -> None:
-        before = self.machine.phase
-        super().feed(event)
-        phase = self.machine.phase
-        if phase is not before:
-            self.scheduler.reached(f"repair: {phase.value}")
-        if self.world.lock_lost and phase is Phase.COPY and self.world.random.random() < self.world.lock_lost:
-            self.scheduler.reached("a lock was lost at work")
-            self.worker.lose_session()
-        busy = phase in (Phase.COPY, Phase.WRITE) and not self.dead and not self.over
-        if busy and self.world.worker_dies and self.world.random.random() < self.world.worker_dies:
-            self.die()
-
-    def die(self) -> None:
-        if not self.dead:
-            super().die()
-            self.network.leave(self.name)
-            if not self.over:
-                self.worker.died(self)
-
-    def _cluster(self) -> re.ClusterRead:
-        world = self.world
-        writable = tuple(world.store.registered)
-        alive = [name for name, bookie in world.bookies.items() if bookie.alive]
-        lives = {name: str(world.incarnations.get(name, 0)) for name in alive}
-        read_only = tuple(name for name in alive if name not in writable)
-        lost = world.absences.lost(tuple(world.bookies), alive, world.scheduler.now, world.delay_ms)
-        away = tuple(name for name in world.bookies if name not in alive and name not in lost)
-        operators = world.operators
-        self.seen = re.ClusterRead(
-            writable, read_only, away, incarnations=lives, leaving=operators.leaving, patient=operators.patient
-        )
-        return self.seen
-
-    def _spend(self, effect: re.SpendBudget) -> None:
-        self.scheduler.at(effect.size * 0.01, f"{self.name} clock", "the budget", self.feed, re.BudgetGranted())
-
-    def _recover(self, _: re.RecoverLedger) -> None:
-        if self.scheduler.now - self.began < CONFIG.grace_ms:
-            self.world.checker.fail("grace", f"{self.name} fences {self.scheduler.now - self.began} ms after it began")
-        assert self.machine.metadata is not None
-        self.world.operators.check_fence(self, self.machine.metadata.value, self.seen)
-        self.scheduler.reached("a worker recovered a ledger")
-        name = f"{self.name}r"
-        self.world.hosts.append(_Recovery(self.world, name, self.ledger_id, self._recovered))
-
-    def _recovered(self, error: BookKeeperError | None) -> None:
-        self.feed(re.LedgerRecovered(error))
-
-    def _finish(self, effect: re.FinishReplication) -> None:
-        self.scheduler.reached(f"repair ended: {effect.outcome.value}")
-        self._end(None)
-
-    def _end(self, why: str | None) -> None:
-        self.over = True
-        for item in self._timers.values():
-            item.cancel()
-        self.worker.ended(self, why)
-
-
-class MoveHost(ReplicationHost):
-    """One move, to ``target``, as the mover of the client makes it."""
-
-    target: BookieId = ""
-
-    def _cluster(self) -> re.ClusterRead:
-        world = self.world
-        alive = tuple(name for name, bookie in world.bookies.items() if bookie.alive)
-        is_there = self.target in world.store.registered and self.target not in world.operators.leaving
-        takes = (self.target,) if is_there else ()
-        lives = {name: str(world.incarnations.get(name, 0)) for name in alive}
-        others = tuple(name for name in alive if name not in takes)
-        return re.ClusterRead(takes, others, incarnations=lives, leaving=self.mark.value.missing)
-
-
-class _Recovery(RecoveryHost):
-    """A recovery that a worker waits for."""
-
-    def __init__(
-        self, world: HealWorld, name: str, ledger_id: LedgerId, done: Callable[[BookKeeperError | None], None]
-    ) -> None:
-        self._done = done
-        super().__init__(world, name, ledger_id)
-
-    def _fail(self, effect: pe.Fail) -> None:
-        super()._fail(effect)
-        self._done(effect.error)
-
-    def _finish(self, effect: pe.FinishRecovery) -> None:
-        super()._finish(effect)
-        self._done(None)
-
-    def die(self) -> None:
-        """Its process dies with it: whoever waits starts again."""
-        was_dead = self.dead
-        super().die()
-        if not was_dead and not self.over:
-            self._done(BookKeeperError("the recoverer died", remedy="try again"))

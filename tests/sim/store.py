@@ -39,12 +39,34 @@ Feed = Callable[[Any], None]
 Record = Versioned[LedgerMetadata]
 
 
+class MarkedCluster(MemoryCluster):
+    """Counts the changes of marks, so that nobody lists them again for nothing."""
+
+    changes = 0
+
+    def _create(self, path: str, data: bytes, owner: int, sequential: bool) -> Any:
+        self._note(path)
+        return super()._create(path, data, owner, sequential)
+
+    def _set(self, path: str, data: bytes, version: int) -> Any:
+        self._note(path)
+        return super()._set(path, data, version)
+
+    def _delete(self, path: str, version: int) -> Any:
+        self._note(path)
+        return super()._delete(path, version)
+
+    def _note(self, path: str) -> None:
+        if "/underreplication/ledgers" in path:
+            self.changes += 1
+
+
 class SimStore:
     """The one store of a world; clients reach it by name. ``on_write`` hears every record that was written."""
 
     def __init__(self, scheduler: Scheduler, knobs: Knobs) -> None:
         self.scheduler, self.knobs = scheduler, knobs
-        self.cluster = MemoryCluster(clock_ms=lambda: int(scheduler.now))
+        self.cluster = MarkedCluster(clock_ms=lambda: int(scheduler.now))
         self.store = MemoryStore(self.cluster)
         self.store._ids = IdGenerator(self.store.tree, DEFAULT_ROOT, clock=lambda: scheduler.now / 1000)
         self.store.initialize_cluster()
@@ -54,6 +76,8 @@ class SimStore:
         self._history: dict[LedgerId, list[Record]] = {}
         self._seen: dict[tuple[str, LedgerId], int] = {}
         self._away: set[str] = set()
+        self.is_down = False  # nobody reaches it
+        self._marks: tuple[int, dict[LedgerId, tuple[BookieId, ...]]] = -1, {}
         self._watches: dict[LedgerId, list[tuple[str, Callable[[Record | None], None]]]] = {}
         self.lose_next: dict[str, list[bool]] = {}  # scripts: client → whether the write is applied
 
@@ -96,6 +120,9 @@ class SimStore:
         """A client cannot reach the store, or can again."""
         (self._away.add if is_away else self._away.discard)(client)
 
+    def is_away(self, client: str) -> bool:
+        return self.is_down or client in self._away
+
     # --- calls ---
 
     def write(self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata, version: int, feed: Feed) -> None:
@@ -114,11 +141,17 @@ class SimStore:
 
     def marked(self, ledger_id: LedgerId) -> tuple[BookieId, ...]:
         """The bookies that are known to miss copies of a ledger."""
-        return dict(self.store.list_underreplicated()).get(ledger_id, ())
+        return self.marks().get(ledger_id, ())
+
+    def marks(self) -> dict[LedgerId, tuple[BookieId, ...]]:
+        """The bookies that each mark names."""
+        if self._marks[0] != self.cluster.changes:
+            self._marks = self.cluster.changes, dict(self.store.list_underreplicated())
+        return self._marks[1]
 
     def watch(self, client: str, ledger_id: LedgerId, call: Callable[[Record | None], None]) -> BookKeeperError | None:
         """Set a watch; what stands in the way."""
-        if client in self._away:
+        if self.is_away(client):
             return MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
         if not self._history[ledger_id]:
             return NoSuchLedgerError(f"ledger {ledger_id} was deleted")
@@ -131,7 +164,7 @@ class SimStore:
         )
 
     def _arrived(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
-        if client in self._away:
+        if self.is_away(client):
             event: Any = MetadataCallFailed(
                 MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
             )
@@ -222,15 +255,23 @@ class SimStore:
         self._seen[client, ledger_id] = max(record.version, seen)
         return MetadataRead(record)
 
-    def read_synced(self, client: str, ledger_id: LedgerId, feed: Feed) -> None:
-        """The record as new as the call, closed or not."""
-        self._call(client, f"{client} syncs and reads the record", lambda: self._read_newest(client, ledger_id), feed)
+    def read_synced(
+        self, client: str, ledger_id: LedgerId, feed: Feed, read: Callable[[MemoryStore, LedgerId], Record]
+    ) -> None:
+        """The record as new as the call, closed or not: ``read`` sees to that, on a server that may lag."""
+        label = f"{client} syncs and reads the record"
+        self._call(client, label, lambda: self._read_newest(client, ledger_id, read), feed)
 
-    def _read_newest(self, client: str, ledger_id: LedgerId) -> Any:
+    def _read_newest(self, client: str, ledger_id: LedgerId, read: Callable[[MemoryStore, LedgerId], Record]) -> Any:
+        history = self._history[ledger_id]
+        if len(history) > 1 and self.scheduler.random.random() < self.knobs.store_stale_read:
+            self._lag(ledger_id, self.scheduler.random.choice(history))
         try:
-            record = self.store.read_ledger(ledger_id)
+            record = read(self.store, ledger_id)
         except BookKeeperError as error:
             return MetadataCallFailed(error)
+        finally:
+            self.store.tree.catch_up()
         self._seen[client, ledger_id] = record.version
         return MetadataRead(record)
 

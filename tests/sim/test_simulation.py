@@ -57,7 +57,7 @@ def test_seeds_with_bookies_that_answer_as_apaches_do_are_clean() -> None:
 
 @pytest.mark.rule("D23")
 def test_seeds_in_which_ledgers_are_repaired_are_clean() -> None:
-    found = run_chunk("heal", 0, some(60, few=9))
+    found = run_chunk("heal", 0, some(200, few=36))
 
     assert found.violations == []
     assert found.sometimes["everything was healed"] >= found.schedules

@@ -259,6 +259,8 @@ class World:
         while last.finished is None and (last.error is None or last.tries > 0):
             if self.scheduler.now > deadline or not self.scheduler.step():
                 break
+        if truth.deleted:
+            return
         if last.finished is None:
             raise Violation("liveness", f"ledger {ledger_id} could not be recovered: {last.error!r}")
         self._read_all(ledger_id, f"reader{ledger_id}")
@@ -299,5 +301,5 @@ class World:
         end = -1 if truth.closed_at is None or truth.deleted else truth.closed_at
         while tail.next <= end and not tail.over and self.scheduler.now < deadline and self.scheduler.step():
             pass
-        if tail.next <= end and not tail.over:
+        if tail.next <= end and not tail.over and not truth.deleted:
             raise Violation("liveness", f"{tail.name} stopped at entry {tail.next} of {end + 1}")

@@ -19,6 +19,7 @@ from bk_core.protocol.replication import events as re
 from bk_core.protocol.replication.machine import LedgerReplication, Phase
 from bk_core.protocol.replication.requests import ReplicationConfig
 from bk_core.wire.lane import EntryRange, Reason
+from tests.kit.memory_store import MemoryStore
 
 LEDGER = 7
 DIGESTER = Digester(DigestType.CRC32C, b"pw", LEDGER)
@@ -432,3 +433,22 @@ def test_writer_is_fenced_for_a_drain_only_if_that_is_ordered_and_after_its_grac
     assert drained(closed=False).run().machine.phase is Phase.GRACE
     lost = drained(closed=False, patient=("b1",), read_only=()).run()
     assert lost.machine.phase is Phase.GRACE, "it died while it was drained: its copy is missing"
+
+
+@pytest.mark.rule("P8")
+def test_mark_that_was_made_again_is_not_removed_by_a_worker_that_lost_its_lock() -> None:
+    """Both marks have version 0: the lock alone tells them apart."""
+    slow = MemoryStore()
+    slow.initialize_cluster()
+    other = MemoryStore(slow.cluster)
+    other.mark_underreplicated(LEDGER, ["b1"])
+    assert slow.lock_underreplicated(LEDGER, "slow")
+    read = slow.read_underreplicated(LEDGER)
+    slow.tree.expire()
+    assert other.lock_underreplicated(LEDGER, "other")
+    assert other.remove_underreplicated(LEDGER, 0)
+    other.mark_underreplicated(LEDGER, ["b2"])
+
+    assert read is not None
+    assert not slow.remove_underreplicated(LEDGER, read.version)
+    assert dict(other.list_underreplicated()) == {LEDGER: ("b2",)}

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from bk_core.client import repair
+from bk_core.errors import BookKeeperError
+from bk_core.metadata.layout import mark_path
+from bk_core.metadata.tree.tree import BadVersionError, NoNodeError
 from bk_core.metadata.tree.underreplication import Underreplication
 from bk_core.model import LedgerMetadata
 from bk_core.protocol import events as ev
@@ -16,9 +21,12 @@ from bk_core.protocol.replication import machine as module
 from bk_core.protocol.replication.absence import Absences
 from bk_core.protocol.replication.check import CopyCheck
 from bk_core.protocol.replication.copy import FragmentCopy
-from bk_core.protocol.replication.events import FinishReplication, Outcome, RecoverLedger
+from bk_core.protocol.replication.events import ClusterRead, FinishReplication, Outcome, RecoverLedger
 from bk_core.protocol.replication.machine import LedgerReplication, Phase
 from bk_core.wire.lane import EntryRange
+from bookie_server.autorecovery import own_copies
+from bookie_server.autorecovery.auditor import Auditor
+from bookie_server.autorecovery.suspects import OwnPart, Suspects
 from tests.sim.mutants.exhaustive import patched
 from tests.sim.store import SimStore
 
@@ -319,6 +327,148 @@ def without_the_lock() -> AbstractContextManager[None]:
     return patched((SimStore, "write_repaired", mutant))
 
 
+def any_lock_will_do() -> AbstractContextManager[None]:
+    """Who finds a lock has it."""
+    lock = Underreplication.lock_underreplicated
+
+    def mutant(self: Underreplication, ledger_id: int, owner: str) -> bool:
+        lock(self, ledger_id, owner)
+        return True
+
+    return patched((Underreplication, "lock_underreplicated", mutant))
+
+
+def removed_without_the_lock() -> AbstractContextManager[None]:
+    """The version alone decides whether a mark goes: one that was made again has version 0 like the first."""
+
+    def mutant(self: Underreplication, ledger_id: int, version: int) -> bool:
+        try:
+            self._tree.delete(self._marks + mark_path(ledger_id), version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    return patched((Underreplication, "remove_underreplicated", mutant))
+
+
+def _kept(store: Any, owner: str, in_hand: Any) -> Any:
+    return store.underreplication_locks().keys()
+
+
+def _unsynced(store: Any, ledger_id: int) -> Any:
+    return store.read_ledger(ledger_id)
+
+
+def _enabled(self: Underreplication) -> bool:
+    return True
+
+
+# --- auditors --------------------------------------------------------------------------------------------------------
+
+
+def away_is_lost() -> AbstractContextManager[None]:
+    """A worker gives a bookie that another reason has marked no time to come back."""
+    step = LedgerReplication.step
+
+    def mutant(self: LedgerReplication, event: Any) -> list[Any]:
+        return step(self, replace(event, away=()) if isinstance(event, ClusterRead) else event)
+
+    return patched((LedgerReplication, "step", mutant))
+
+
+def who_came_back_was_away() -> AbstractContextManager[None]:
+    """An absence goes on over a return."""
+    lost = Absences.lost
+
+    def mutant(self: Absences, known: Any, registered: Any, now_ms: float, delay_ms: float) -> Any:
+        before = dict(self._since)
+        found = lost(self, known, registered, now_ms, delay_ms)
+        self._since = {**before, **self._since}
+        return found
+
+    return patched((Absences, "lost", mutant))
+
+
+def _audited_once(self: Auditor, wanted: Any) -> bool:
+    return self._scanned is None
+
+
+def a_scan_is_whole() -> AbstractContextManager[None]:
+    """What the store did not answer counts as looked at."""
+    scan = Auditor._scan
+
+    def mutant(self: Auditor, wanted: Any) -> bool:
+        with contextlib.suppress(BookKeeperError):
+            scan(self, wanted)
+        return True
+
+    return patched((Auditor, "_scan", mutant))
+
+
+def only_the_lost() -> AbstractContextManager[None]:
+    """Nobody but the command marks what a bookie that is drained has."""
+    scan = Auditor._scan
+
+    def mutant(self: Auditor, wanted: Any) -> bool:
+        return scan(self, [bookie for bookie in wanted if bookie in self._presence.look().lost])
+
+    return patched((Auditor, "_scan", mutant))
+
+
+# --- own copies ------------------------------------------------------------------------------------------------------
+
+
+def _absent_only(self: OwnPart, trailer: Any) -> list[Any]:
+    return [] if self.last is None else [gap for gap in trailer.absent if self._holds_any(gap.first, gap.last)]
+
+
+def marked_once() -> AbstractContextManager[None]:
+    """A copy is no suspect any more once it is marked."""
+
+    def mutant(self: Suspects, ledger_id: int, now_s: float, *, tried: bool) -> None:
+        self.forget(ledger_id)
+
+    return patched((Suspects, "again", mutant))
+
+
+def a_look_is_the_last() -> AbstractContextManager[None]:
+    """A suspect that the store would not let the bookie look at is forgotten."""
+
+    def mutant(self: Suspects, now_s: float, most: int) -> list[int]:
+        found = due(self, now_s, most)
+        self._queue = [entry for entry in self._queue if entry[1] not in found]
+        return found
+
+    due = Suspects.due
+    return patched((Suspects, "due", mutant))
+
+
+def older_fragments_are_whole() -> AbstractContextManager[None]:
+    """A bookie looks at the last fragment that names it alone."""
+    parts = own_copies.own_parts
+
+    def mutant(record: LedgerMetadata, bookie_id: str) -> list[OwnPart]:
+        return parts(record, bookie_id)[-1:]
+
+    return patched((own_copies, "own_parts", mutant))
+
+
+def anothers_part() -> AbstractContextManager[None]:
+    """A bookie looks for the entries of its neighbour."""
+    parts = own_copies.own_parts
+
+    def mutant(record: LedgerMetadata, bookie_id: str) -> list[OwnPart]:
+        found = parts(record, bookie_id)
+        return [replace(part, index=(part.index + 1) % part.ensemble_size) for part in found]
+
+    return patched((own_copies, "own_parts", mutant))
+
+
+def _nobody_lost(self: LedgerReplication) -> list[Any]:
+    self._placed = {}
+    return []
+
+
 MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a copy is present once it is sent", "I15", _property(FragmentCopy, "done", _is_sent)),
     ("a target that failed has its copy", "I15", failed_targets_count),
@@ -345,10 +495,27 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a bookie that is drained takes copies", "drain", who_leaves_takes_copies),
     ("a drain fences writers though it has time", "drain", _method(LedgerReplication, "_is_waited_for", _nobody_waits)),
     ("a record is changed without the lock", "I15", without_the_lock),
+    ("a lock of another is one's own", "I15", any_lock_will_do),
+    ("a mark is removed without the lock", "P8", removed_without_the_lock),
+    ("a lock that could not be given back stays", "locks", _method(repair, "locked_ledgers", _kept)),
+    ("a record is read from a server that lags", "stale", _method(repair, "newest_record", _unsynced)),
+    ("a pause of repairs is ignored", "pause", _method(Underreplication, "replication_enabled", _enabled)),
+    ("a worker does not wait for a bookie", "delay", away_is_lost),
+    ("an absence goes on over a return", "delay", who_came_back_was_away),
+    ("an auditor looks for lost bookies once", "P8", _method(Auditor, "_is_due", _audited_once)),
+    ("an audit that was cut short is a whole one", "P8", a_scan_is_whole),
+    ("the auditor marks lost bookies alone", "drain", only_the_lost),
+    ("a bookie knows nothing of what it lacks", "S5", _method(OwnPart, "lacking", _absent_only)),
+    ("a bookie marks its copy once", "S5", marked_once),
+    ("a bookie looks at its copy once", "S5", a_look_is_the_last),
+    ("a bookie looks at its last fragment alone", "S5", older_fragments_are_whole),
+    ("a bookie looks for its neighbour's entries", "S5", anothers_part),
+    ("a target that lost its disk is not marked", "S8", _method(LedgerReplication, "_mark_who_lost_it", _nobody_lost)),
 )  # fmt: skip
 """Name, rule, context."""
 
 STORIES = {
+    "a mark is removed without the lock": "test_mark_that_was_made_again_is_not_removed_by_a_worker_that_lost_its_lock",
     "a bookie that is drained takes copies": "test_bookie_that_is_drained_is_replaced_and_serves_as_a_source",
     "a target that failed has its copy": "test_target_that_fails_is_not_chosen_again",
     "a stale record is written over a newer one": "test_copy_of_a_fragment_that_another_repaired_is_given_up",
