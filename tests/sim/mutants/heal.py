@@ -443,16 +443,6 @@ def a_look_is_the_last() -> AbstractContextManager[None]:
     return patched((Suspects, "due", mutant))
 
 
-def older_fragments_are_whole() -> AbstractContextManager[None]:
-    """A bookie looks at the last fragment that names it alone."""
-    parts = own_copies.own_parts
-
-    def mutant(record: LedgerMetadata, bookie_id: str) -> list[OwnPart]:
-        return parts(record, bookie_id)[-1:]
-
-    return patched((own_copies, "own_parts", mutant))
-
-
 def anothers_part() -> AbstractContextManager[None]:
     """A bookie looks for the entries of its neighbour."""
     parts = own_copies.own_parts
@@ -508,7 +498,6 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a bookie knows nothing of what it lacks", "S5", _method(OwnPart, "lacking", _absent_only)),
     ("a bookie marks its copy once", "S5", marked_once),
     ("a bookie looks at its copy once", "S5", a_look_is_the_last),
-    ("a bookie looks at its last fragment alone", "S5", older_fragments_are_whole),
     ("a bookie looks for its neighbour's entries", "S5", anothers_part),
     ("a target that lost its disk is not marked", "S8", _method(LedgerReplication, "_mark_who_lost_it", _nobody_lost)),
 )  # fmt: skip
