@@ -15,9 +15,9 @@ import random
 from dataclasses import dataclass
 
 from bk_core.client.connect import BookKeeper
-from bk_core.client.repair import ByteRate, RepairDriver, under_lock
+from bk_core.client.repair import ByteRate, RepairDriver, locked_ledgers, under_lock
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
-from bk_core.model import INCARNATION_PROPERTY, BookieId
+from bk_core.model import INCARNATION_PROPERTY, BookieId, LedgerId
 from bk_core.protocol.replication.balance import Move
 from bk_core.protocol.replication.copies import fragments_of
 from bk_core.protocol.replication.events import ClusterRead, PostponeReplication
@@ -42,14 +42,32 @@ class Mover:
     def __init__(self, client: BookKeeper, owner: str, budget: ByteRate) -> None:
         self._client, self._owner, self._budget = client, owner, budget
         self._random = random.Random()
+        self._in_hand: dict[LedgerId, None] = {}
+        self._may_keep = False  # a lock that could not be given back
 
     async def carry_out(self, move: Move) -> Moved:
-        """Raises CancelledError alone; cancelled, it has changed nothing or made the move."""
+        """Raises CancelledError alone; cancelled, it has changed nothing or made the move. A plan has one move of a
+        ledger at most."""
+        self._in_hand[move.ledger_id] = None
+        try:
+            await self._give_back_kept()
+            return await self._carry_out(move)
+        finally:
+            self._in_hand.pop(move.ledger_id, None)
+
+    async def _give_back_kept(self) -> None:
+        if self._may_keep:
+            with contextlib.suppress(BookKeeperError):
+                await asyncio.to_thread(locked_ledgers, self._client.store, self._owner, tuple(self._in_hand))
+                self._may_keep = False
+
+    async def _carry_out(self, move: Move) -> Moved:
         try:
             moved = await under_lock(self._client.store, move.ledger_id, self._owner, lambda: self._move(move))
         except NoSuchLedgerError:
             return Moved(move, "it was deleted")
         except BookKeeperError as error:
+            self._may_keep = True
             return Moved(move, str(error))
         if moved is None:
             return Moved(move, "it is under repair")

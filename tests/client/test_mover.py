@@ -9,6 +9,7 @@ import pytest
 
 from bk_core.client.mover import Mover
 from bk_core.client.repair import ByteRate
+from bk_core.errors import MetadataUnavailableError
 from bk_core.model import LedgerId
 from bk_core.protocol.replication.balance import Move
 from tests.bookie_server.autorecovery.test_autorecovery import a_ledger, check_whole, members
@@ -63,6 +64,26 @@ def test_a_move_is_not_made_where_something_else_is_due() -> None:
             assert members(cluster, closed) == before
 
     asyncio.run(work())
+
+
+def test_a_lock_that_could_not_be_given_back_goes_with_the_next_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            first, second = (await a_ledger(cluster))[0], (await a_ledger(cluster))[0]
+            client = cluster.client()
+            mover = Mover(client, "mover", ByteRate(0))
+            with monkeypatch.context() as away:
+                away.setattr(client.store, "unlock_underreplicated", unreachable)
+                assert "is away" in (await mover.carry_out(a_move(cluster, first))).why
+            assert list(cluster.store.underreplication_locks()) == [first]
+            assert (await mover.carry_out(a_move(cluster, second))).why == ""
+            assert cluster.store.underreplication_locks() == {}
+
+    asyncio.run(work())
+
+
+def unreachable(_: LedgerId) -> None:
+    raise MetadataUnavailableError("the store is away")
 
 
 def test_a_move_that_is_cancelled_leaves_the_record_and_no_lock() -> None:
