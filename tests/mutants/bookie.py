@@ -63,8 +63,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="copy-is-given-up-without-the-lock",
         path="bookie_server/garbage/garbage_thread.py",
-        old="        if not self._store.lock_underreplicated(ledger_id, self._bookie_id):\n            return False\n",
-        new="        self._store.lock_underreplicated(ledger_id, self._bookie_id)\n",
+        old="if not self._store.lock_underreplicated(ledger_id, self._bookie_id):\n                return False\n",
+        new="self._store.lock_underreplicated(ledger_id, self._bookie_id)\n",
         tests=(
             "tests/contracts/test_garbage_contract.py::"
             "test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired",

@@ -504,6 +504,7 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
 """Name, rule, context."""
 
 STORIES = {
+    "a target that lost its disk is not marked": "test_target_that_lost_its_disk_before_the_record_named_it_is_marked",
     "a mark is removed without the lock": "test_mark_that_was_made_again_is_not_removed_by_a_worker_that_lost_its_lock",
     "a bookie that is drained takes copies": "test_bookie_that_is_drained_is_replaced_and_serves_as_a_source",
     "a target that failed has its copy": "test_target_that_fails_is_not_chosen_again",
