@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 VOTE_EVERY = 100
 """Ledgers between two looks at the election, while all are audited."""
+
+
+_Reason: TypeAlias = tuple[BookieId, bool]  # it is lost, or else it is drained
 
 
 class Auditor:
@@ -42,28 +46,28 @@ class Auditor:
     ) -> None:
         self._store, self._owner, self._presence, self._config = store, owner, presence, config
         self._is_stopped, self._clock = is_stopped, clock
-        self._scanned: tuple[tuple[BookieId, ...], float] | None = None  # for whom all is marked, since when
+        self._scanned: tuple[tuple[_Reason, ...], float] | None = None  # for which all is marked, since when
         self.elected = False
         self.marked = 0
 
     def look(self) -> None:
         """Takes part in the election; the auditor then marks what is lost. Raises what the store raises."""
         present = self._presence.look()
+        wanted = (*((name, True) for name in present.lost), *((name, False) for name in present.leaving))
+        if self._scanned is not None:  # for what is over and begins again all is marked anew: marks may be gone
+            self._scanned = tuple(each for each in self._scanned[0] if each in wanted), self._scanned[1]
         elected = self._store.vote_for_auditor(self._owner)
         if elected != self.elected:
             self.elected, self._scanned = elected, None
             logger.info("%s %s the auditor of this cluster", self._owner, "is" if elected else "is no longer")
-        wanted = (*present.lost, *(name for name in present.leaving if name not in present.lost))
-        if self._scanned is not None:  # who came back may be lost again, and has other ledgers then
-            self._scanned = tuple(name for name in self._scanned[0] if name in wanted), self._scanned[1]
         if not elected or not self._store.replication_enabled() or not self._is_due(wanted):
             return
         if present.lost:
             logger.warning("bookies are lost: %s", ", ".join(present.lost))
-        if self._scan(wanted):
+        if self._scan(dict.fromkeys(name for name, _ in wanted)):
             self._scanned = wanted, self._clock()
 
-    def _is_due(self, wanted: Collection[BookieId]) -> bool:
+    def _is_due(self, wanted: Collection[_Reason]) -> bool:
         if self._scanned is None or not set(wanted) <= set(self._scanned[0]):
             return True
         return self._clock() - self._scanned[1] >= self._config.rescan_s
