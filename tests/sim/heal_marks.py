@@ -370,7 +370,9 @@ class ApacheWorker:
                 bookie in world.store.registered and (own := world.own[bookie].own) and ledger_id in own.lacking
                 for bookie in missing
             )
-            if self._times and by_themselves and self._draw.random() < 0.5:
+            record = world.store.newest(ledger_id)  # of an open one a writer may have marked what only it knows
+            is_closed = record is not None and record.value.is_closed
+            if self._times and by_themselves and is_closed and self._draw.random() < 0.5:
                 self._take(ledger_id)
 
     def _take(self, ledger_id: LedgerId) -> None:
