@@ -26,6 +26,7 @@ from tests.kit.memory_holdings import MemoryHoldings
 from tests.kit.memory_store import MemoryStore
 from tests.sim.bookie import MemoryBackEnd
 from tests.sim.checkers import Violation
+from tests.sim.clients import RecoveryHost, WriterHost
 
 if TYPE_CHECKING:
     from tests.sim.heal import HealWorld
@@ -370,10 +371,13 @@ class ApacheWorker:
                 bookie in world.store.registered and (own := world.own[bookie].own) and ledger_id in own.lacking
                 for bookie in missing
             )
-            record = world.store.newest(ledger_id)  # of an open one a writer may have marked what only it knows
-            is_closed = record is not None and record.value.is_closed
-            if self._times and by_themselves and is_closed and self._draw.random() < 0.5:
+            if self._times and by_themselves and not self._is_written(ledger_id) and self._draw.random() < 0.5:
                 self._take(ledger_id)
+
+    def _is_written(self, ledger_id: LedgerId) -> bool:
+        """Whether somebody closes it, who may have marked the same bookie for what only it knows."""
+        writers = [host for host in self.world.hosts if isinstance(host, WriterHost | RecoveryHost)]
+        return any(host.ledger_id == ledger_id and not host.dead and not host.over for host in writers)
 
     def _take(self, ledger_id: LedgerId) -> None:
         store = self._store
