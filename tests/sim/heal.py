@@ -31,6 +31,7 @@ from tests.sim.world import PEACE_MS, World
 
 TICK_MS = 15.0
 ROUNDS_MAX = 3
+SEEN_MS = 150.0
 ROUNDS_PART = 0.03
 """Of the schedules, those with rounds of loss, which cost as much as five others."""
 
@@ -391,6 +392,7 @@ class HealWorld(World):
         """Loses a bookie for good, or its disk; another is away for a moment; meanwhile a ledger is written."""
         while self.unregistered or self.store.is_down:
             self.run_for(TICK_MS)
+        self.run_for(SEEN_MS)  # auditors see who is back: who is lost again before is marked with the next rescan only
         alive = [name for name, bookie in self.bookies.items() if bookie.alive]
         writer = self.writer(f"round{number}")
         self.network.knobs = self.knobs
