@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a bookie is lost only once",
         path="bookie_server/autorecovery/auditor.py",
-        old="tuple(name for name in self._scanned[0] if name in wanted), self._scanned[1]\n",
+        old="tuple(each for each in self._scanned[0] if each in wanted), self._scanned[1]\n",
         new="tuple(self._scanned[0]), self._scanned[1]\n",
         tests=(f"{_TESTS}bookie_that_came_back_and_is_lost_again_is_marked_again",),
         breaks="a bookie that came back and then dies for good has its ledgers marked up to an hour later",

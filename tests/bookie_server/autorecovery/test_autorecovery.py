@@ -80,28 +80,6 @@ def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
     asyncio.run(work())
 
 
-@pytest.mark.rule("D23")
-def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
-    """What it was given in between has no mark of the first time."""
-
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            _, ensemble = await a_ledger(cluster)
-            lost = ensemble[0]
-            async with recovering(cluster) as running:
-                cluster.store.unregister_bookie(lost)
-                await eventually(lambda: running.auditor.marked == 1, 10)
-                cluster.register(lost)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-                ledgers = [await a_ledger(cluster) for _ in range(4)]
-                named = [ledger_id for ledger_id, ensemble in ledgers if lost in ensemble]
-                assert named
-                cluster.kill(lost)
-                await eventually(lambda: all(lost not in members(cluster, i) for i in named), 10)
-
-    asyncio.run(work())
-
-
 def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
     async def work() -> None:
         async with memory_cluster(5) as cluster:
@@ -117,7 +95,9 @@ def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.rule("D23")
 def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
+    """What it was given in between has no mark of the first time."""
     store, now = MemoryStore(), [0.0]
     store.initialize_cluster()
     record = LedgerMetadata(
