@@ -169,7 +169,7 @@ def test_a_bookie_that_is_slow_is_not_silent() -> None:
             parts = 0
             async for part in each.read(LEDGER, 0, 249, bytes_max=1 << 20, deadline_s=2):  # together: 2.5 seconds
                 parts += isinstance(part, ReadPart)
-            assert parts > 3
+            assert parts > 1
         assert server.bookie.asked["batch"] > 3
         await singly.close()
 
