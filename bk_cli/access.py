@@ -9,7 +9,7 @@ What opening raises is a BookKeeperError, which :func:`bk_cli.main.run` turns in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -31,16 +31,18 @@ METADATA_TIMEOUT_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A cluster, and the password of its ledgers. What is opened in a block is closed at its end."""
+    """A cluster, the password of its ledgers, and what the command line says of connections: the settings of TLS. What
+    is opened in a block is closed at its end."""
 
     uri: str
     password: bytes = field(default=b"", repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, **settings: Any) -> ClientConfig:
         """The settings of every client here; ``settings`` are those that a command decides itself."""
         from bk_core import client
 
-        return client.ClientConfig(**{"metadata_timeout_s": METADATA_TIMEOUT_S, **settings})
+        return client.ClientConfig(**{"metadata_timeout_s": METADATA_TIMEOUT_S, **self.settings, **settings})
 
     async def connect(self, config: ClientConfig | None = None) -> AsyncBookKeeper:
         """A client on the loop that runs, for the caller to close; ``config`` is of :meth:`config`."""
@@ -56,7 +58,7 @@ class Access:
         """For who asks admin ports; each answers within ``timeout_s``."""
         from bookie_server.web.others import AdminPorts
 
-        return AdminPorts(timeout_s)
+        return AdminPorts(timeout_s, self.config().tls())
 
     @contextmanager
     def client(self) -> Iterator[BookKeeper]:
@@ -100,9 +102,11 @@ def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)
         def run(*, uri: str | None, password: bytes = b"", **given: object) -> object:
-            return command(access=None if uri is None else Access(uri, password), **given)
+            settings = {name: value for name in options.TLS_SETTINGS if (value := given.pop(name))}
+            return command(access=None if uri is None else Access(uri, password, settings), **given)
 
-        found = options.metadata_service_uri(run, None, optional) if optional else options.metadata_service_uri(run)
+        found = options.tls(run)
+        found = options.metadata_service_uri(found, None, optional) if optional else options.metadata_service_uri(found)
         return options.ledger_password(found) if password else found
 
     return decorate

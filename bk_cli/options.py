@@ -31,6 +31,25 @@ def metadata_service_uri(
     )(command)
 
 
+TLS_SETTINGS = ("tls_ca_path", "tls_certificate_path", "tls_key_path", "tls_zookeeper")
+"""The client's settings that :func:`tls` gives a command as arguments."""
+
+
+def tls(command: Command) -> Command:
+    for name, what in (
+        ("key", "Key of the certificate"),
+        ("certificate", "This client's certificate, where bookies want one"),
+        ("ca", "Speak TLS to bookies, and trust these authorities; nothing is sent in plain then"),
+    ):
+        command = click.option(
+            f"--tls-{name}-path", metavar="FILE", envvar=f"BK_TLS_{name.upper()}_PATH", default="",
+            show_default=False, help=f"{what} (PEM).",
+        )(command)  # fmt: skip
+    return click.option(
+        "--tls-zookeeper", is_flag=True, envvar="BK_TLS_ZOOKEEPER", help="Speak TLS to the metadata service, too."
+    )(command)
+
+
 def as_json(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, for programs.")(command)
 

@@ -236,6 +236,14 @@ class BookieUnreachableError(TransportError):
     code = "BK_BOOKIE_UNREACHABLE"
 
 
+class TlsError(BookieUnreachableError):
+    """No TLS came about with a server: a certificate is not accepted, or one end does not speak TLS. Nothing was sent
+    in plain instead."""
+
+    code = "BK_TLS"
+    outcome = Outcome.NOT_APPLIED
+
+
 class WindowFullError(BookKeeperError):
     """The writer's window is full; the entry was not queued."""
 

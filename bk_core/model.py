@@ -144,6 +144,8 @@ class LedgerMetadata:
 
 BOOKIE_RPC, DIRECT, GRPC, HTTP = "bookie-rpc", "direct", "grpc", "http"
 """Protocols of endpoints: the lanes, and the admin port."""
+TLS = "tls"
+"""Among the extensions of an endpoint: it speaks TLS. Apache's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,14 @@ class Endpoint:
     extensions: tuple[str, ...] = ()
 
     @property
+    def tls(self) -> bool:
+        return TLS in self.extensions
+
+    @property
     def url(self) -> str:
         """Of an admin port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

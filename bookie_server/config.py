@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
+from bk_core.tls import IDENTITY_RULES, Tls, TlsPaths
 from bk_core.wire.lane import FRAME_BYTES_MAX
 from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.machine.state import MachineLimits
@@ -28,6 +29,8 @@ _MAY_BE_ZERO = (
     *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s", "upkeep_bytes_per_s", "upkeep_bytes_per_hour"),
     "slow_operation_ms",
 )
+
+_TLS_PATHS = ("tls_certificate_path", "tls_key_path", "tls_ca_path")
 
 T = TypeVar("T")
 
@@ -100,6 +103,13 @@ class BookieConfig:
     ``bk upkeep`` does: retention, compaction, deletion. It copies at most ``upkeep_bytes_per_s``, and at most
     ``upkeep_bytes_per_hour`` (0: no bound). ``upkeep_passwords_file`` is a TOML file with the passwords of logs by
     name; logs that are not in it have none.
+
+    **TLS.** With ``tls_certificate_path``, ``tls_key_path`` and ``tls_ca_path``, which go together, every port speaks
+    TLS and nothing else; the bookie takes the same files where it is a client. Renewed files are taken for new
+    connections. ``tls_client_auth`` says whether clients need a certificate (required) or not (none). Then
+    ``tls_identity`` says which of its names is the client's identity (subject, dns or spiffe), and ``tls_clients``
+    which identities are let in, with ``*`` for any text; all if it is empty. With ``tls_zookeeper`` the metadata
+    service is spoken to over TLS, too (docs/security.md).
     """
 
     metadata_service_uri: str
@@ -153,6 +163,13 @@ class BookieConfig:
     upkeep_bytes_per_s: int = 32 << 20
     upkeep_bytes_per_hour: int = 20 << 30
     upkeep_passwords_file: Path | None = None
+    tls_certificate_path: Path | None = None
+    tls_key_path: Path | None = None
+    tls_ca_path: Path | None = None
+    tls_client_auth: str = "required"
+    tls_identity: str = "subject"
+    tls_clients: tuple[str, ...] = ()
+    tls_zookeeper: bool = False
 
     def __post_init__(self) -> None:
         self._set_directories()
@@ -162,12 +179,8 @@ class BookieConfig:
             if number and (value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO)):
                 raise InvalidArgumentError(f"{field.name} must be positive", value=f"{field.name}={value}")
         self._set_ports()
-        if self.admin_writes not in ("off", "loopback", "any"):
-            raise InvalidArgumentError(
-                "admin_writes says whose PUT the admin port takes",
-                value=f"admin_writes={self.admin_writes!r}",
-                remedy="off, loopback or any",
-            )
+        self._set_tls()
+        self._check_word("admin_writes", ("off", "loopback", "any"), "whose PUT the admin port takes")
         if self.bookie_id is not None and not _is_id(self.bookie_id):
             raise InvalidArgumentError(
                 "a bookie id has 1 to 255 characters, no slash and no space", value=f"bookie_id={self.bookie_id!r}"
@@ -232,6 +245,54 @@ class BookieConfig:
         if len({os.path.abspath(each) for each in self.directories}) < len(self.directories):
             raise InvalidArgumentError("a data directory is named twice", value=f"data_dirs={self.data_dirs}")
 
+    def _set_tls(self) -> None:
+        given = {name for name in _TLS_PATHS if getattr(self, name) is not None}
+        for name in given:
+            object.__setattr__(self, name, Path(getattr(self, name)))
+        if (given and len(given) < len(_TLS_PATHS)) or (self.tls_zookeeper and not given):
+            raise InvalidArgumentError(
+                "the files of TLS go together",
+                value=f"given: {', '.join(sorted(given)) or 'tls_zookeeper alone'}",
+                remedy=f"give {', '.join(_TLS_PATHS)}",
+            )
+        self._check_word("tls_client_auth", ("required", "none"), "whether clients need a certificate")
+        self._check_word("tls_identity", IDENTITY_RULES, "which name of a certificate is the identity")
+        if isinstance(self.tls_clients, str):
+            raise InvalidArgumentError("tls_clients is a list of identities", value=f"{self.tls_clients!r}")
+        object.__setattr__(self, "tls_clients", tuple(self.tls_clients))
+        if self.tls_clients and (not given or self.tls_client_auth == "none"):
+            raise InvalidArgumentError(
+                "tls_clients needs clients with certificates",
+                value=f"tls_clients={self.tls_clients}, tls_client_auth={self.tls_client_auth!r}",
+                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
+            )
+
+    def _check_word(self, name: str, words: Sequence[str], says: str) -> None:
+        if getattr(self, name) not in words:
+            raise InvalidArgumentError(
+                f"{name} says {says}", value=f"{name}={getattr(self, name)!r}", remedy=" or ".join(words)
+            )
+
+    def tls(self) -> Tls | None:
+        """What this process needs for TLS, as a server and as a client; None if its ports are plain. Raises
+        InvalidArgumentError for files that cannot be used."""
+        if self.tls_ca_path is None:
+            return None
+        return Tls(
+            TlsPaths(
+                ca_path=str(self.tls_ca_path),
+                certificate_path=str(self.tls_certificate_path),
+                key_path=str(self.tls_key_path),
+                client_auth=self.tls_client_auth == "required",
+            )
+        )
+
+    def client_settings(self) -> dict[str, Any]:
+        """Those of this bookie's settings that a client of its own has, too."""
+        if self.tls_ca_path is None:
+            return {}
+        return {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper}
+
     @property
     def directories(self) -> tuple[Path, ...]:
         """Every data directory; at least one."""
@@ -273,7 +334,11 @@ class BookieConfig:
 
     def store_settings(self) -> StoreSettings:
         """The settings for sessions with the metadata store."""
-        return {"timeout_s": self.metadata_timeout_s, "session_timeout_s": self.session_timeout_s}
+        return {
+            "timeout_s": self.metadata_timeout_s,
+            "session_timeout_s": self.session_timeout_s,
+            "tls": self.tls() if self.tls_zookeeper else None,
+        }
 
     def server_limits(self) -> ServerLimits:
         """The settings for the port."""

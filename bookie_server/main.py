@@ -47,7 +47,8 @@ from bookie_server.machine.state import Holdings
 from bookie_server.services.clients import Clients
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import raise_files_max
-from bookie_server.services.service import Service, listen
+from bookie_server.services.service import Service, listen, port_tls
+from bookie_server.services.tls import PortTls
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatch, Usage, choose_directory
 from bookie_server.web.admin import AdminPort
@@ -177,6 +178,7 @@ class Bookie:
         self.own_copies: OwnCopies | None = None
         self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
         self._admin: AdminPort | None = None
+        self._tls: PortTls | None = None
 
     @classmethod
     async def start(
@@ -195,7 +197,8 @@ class Bookie:
         bookie = cls(config, store, address)
         try:
             await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
-            for service in listen(config, bookie._clients):
+            bookie._tls = await asyncio.to_thread(port_tls, config)
+            for service in listen(config, bookie._clients, bookie._tls):
                 bookie._services.append(service)
             bookie.port = bookie._services[0].port
             bookie._open_admin()
@@ -208,7 +211,7 @@ class Bookie:
     def _open_admin(self) -> None:
         """It answers from here on: that the bookie starts, too."""
         if self._config.admin_port:
-            self._admin = AdminPort(self._config, self._view)
+            self._admin = AdminPort(self._config, self._view, self._tls)
             self._admin.start()
             self._view.pulse.start()
 
@@ -309,7 +312,7 @@ class Bookie:
         registration."""
         from bk_core.client import ClientConfig, connect  # most bookies need no client
 
-        client = await connect(self._config.metadata_service_uri, config=ClientConfig())
+        client = await connect(self._config.metadata_service_uri, config=ClientConfig(**self._config.client_settings()))
         self._care.push_async_callback(client.close)
         if self._config.auto_recovery:
             await self._begin_healing(client)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import Caller
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -40,6 +41,12 @@ class ClientConfig:
 
     ``slow_operation_ms``: an append, a read or a recovery that takes so long is logged with what it waited for, a few
     lines a second at most; 0: none.
+
+    ``tls_ca_path`` turns TLS on, for all bookies and lanes: a file with the authorities that are trusted, in PEM. Then
+    nothing is sent in plain, whatever a bookie says. ``tls_certificate_path`` and ``tls_key_path``: this client's own,
+    where the bookies want one. ``tls_endpoint_identification``: ``https``, or ``none``, which does not compare a
+    bookie's certificate with its host. ``tls_zookeeper``: the metadata service, too, is spoken to over TLS. Renewed
+    files are taken for new connections (docs/security.md).
     """
 
     window_bytes_max: int = 16 << 20
@@ -73,6 +80,11 @@ class ClientConfig:
     disk_weight_placement: bool = False
     disk_weight_ms: float = 60_000
     slow_operation_ms: float = 1_000
+    tls_ca_path: str = ""
+    tls_certificate_path: str = ""
+    tls_key_path: str = ""
+    tls_endpoint_identification: str = HTTPS
+    tls_zookeeper: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,6 +108,7 @@ class ClientConfig:
                     remedy=f"lower {small} or raise {large}",
                 )
         self._lanes()
+        self._tls_paths()
         if self.frame_bytes > FRAME_BYTES_MAX // 2:
             raise InvalidArgumentError(
                 "frame_bytes must leave room for columns",
@@ -113,11 +126,37 @@ class ClientConfig:
 
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
-        return Caller(instance_id, lanes=self._lanes(), batch_reads=bool(self.batch_reads))
+        return Caller(instance_id, lanes=self._lanes(), batch_reads=bool(self.batch_reads), tls=self.tls())
+
+    def tls(self) -> Tls | None:
+        """What its connections need for TLS; None if they are plain. Raises InvalidArgumentError for files that cannot
+        be used."""
+        paths = self._tls_paths()
+        return None if paths is None else Tls(paths)
+
+    def _tls_paths(self) -> TlsPaths | None:
+        if self.tls_endpoint_identification not in ENDPOINT_IDENTIFICATIONS:
+            raise InvalidArgumentError(
+                "tls_endpoint_identification says whether a bookie's certificate must have the name of its host",
+                value=f"tls_endpoint_identification={self.tls_endpoint_identification!r}",
+                remedy=" or ".join(ENDPOINT_IDENTIFICATIONS),
+            )
+        if not (self.tls_ca_path or self.tls_certificate_path or self.tls_key_path or self.tls_zookeeper):
+            return None
+        return TlsPaths(
+            ca_path=self.tls_ca_path,
+            certificate_path=self.tls_certificate_path,
+            key_path=self.tls_key_path,
+            verify_host=self.tls_endpoint_identification == HTTPS,
+        )
 
     def store_settings(self) -> StoreSettings:
         """The settings for the session with the metadata store."""
-        return {"timeout_s": self.metadata_timeout_s, "session_timeout_s": self.session_timeout_s}
+        return {
+            "timeout_s": self.metadata_timeout_s,
+            "session_timeout_s": self.session_timeout_s,
+            "tls": self.tls() if self.tls_zookeeper else None,
+        }
 
     def writer(self) -> WriterConfig:
         """The machine's bounds, as far as they are settings: they have the same names."""

@@ -17,7 +17,15 @@ from typing import Any, Generic, TypeVar
 
 from bk_core.client.agenda import Timer, agenda_of
 from bk_core.client.metrics import ClientMetrics
-from bk_core.errors import BookKeeperError, LocalProtocolError, MetadataConflictError, Outcome, TransportError
+from bk_core.errors import (
+    BookKeeperError,
+    LocalProtocolError,
+    MetadataConflictError,
+    Outcome,
+    QuorumError,
+    TlsError,
+    TransportError,
+)
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerState
 from bk_core.protocol.events import (
@@ -40,7 +48,7 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
-from bk_core.transport.port import Link, NewSession, Transport
+from bk_core.transport.port import Link, NewSession, RefusedError, Transport
 from bk_core.wire.lane import Reason
 
 T = TypeVar("T")
@@ -190,6 +198,7 @@ class SessionAdapter:
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
         driver.at_stop(self.detach_all)
         self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link that this lives on
+        self._not_let_in: TransportError | None = None
 
     def _send(self, effect: SendFrame) -> None:
         if effect.index in self._open:  # else there is no link, and the machine will hear of it
@@ -207,15 +216,36 @@ class SessionAdapter:
 
     def _attach(self, effect: AttachSession) -> None:
         listener = _Listener(effect.index, self._feed, self._counts)
-        self._open.pop(effect.index, None)
+        before = self._open.pop(effect.index, None)
+        if before is not None:
+            self._note(before[1].broken)
         try:
             link = self._transport.link(effect.bookie)
         except TransportError as error:
+            self._note(error)
             asyncio.get_running_loop().call_soon(listener.on_broken, effect.session, str(error))
             return
         self._open[effect.index] = effect.session, link
         about = self._ledger_id, self._ledger_key, effect.mode, effect.session
         link.attach(NewSession(*about, listener, effect.deferred))
+
+    def _note(self, error: TransportError | None) -> None:
+        if isinstance(error, TlsError) or (isinstance(error, RefusedError) and error.reason is Reason.UNAUTHENTICATED):
+            self._not_let_in = error
+
+    def because(self, error: BookKeeperError) -> BookKeeperError:
+        """``error``; if bookies are missing because they are not believed, or do not let this client in, one that says
+        so: its remedy is another one."""
+        for _, link in self._open.values():
+            self._note(link.broken)
+        cause = self._not_let_in
+        if cause is None or not isinstance(error, QuorumError):
+            return error
+        value = "; ".join(part for part in (error.value, cause.what, cause.value) if part)
+        remedy = cause.remedy or "the bookie's log says why"
+        because = type(error)(error.what, value=value, remedy=remedy, outcome=error.outcome)
+        because.__cause__ = cause
+        return because
 
 
 class _Listener:

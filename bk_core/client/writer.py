@@ -89,7 +89,7 @@ class LedgerWriter:
         self._key = ledger_key(password)
         self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._end)
         self._loop, self._thread = self._driver.loop, threading.get_ident()
-        SessionAdapter(self._driver, transport, protocol.ledger_id, self._key, counts)
+        self._sessions = SessionAdapter(self._driver, transport, protocol.ledger_id, self._key, counts)
         self._metadata = MetadataAdapter(
             store, protocol.ledger_id, self._driver, lambda: bookies(self._failed_bookies()), counts
         )
@@ -548,6 +548,7 @@ class LedgerWriter:
 
     def _end(self, error: BookKeeperError) -> None:
         """Fails every call that waits with ``error``."""
+        error = self._sessions.because(error)
         if self._error is None:
             self._error = error
             if not isinstance(error, ClientClosedError):  # else the caller wanted it

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
+    from bk_core.tls import Tls
 
 OPENERS: dict[str, Callable[[str, float, float], MetadataStore]] = {}
 """By the scheme of their URIs, functions that open stores which are not part of this package, from a URI and the two
@@ -22,14 +23,18 @@ class StoreSettings(TypedDict):
 
     timeout_s: float
     session_timeout_s: float
+    tls: Tls | None
 
 
-def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0) -> MetadataStore:
+def open_store(
+    uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0, tls: Tls | None = None
+) -> MetadataStore:
     """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers``, or one of OPENERS.
 
     ``timeout_s`` is the deadline of connecting and of each call; the session survives ``session_timeout_s`` without a
-    connection. Raises InvalidArgumentError for a URI of another store, MetadataUnavailableError when ZooKeeper does not
-    answer in time. The root need not hold a cluster yet. The caller closes the store; a forked child cannot use it.
+    connection. With ``tls`` it is one over TLS. Raises InvalidArgumentError for a URI of another store,
+    MetadataUnavailableError when ZooKeeper does not answer in time, TlsError when no server can be spoken to over TLS.
+    The root need not hold a cluster yet. The caller closes the store; a forked child cannot use it.
     """
     if (opener := OPENERS.get(uri.partition("://")[0])) is not None:
         return opener(uri, timeout_s, session_timeout_s)
@@ -38,6 +43,6 @@ def open_store(uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
 
     parsed = parse_service_uri(uri)
-    tree = ZooKeeperTree(parsed.hosts, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+    tree = ZooKeeperTree(parsed.hosts, timeout_s=timeout_s, session_timeout_s=session_timeout_s, tls=tls)
     tree.connect()
     return TreeStore(tree, parsed)

@@ -11,14 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 
-from bk_core.errors import BookKeeperError, TransportError
+from bk_core.errors import BookKeeperError, TlsError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.tls import Tls
 from bk_core.transport.lane_streams import LaneLink, LaneStream
 from bk_core.transport.message_socket import GONE, MessageSocket
 from bk_core.transport.port import Caller
 from bk_core.transport.same_host import address_of
 from bk_core.transport.slots import Slots
+from bk_core.transport.tcp import over_tcp
+from bk_core.transport.tls_socket import TlsMessageSocket, shake_hands
 from bk_core.wire.direct import Received, preamble
 
 
@@ -47,11 +51,13 @@ class DirectLink(LaneLink):
                 ended.set_result(error or reason)
 
         carrier: MessageSocket | None = None
+        kind: type[MessageSocket]
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                carrier = MessageSocket(
-                    await self._connected(), self._slots, receive=receive, next_message=stream.next_message, ended=end
-                )
+                sock, kind = await self._connected(), MessageSocket
+                if self.tls is not None:
+                    sock, kind = await self._secured(sock, self.tls), TlsMessageSocket
+                carrier = kind(sock, self._slots, receive=receive, next_message=stream.next_message, ended=end)
                 carrier.send_first(preamble(stream.method))
                 stream.wake = carrier.wake
                 carrier.read(True)
@@ -62,6 +68,14 @@ class DirectLink(LaneLink):
         finally:
             if carrier is not None:
                 carrier.close()
+        self._over(stream, reason)
+
+    def _over(self, stream: LaneStream, reason: BookKeeperError | str) -> None:
+        """The connection ended. Raises the error, if this is more than a loss."""
+        if isinstance(reason, TlsError) and stream.greeted:
+            reason = reason.value
+        if isinstance(reason, TlsError):  # a bookie says only behind the handshake that it refuses our certificate
+            raise self.tls_failure(reason.__cause__ or reason)
         if isinstance(reason, BookKeeperError):
             raise reason
         if stream.greeted and reason == GONE:
@@ -75,26 +89,22 @@ class DirectLink(LaneLink):
         if address is not None:
             with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell
                 return await _local(address)
-        return await self._over_tcp()
+        return await over_tcp(self.endpoint.host, self.endpoint.port)
 
-    async def _over_tcp(self) -> socket.socket:
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM)
-        error = OSError("the host has no address")
-        for family, kind, protocol, _, address in found:
-            sock = socket.socket(family, kind, protocol)
-            sock.setblocking(False)
-            try:
-                await loop.sock_connect(sock, address)
-            except OSError as refused:
-                sock.close()
-                error = refused
-            except BaseException:
-                sock.close()
+    async def _secured(self, sock: socket.socket, tls: Tls) -> ssl.SSLSocket:
+        """The connection over TLS. Raises TlsError; then it is closed."""
+        secured = tls.client().wrap_socket(sock, server_hostname=self.endpoint.host, do_handshake_on_connect=False)
+        try:
+            await shake_hands(secured)
+        except OSError as error:
+            secured.close()
+            if isinstance(error, TimeoutError):
                 raise
-            else:
-                return sock
-        raise error
+            raise self.tls_failure(error) from error
+        except BaseException:
+            secured.close()
+            raise
+        return secured
 
 
 async def _local(address: str) -> socket.socket:

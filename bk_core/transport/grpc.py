@@ -7,19 +7,24 @@ For gRPC messages are raw bytes. A child of a process that used gRPC is refused 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from typing import Any
 
 import grpc
 
 from bk_core.after_fork import holds_grpc
-from bk_core.errors import TransportError
+from bk_core.errors import InvalidArgumentError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.tls import Tls
 from bk_core.transport.lane_streams import LaneLink, LaneStream
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import Caller
 from bk_core.wire.frames_codec import pack, unpack
 
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.min_reconnect_backoff_ms", 1000))
+
+_ALERT_S = 0.5
 
 
 class GrpcLink(LaneLink):
@@ -29,9 +34,14 @@ class GrpcLink(LaneLink):
         super().__init__(info, endpoint, caller)
         holds_grpc(self)  # and through it the channel
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        self._channel: Any = grpc.aio.insecure_channel(
-            f"{host}:{endpoint.port}", options=_OPTIONS, compression=grpc.Compression.NoCompression
-        )
+        more: dict[str, Any] = {"options": _OPTIONS, "compression": grpc.Compression.NoCompression}
+        target = f"{host}:{endpoint.port}"
+        if self.tls is None:
+            self._channel: Any = grpc.aio.insecure_channel(target, **more)
+        else:
+            authorities, certificate, key = self.tls.pem()
+            credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
+            self._channel = grpc.aio.secure_channel(target, credentials, **more)
 
     async def disconnect(self) -> None:
         await self._channel.close()
@@ -49,12 +59,34 @@ class GrpcLink(LaneLink):
             while True:
                 await self._receive(stream, call)
         except grpc.aio.AioRpcError as error:
+            if not stream.greeted and self.tls is not None:
+                await self._raise_tls_error(self.tls)
             self.lost(stream, str(error.details()))
         except TimeoutError:
             self.lost(stream, "no answer in time")
         finally:
             writer.cancel()
             call.cancel()
+
+    async def _raise_tls_error(self, tls: Tls) -> None:
+        """gRPC says little of a handshake that failed: look what one of our own makes of this bookie. Raises TlsError;
+        returns if the handshake is not what failed."""
+        host, port = self.endpoint.host, self.endpoint.port
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                context = tls.client_of("h2")
+                reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+                try:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_ALERT_S):
+                            if not await reader.read(1):  # one that takes our certificate begins to talk now
+                                raise ConnectionResetError
+                finally:
+                    writer.transport.abort()
+        except (ssl.SSLError, ConnectionResetError) as error:
+            raise self.tls_failure(error) from error
+        except (OSError, InvalidArgumentError):  # it is not there, or does not answer; or a file is being written
+            return
 
     async def _receive(self, stream: LaneStream, call: Any) -> None:
         message = await call.read()

@@ -24,9 +24,11 @@ from bk_core.errors import (
     BookKeeperError,
     ClusterMismatchError,
     RemoteProtocolError,
+    TlsError,
     TransportError,
 )
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.tls import failure
 from bk_core.transport.messages import (
     CUT_FIELDS,
     LANE_VERSION,
@@ -482,6 +484,7 @@ class LaneLink:
 
     def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
         self.bookie_id, self.endpoint, self.connect_timeout_s = info.bookie_id, endpoint, caller.connect_timeout_s
+        self.tls = caller.tls
         incarnation = info.properties.get(INCARNATION_PROPERTY, "")
         self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client)
         self._streams: dict[type[LaneStream], LaneStream] = {}
@@ -603,6 +606,10 @@ class LaneLink:
             self.fail(TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}"))
             return
         self.fail(unreachable(self.bookie_id, where, detail))
+
+    def tls_failure(self, error: BaseException) -> TlsError:
+        """The error for a handshake with this bookie that failed."""
+        return failure(f"bookie {self.bookie_id}", f"{self.endpoint.host}:{self.endpoint.port}", error)
 
     def fail(self, error: TransportError) -> None:
         """Breaks the link and all its streams."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from bk_core.errors import BookieUnreachableError, Outcome, TransportError
+from bk_core.errors import BookieUnreachableError, Outcome, TlsError, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, Endpoint
 from bk_core.transport.port import Caller, Link
 
@@ -59,6 +59,8 @@ class LaneTransport:
     def __init__(self, caller: Caller, lanes: Mapping[str, Callable[[], Connect]] = LANES) -> None:
         self._caller = caller
         self._lanes = {lane: lanes[lane] for lane in caller.lanes or lanes if lane in lanes}
+        if caller.tls is not None and not caller.tls.paths.verify_host:
+            self._lanes.pop(GRPC, None)  # it always compares the host's name
         self._connects: dict[str, Connect] = {}
         self._infos: dict[BookieId, BookieServiceInfo] = {}
         self._links: dict[BookieId, Link] = {}
@@ -76,6 +78,8 @@ class LaneTransport:
             endpoint = endpoint_of(info, self._lanes) if info else None
             if info is None or endpoint is None:
                 raise _no_way_to(bookie_id, info)
+            if self._caller.tls is None and endpoint.protocol != BOOKIE_RPC and endpoint.tls:
+                raise _plain_refused(bookie_id, endpoint)  # bookies of Apache's may take plain clients all the same
             link = self._links[bookie_id] = self._connect(endpoint.protocol)(info, endpoint, self._caller)
         return link
 
@@ -98,3 +102,12 @@ def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None) -> BookieUnr
         value = ", ".join(each.protocol for each in info.endpoints) or "it published no endpoint"
         remedy = "look at its version"
     return BookieUnreachableError(what, value=value, remedy=remedy, outcome=Outcome.NOT_APPLIED)
+
+
+def _plain_refused(bookie_id: BookieId, endpoint: Endpoint) -> TlsError:
+    return TlsError(
+        f"bookie {bookie_id} takes only clients that speak TLS, and this one was not told to",
+        value=f"{endpoint.protocol} at {endpoint.host}:{endpoint.port}",
+        remedy="give tls_ca_path (Spark: option tls.ca.path, bk: --tls-ca-path)",
+        outcome=Outcome.NOT_APPLIED,
+    )

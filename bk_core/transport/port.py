@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bk_core.errors import BookKeeperError, Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
+
+if TYPE_CHECKING:
+    from bk_core.tls import Tls
 
 
 class RefusedError(TransportError):
@@ -123,7 +126,8 @@ class Caller:
 
     ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
     bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
-    are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not.
+    are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
+    every connection is one over TLS, whatever the bookie registered.
     """
 
     instance_id: str = ""
@@ -131,6 +135,7 @@ class Caller:
     connect_timeout_s: float = 5.0
     lanes: tuple[str, ...] = ()
     batch_reads: bool = True
+    tls: Tls | None = None
 
 
 class Link(Protocol):

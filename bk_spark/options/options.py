@@ -86,7 +86,7 @@ class BkOptions:
 
     ``starting`` and ``ending`` have for each source the next entry id or log offset, or EARLIEST or LATEST. With
     ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST, and the time decides. ``client_settings``
-    are the ``bookkeeper.*`` pairs, sorted; :func:`bk_spark.workers.clients.client_config` reads them.
+    are the ``bookkeeper.*`` pairs and those of TLS, sorted; :func:`bk_spark.workers.clients.client_config` reads them.
     """
 
     metadata_service_uri: str = _option("metadataServiceUri", Kind.TEXT, _ALL, kept=True)
@@ -160,7 +160,23 @@ class BkOptions:
         "compression", Kind.CHOICE, (Use.WRITE,), default="zstd", choices=("none", "lz4", "zstd")
     )
     max_entry_bytes: int | None = _option("maxEntryBytes", Kind.BYTES, (Use.WRITE,))
-    client_settings: tuple[tuple[str, str], ...] = ()
+    client_settings: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=_made_of(
+            OptionDefinition("tls.ca.path", Kind.TEXT, _ALL, aliases=("tlsCaPath",), kept=True),
+            OptionDefinition("tls.certificate.path", Kind.TEXT, _ALL, aliases=("tlsCertificatePath",), kept=True),
+            OptionDefinition("tls.key.path", Kind.TEXT, _ALL, aliases=("tlsKeyPath",), kept=True),
+            OptionDefinition(
+                "tls.endpoint.identification",
+                Kind.CHOICE,
+                _ALL,
+                aliases=("tlsEndpointIdentification",),
+                choices=("https", "none"),
+                kept=True,
+            ),
+            OptionDefinition("tls.zookeeper", Kind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
+        ),
+    )
 
     @property
     def reads_ledgers(self) -> bool:
@@ -204,6 +220,11 @@ PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
     "ensemblesize": "ensembleSize",
     "writequorumsize": "writeQuorumSize",
     "ackquorumsize": "ackQuorumSize",
+    "tlscapath": "tls.ca.path",
+    "tlscertificatepath": "tls.certificate.path",
+    "tlskeypath": "tls.key.path",
+    "tlsendpointidentification": "tls.endpoint.identification",
+    "tlszookeeper": "tls.zookeeper",
 }
 
 # Keys that Spark itself adds for tables, views and streams. They mean nothing here.
@@ -245,7 +266,7 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
         columns=_columns(values["columns"]),
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
         ledger_password=values["ledgerPassword"].encode(),
-        client_settings=client,
+        client_settings=tuple(sorted((*client, *_tls_settings(values)))),
     )
     return BkOptions(**made)
 
@@ -316,6 +337,12 @@ def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str]
             f"option {name} is not for a stream", value=f"{name}={texts[name]!r}", remedy=STREAM_REFUSES[name]
         )
     return texts, tuple(sorted(client))
+
+
+def _tls_settings(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The options of TLS as settings of the client, which have their names without the dots."""
+    given = {d.name: values[d.name] for d in _MADE_OF["client_settings"] if values[d.name] is not None}
+    return [(name.replace(".", ""), str(int(v)) if isinstance(v, bool) else v) for name, v in given.items()]
 
 
 def _client_key(key: str) -> str:

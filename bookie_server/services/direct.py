@@ -10,70 +10,71 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any
 
 from bk_core.errors import BookKeeperError
-from bk_core.model import DIRECT, Endpoint
+from bk_core.model import DIRECT, TLS, Endpoint
 from bk_core.transport import same_host
 from bk_core.transport.message_socket import MessageSocket
 from bk_core.transport.slots import Slots
-from bk_core.wire.direct import HEAD_BYTES, PREAMBLE_BYTES, Received, stream_of
+from bk_core.transport.tls_socket import TlsMessageSocket, exactly
+from bk_core.wire.direct import HEAD_BYTES, PREAMBLE_BYTES, Received, SendQueue, stream_of
 from bk_core.wire.lane import LaneMessage
+from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import SILENT_S, Clients
 from bookie_server.services.control_stream import STREAMS
-from bookie_server.services.lane_streams import BookieFacts, LaneStream
+from bookie_server.services.lane_streams import BookieFacts, LaneStream, refusal
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S, MessageRoom
-from bookie_server.services.sockets import Timers, listening_socket
+from bookie_server.services.sockets import Acceptor, Timers, listening_socket
+from bookie_server.services.tls import PortTls, linger
 
 logger = logging.getLogger(__name__)
 
 _LEAVING_BYTES = 32 << 10
 """Short answers leave together until they have so many bytes."""
 
-_ACCEPTED_A_TURN = 64
-_ACCEPT_AGAIN_S = 1.0
+ANSWERS: Mapping[str, Any] = {
+    "Add": lane_pb2.AddResponse,
+    "Read": lane_pb2.ReadResponse,
+    "Control": lane_pb2.ControlResponse,
+}
+"""The messages of the bookie, by stream."""
 
 
 class DirectServer:
     """:class:`~bookie_server.services.service.Service` on plain sockets."""
 
-    def __init__(self, listen_address: str, port: int, clients: Clients, *, local: bool = True) -> None:
+    def __init__(
+        self, listen_address: str, port: int, clients: Clients, *, local: bool = True, tls: PortTls | None = None
+    ) -> None:
         """``local``: clients on this machine may come past the network. Raises PortInUseError."""
-        self._sockets = [listening_socket(listen_address, port, "--direct-port")]
-        self.port: int = self._sockets[0].getsockname()[1]
-        self._extensions: tuple[str, ...] = ()
+        sockets = [listening_socket(listen_address, port, "--direct-port")]
+        self.port: int = sockets[0].getsockname()[1]
+        self._tls = tls
+        self._extensions: tuple[str, ...] = () if tls is None else (TLS,)
         if local and (listening := same_host.listen()):
-            self._sockets.append(listening[0])
-            self._extensions = (listening[1],)
-        for each in self._sockets:
-            each.setblocking(False)
+            sockets.append(listening[0])
+            self._extensions += (listening[1],)
+        self.acceptor = Acceptor(sockets, self._greet, self._is_full, "direct lane", HELLO_TIMEOUT_S)
         self.clients, self.slots, self.room = clients, Slots(), MessageRoom()
         self.opened: set[_Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._cutting: asyncio.TimerHandle | None = None
-        self._accepts = False
-        self._again: dict[socket.socket, asyncio.TimerHandle] = {}  # connections are accepted again
 
     def endpoint(self, host: str) -> Endpoint:
         return Endpoint(DIRECT, host, self.port, DIRECT, extensions=self._extensions)
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         self._engine, self._facts = engine, facts
-        self._accepts = True
-        for each in self._sockets:
-            asyncio.get_running_loop().add_reader(each, self._accept, each)
+        self.acceptor.start()
 
     async def stop(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()
-        for timer in (*self._again.values(), self._cutting):
-            if timer is not None:
-                timer.cancel()
-        for listening in self._sockets:
-            if self._accepts:
-                loop.remove_reader(listening)
-            listening.close()
-        for task in self._tasks:
-            task.cancel()
+        if self._cutting is not None:
+            self._cutting.cancel()
+        self.acceptor.stop()
         for each in list(self.opened):
             each.stream.close("the bookie stops")
         end = loop.time() + grace_s
@@ -82,55 +83,35 @@ class DirectServer:
         for each in list(self.opened):
             each.stream.cut("the bookie stops")
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTED_A_TURN):
-            try:
-                sock, _ = listening.accept()
-            except BlockingIOError:
-                return
-            except ConnectionError:  # it ended meanwhile
-                continue
-            except OSError as error:  # too many open files, or no memory: it waits, and would be offered again at once
-                logger.warning("no connections are accepted for %g s: %s", _ACCEPT_AGAIN_S, error)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(listening)
-                again = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, listening, self._accept, listening)
-                self._again[listening] = again
-                return
-            sock.setblocking(False)
-            if self._is_full(sock):
-                sock.close()
-                continue
-            task = asyncio.get_running_loop().create_task(self._greet(sock), name="direct lane: preamble")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def _is_full(self, sock: socket.socket) -> bool:
+    def _is_full(self, sock: socket.socket, greeted: int) -> bool:
         """Whether no more clients may connect. The clients of this machine, which have no address that tells them
         apart, have the share of one address (``connections.py`` sees to the others)."""
-        bounds, greeted = self.clients.connections, len(self._tasks)
+        bounds = self.clients.connections
         local = sock.family == socket.AF_UNIX and sum(each.is_local for each in self.opened) >= bounds.share_max
         return local or len(self.opened) + greeted >= bounds.connections_max
 
     async def _greet(self, sock: socket.socket) -> None:
         """Learn which stream a new connection is."""
-        loop, said = asyncio.get_running_loop(), b""
+        refused = ""
+        if self._tls is not None:
+            sock, refused = await self._tls.greeted(sock, "direct lane")
         try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
-                while len(said) < PREAMBLE_BYTES:
-                    more = await loop.sock_recv(sock, PREAMBLE_BYTES - len(said))
-                    if not more:
-                        raise ConnectionError("the client is gone")
-                    said += more
-            kind = STREAMS[stream_of(said)]
-        except (BookKeeperError, OSError, TimeoutError) as error:
-            logger.info("a connection ends before its first message: %s", error)
-            sock.close()
+            name = stream_of(await exactly(sock, PREAMBLE_BYTES))
+            if refused:
+                await self._refuse(sock, name, refused)
+                return
         except BaseException:
             sock.close()
             raise
-        else:
-            _Connection(sock, kind(self._engine, self._facts), self)
+        _Connection(sock, STREAMS[name](self._engine, self._facts), self)
+
+    async def _refuse(self, sock: socket.socket, name: str, why: str) -> None:
+        """Say why in the answer to a hello that is not looked at."""
+        answer = ANSWERS[name](hello=refusal(self._facts, why))
+        queue = SendQueue()
+        queue.put(LaneMessage(answer.SerializeToString()))
+        sock.send(b"".join(queue.next()))
+        await linger(sock)
 
     def cut_silent(self) -> None:
         """Others wait for room: end the streams whose message stands still, and look again while some wait."""
@@ -157,7 +138,8 @@ class _Connection:
         self._timers = Timers()
         self._leaving = 0  # bytes of the stream's messages that have not left
         self._silent_yet, self._is_stuck = True, False
-        self._socket = MessageSocket(
+        kind: Any = TlsMessageSocket if isinstance(sock, ssl.SSLSocket) else MessageSocket
+        self._socket: MessageSocket = kind(
             sock,
             server.slots,
             receive=self._receive,

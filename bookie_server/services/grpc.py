@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
-from bk_core.errors import BookKeeperError, PortInUseError
-from bk_core.model import GRPC, Endpoint
+from bk_core.errors import BookKeeperError, PortInUseError, TlsError
+from bk_core.model import GRPC, TLS, Endpoint
+from bk_core.tls import Names, Pem, Tls
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.wire.frames_codec import pack, unpack
 from bookie_server.engine.engine import BookieEngine
@@ -23,6 +26,7 @@ from bookie_server.services.control_stream import STREAMS
 from bookie_server.services.hang_up import hang_up
 from bookie_server.services.lane_streams import BookieFacts, LaneStream
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, STREAMS_MAX, WRITE_TIMEOUT_S
+from bookie_server.services.tls import PortTls
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +45,18 @@ _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutEr
 class GrpcServer:
     """:class:`~bookie_server.services.service.Service` over gRPC."""
 
-    def __init__(self, listen_address: str, port: int, clients: Clients) -> None:
+    def __init__(self, listen_address: str, port: int, clients: Clients, tls: PortTls | None = None) -> None:
         """Raises PortInUseError."""
         most = clients.connections.connections_max
         options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
-        self._clients, self._started = clients, False
+        self._clients, self._started, self._tls = clients, False, tls
+        address = f"{_bracketed(listen_address)}:{port}"
         try:
-            self.port: int = self._server.add_insecure_port(f"{_bracketed(listen_address)}:{port}")
+            if tls is None:
+                self.port: int = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, _credentials(tls.tls))
         except RuntimeError as error:
             raise PortInUseError(
                 "the port cannot be listened on",
@@ -57,7 +65,7 @@ class GrpcServer:
             ) from error
 
     def endpoint(self, host: str) -> Endpoint:
-        return Endpoint(GRPC, host, self.port, GRPC)
+        return Endpoint(GRPC, host, self.port, GRPC, extensions=() if self._tls is None else (TLS,))
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
         handlers = {name: self._handler(kind, engine, facts) for name, kind in STREAMS.items()}
@@ -72,6 +80,11 @@ class GrpcServer:
 
     def _handler(self, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
         async def serve(_: Any, context: Any) -> None:
+            if self._tls is not None:
+                try:
+                    self._tls.admit(_names_of(context.auth_context()), unquote(context.peer()), "gRPC")
+                except TlsError as error:
+                    await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{error.what}: {error.value}")
             await self._serve(kind(engine, facts), context)
 
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
@@ -113,6 +126,30 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, stream.closing)
         if bugs:
             await context.abort(grpc.StatusCode.INTERNAL, f"the bookie failed on this stream: {bugs[0]!r}")
+
+
+def _credentials(tls: Tls) -> Any:
+    """gRPC asks for each connection whether the files have changed."""
+    before: list[Pem] = []
+
+    def configuration() -> Any:
+        now = tls.pem()
+        if before == [now]:
+            return None
+        before[:] = [now]
+        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.authorities)
+
+    first = configuration()
+    return grpc.dynamic_ssl_server_credentials(first, configuration, tls.paths.client_auth)
+
+
+def _names_of(said: Mapping[str, Sequence[bytes]]) -> Names:
+    """From what gRPC says of a client's certificate."""
+
+    def texts(key: str) -> list[str]:
+        return [each.decode("utf-8", "replace") for each in said.get(key, ())]
+
+    return Names("".join(texts("x509_subject")[:1]), texts("peer_dns"), texts("peer_uri"))
 
 
 def _bracketed(address: str) -> str:

@@ -57,6 +57,17 @@ class BookieFacts:
         return BookieInfo(total, free, self.read_only(), self.version, *self.lacking())
 
 
+def refusal(facts: BookieFacts, why: str) -> lane_pb2.HelloAnswer:
+    """The answer to a hello that is not looked at, because its client is not let in."""
+    return lane_pb2.HelloAnswer(
+        reason=proto_reason(Reason.UNAUTHENTICATED),
+        message=why,
+        version=LANE_VERSION,
+        instance_id=facts.instance_id,
+        bookie_id=facts.bookie_id,
+    )
+
+
 class LaneStream:
     """What the three streams share: hello first, back-pressure, an end.
 

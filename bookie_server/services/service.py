@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from bk_core.model import Endpoint
+from bk_core.tls import Admission
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.bookie_rpc.server import BookieRpcServer
@@ -14,6 +15,7 @@ from bookie_server.services.clients import Clients
 from bookie_server.services.direct import DirectServer
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.services.tls import PortTls
 
 
 class Service(Protocol):
@@ -32,11 +34,18 @@ class Service(Protocol):
         ...
 
 
-def listen(config: BookieConfig, clients: Clients) -> Iterator[Service]:
+def port_tls(config: BookieConfig) -> PortTls | None:
+    """What the ports of a bookie need for TLS; None if they are plain. Raises InvalidArgumentError for files that
+    cannot be used."""
+    tls = config.tls()
+    return None if tls is None else PortTls(tls, Admission(config.tls_identity, config.tls_clients))
+
+
+def listen(config: BookieConfig, clients: Clients, tls: PortTls | None = None) -> Iterator[Service]:
     """Bind the port of each service of a bookie, one after the other; the first one's is part of a new bookie's id.
     Raises PortInUseError."""
     assert config.grpc_port is not None
     assert config.direct_port is not None
-    yield BookieRpcServer(config.listen_address, config.port, clients)
-    yield DirectServer(config.listen_address, config.direct_port, clients, local=config.unix_socket)
-    yield GrpcServer(config.listen_address, config.grpc_port, clients)
+    yield BookieRpcServer(config.listen_address, config.port, clients, tls=tls)
+    yield DirectServer(config.listen_address, config.direct_port, clients, local=config.unix_socket, tls=tls)
+    yield GrpcServer(config.listen_address, config.grpc_port, clients, tls)

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ports with sockets of their own have in common: how they listen, and the timers of a connection."""
+"""What the ports with sockets of their own have in common: how they listen and accept, the timers of a connection."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from bk_core.errors import PortInUseError
+from bk_core.errors import BookKeeperError, PortInUseError
+
+logger = logging.getLogger(__name__)
 
 _BACKLOG = 512
+_ACCEPTED_A_TURN = 64
+_ACCEPT_AGAIN_S = 1.0
 
 
 def listening_socket(address: str, port: int, option: str) -> socket.socket:
@@ -23,6 +29,89 @@ def listening_socket(address: str, port: int, option: str) -> socket.socket:
             value=f"{address}:{port}",
             remedy=f"stop the other program, or name another {option}",
         ) from error
+
+
+def peer_of(sock: socket.socket) -> str:
+    """The other end, for a log."""
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return "a client that is gone"
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a client on this machine"
+
+
+class Acceptor:
+    """Accepts connections from :meth:`start` on, and gives each to ``greet``, which owns it, in a task of its own that
+    ends within ``deadline_s``. ``is_full`` is asked first, with the connection and the number of those tasks."""
+
+    def __init__(
+        self,
+        listening: list[socket.socket],
+        greet: Callable[[socket.socket], Coroutine[Any, Any, None]],
+        is_full: Callable[[socket.socket, int], bool],
+        port: str,
+        deadline_s: float,
+    ) -> None:
+        self._sockets, self._greet, self._is_full = listening, greet, is_full
+        self._port, self._deadline_s = port, deadline_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepts = False
+        self._again: dict[socket.socket, asyncio.TimerHandle] = {}  # connections are accepted again
+        for each in listening:
+            each.setblocking(False)
+
+    def start(self) -> None:
+        self._accepts = True
+        for each in self._sockets:
+            asyncio.get_running_loop().add_reader(each, self.accept, each)
+
+    def stop(self) -> None:
+        """Accept no more; who is being greeted is cut off. It may not have been started."""
+        for timer in self._again.values():
+            timer.cancel()
+        for listening in self._sockets:
+            if self._accepts:
+                asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def accept(self, listening: socket.socket) -> None:
+        """Take the connections that wait, as far as they fit a turn."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTED_A_TURN):
+            try:
+                sock, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # it ended meanwhile
+                continue
+            except OSError as error:  # too many open files, or no memory: it waits, and would be offered again at once
+                logger.warning("no connections are accepted for %g s: %s", _ACCEPT_AGAIN_S, error)
+                loop.remove_reader(listening)
+                again = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, listening, self.accept, listening)
+                self._again[listening] = again
+                return
+            sock.setblocking(False)
+            if self._is_full(sock, len(self._tasks)):
+                sock.close()
+                continue
+            task = loop.create_task(self._greeted(sock), name=f"{self._port}: first message")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _greeted(self, sock: socket.socket) -> None:
+        peer = peer_of(sock)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._greet(sock)
+        except (BookKeeperError, OSError) as error:  # among them TimeoutError
+            why = str(error) or "nothing came in time"
+            logger.info("%s: the connection of %s ends before its first message: %s", self._port, peer, why)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
 
 
 class Timers:

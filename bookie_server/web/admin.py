@@ -17,9 +17,10 @@ from bk_core import log_level
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings, open_store
 from bk_core.metrics import CONTENT_TYPE
-from bk_core.model import HTTP, BookieId, Endpoint
+from bk_core.model import HTTP, TLS, BookieId, Endpoint
 from bookie_server.config import BookieConfig
 from bookie_server.services.sockets import listening_socket
+from bookie_server.services.tls import PortTls
 from bookie_server.web.bookie_metrics import scrape
 from bookie_server.web.gatherer import Gatherer, SharedStore
 from bookie_server.web.http import Answer, HttpServer, Request
@@ -31,6 +32,9 @@ from bookie_server.web.view import BookieView
 ENDPOINT = "httpserver"
 """Apache's name of it in a registration."""
 
+FREE = ("/heartbeat", "/live", "/ready", "/api/v1/bookie/is_ready")
+"""What is told without a certificate: who keeps processes running asks for it, and often has none."""
+
 LACKING_MAX = 1_000
 
 _WILDCARDS = ("0.0.0.0", "::")
@@ -40,7 +44,7 @@ _USER = re.compile(r"(?<=://)[^/@]*@")
 class AdminPort:
     """Bound when it is made, so that a port in use is noticed first of all. It answers while the bookie starts."""
 
-    def __init__(self, config: BookieConfig, view: BookieView) -> None:
+    def __init__(self, config: BookieConfig, view: BookieView, tls: PortTls | None = None) -> None:
         assert config.admin_port
         self._host, self._view = config.admin_host, view
         self._quick: dict[str, Callable[[], Answer]] = {
@@ -61,12 +65,13 @@ class AdminPort:
         self._slow: dict[str, Callable[[], Answer]] = {"/metrics": lambda: Answer(200, scrape(view), CONTENT_TYPE)}
         listener = listening_socket(config.admin_host, config.admin_port, "--admin-port")
         self.port: int = listener.getsockname()[1]
+        self._extensions = () if tls is None else (TLS,)
         settings: StoreSettings = {**config.store_settings(), "timeout_s": METADATA_S}
         store = SharedStore(lambda: open_store(config.metadata_service_uri, **settings))
         self._gatherer = Gatherer(store, lambda _: self._told())
         self._page = Page(self._gatherer, me=lambda: view.bookie_id)
         self._server = HttpServer(
-            listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes], config.admin_host
+            listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes], config.admin_host, tls, FREE
         )
 
     @property
@@ -75,7 +80,8 @@ class AdminPort:
 
     def endpoint(self, address: str) -> Endpoint:
         """What the bookie publishes of it; ``address`` is where others reach this host."""
-        return Endpoint(ENDPOINT, address if self._host in _WILDCARDS else self._host, self.port, HTTP)
+        host = address if self._host in _WILDCARDS else self._host
+        return Endpoint(ENDPOINT, host, self.port, HTTP, extensions=self._extensions)
 
     def start(self) -> None:
         self._gatherer.start()

@@ -18,8 +18,13 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import NamedTuple
+
+from bk_core.errors import TlsError
+from bk_core.tls import explained, names_of
+from bookie_server.services.sockets import Acceptor, peer_of
+from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, speaks_tls
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +136,9 @@ def names_an_address(host: str, own_name: str = "") -> bool:
 class HttpServer:
     """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(request)`` is asked first, on
     this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
-    ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it listen."""
+    ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it
+    listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
+    that are ``free``."""
 
     def __init__(
         self,
@@ -140,7 +147,10 @@ class HttpServer:
         slow: Callable[[Request], Answer],
         may_write: Callable[[str], bool] = lambda address: False,
         name: str = "",
+        tls: PortTls | None = None,
+        free: Collection[str] = (),
     ) -> None:
+        self._tls, self._free = tls, free
         self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
         self._name = name
         self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
@@ -172,18 +182,67 @@ class HttpServer:
 
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connected, sock=self._listener, limit=HEAD_BYTES_MAX)
-        self._running.set()
-        await self._ended.wait()
-        self._loop.remove_reader(self._listener.fileno())
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        server.close()  # only now: asyncio loses a connection that it has accepted and has no transport for yet
+        serving = self._serve_plain if self._tls is None else self._serve_tls
+        async with serving():
+            self._running.set()
+            await self._ended.wait()
         open_now = dict(self._open)
         for writer in open_now.values():
             writer.transport.abort()
         if open_now:  # their sockets are closed by then; what a thread still works at ends with the loop
             await asyncio.wait(open_now, timeout=_LINGER_S)
+
+    @contextlib.asynccontextmanager
+    async def _serve_plain(self) -> AsyncIterator[None]:
+        server = await asyncio.start_server(self._connected, sock=self._listener, limit=HEAD_BYTES_MAX)
+        yield
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()  # only now: asyncio loses a connection that it has accepted and has no transport for yet
+
+    @contextlib.asynccontextmanager
+    async def _serve_tls(self) -> AsyncIterator[None]:
+        acceptor = Acceptor(
+            [self._listener],
+            self._greet,
+            lambda _, greeted: len(self._open) + greeted >= CONNECTIONS_MAX,
+            "admin port",
+            DEADLINE_S,
+        )
+        acceptor.start()
+        yield
+        acceptor.stop()
+
+    async def _greet(self, sock: socket.socket) -> None:
+        """A connection to a port with TLS, before its handshake."""
+        loop, tls, peer = asyncio.get_running_loop(), self._tls, peer_of(sock)
+        assert tls is not None
+        if not await speaks_tls(sock):
+            tls.refused(peer, "admin port", "it speaks plain")
+            await loop.sock_sendall(sock, _bytes_of(Answer(400, f"{PLAIN_REFUSED}: ask with https\n")))
+            await linger(sock)
+            return
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(HEAD_BYTES_MAX, loop), self._connected, loop)
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.tls.server(lenient=True))
+        except OSError as error:
+            tls.refused(peer, "admin port", explained(error)[0])
+            raise
+
+    def _not_let_in(self, writer: asyncio.StreamWriter) -> str:
+        """Why this client gets no more than what is free; empty if it may ask for all."""
+        tls, certificate = self._tls, writer.get_extra_info("peercert")
+        if tls is None or not tls.client_auth:
+            return ""
+        if not certificate:
+            return "this path is for clients with a certificate"
+        peer = writer.get_extra_info("peername")
+        try:
+            tls.admit(names_of(certificate), f"{peer[0]}:{peer[1]}" if peer else "?", "admin port")
+        except TlsError as error:
+            return f"{error.what}: {error.value}"
+        return ""
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX:
@@ -195,7 +254,9 @@ class HttpServer:
         self._open[task] = writer
         try:
             peer = writer.get_extra_info("peername")
-            answer = await self._answer(reader, may_write=bool(peer) and self._may_write(str(peer[0])))
+            not_let_in = self._not_let_in(writer)
+            may_write = not not_let_in and bool(peer) and self._may_write(str(peer[0]))
+            answer = await self._answer(reader, may_write=may_write, not_let_in=not_let_in)
             if answer is not None:
                 await _send(answer, reader, writer)
         except OSError:  # the client is gone
@@ -204,7 +265,7 @@ class HttpServer:
             del self._open[task]
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, *, may_write: bool) -> Answer | None:
+    async def _answer(self, reader: asyncio.StreamReader, *, may_write: bool, not_let_in: str) -> Answer | None:
         """None if the client went away before its request had ended."""
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -220,6 +281,8 @@ class HttpServer:
             return refused.answer
         if self._is_local and request.host and not names_an_address(request.host, self._name):
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
+        if not_let_in and request.path not in self._free:
+            return Answer(403, f"{not_let_in}\n")
         return await self._found(request)
 
     async def _found(self, request: Request) -> Answer:
@@ -244,6 +307,10 @@ async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.St
         async with asyncio.timeout(DEADLINE_S):
             writer.write(_bytes_of(answer))
             await writer.drain()
+            if not writer.can_write_eof():  # over TLS, where drained does not mean sent
+                writer.close()
+                await writer.wait_closed()
+                return
             writer.write_eof()
         async with asyncio.timeout(_LINGER_S):
             left = _LINGER_BYTES

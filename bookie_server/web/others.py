@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError, TlsError
 from bk_core.metrics import quantile
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
+from bk_core.tls import Tls, failure
 
 AT_ONCE = 64
 ANSWER_BYTES_MAX = 4 << 20
@@ -81,9 +83,11 @@ def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
 
 @dataclass(frozen=True, slots=True)
 class AdminPorts:
-    """How admin ports are asked. Each answer comes within ``timeout_s``."""
+    """How admin ports are asked. Each answer comes within ``timeout_s``. With ``tls`` all are asked over TLS, whatever
+    they registered; without it none that registered TLS."""
 
     timeout_s: float
+    tls: Tls | None = None
 
     def scrape(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
         """What each bookie's ``/metrics`` says, or why there is nothing. Blocks ``timeout_s`` at most for each 64."""
@@ -112,12 +116,18 @@ class AdminPorts:
         return body
 
     async def get_status(self, endpoint: Endpoint, path: str) -> tuple[int, str]:
-        """Status and body of a GET. Raises BookieUnreachableError; RemoteProtocolError for what is no HTTP, and for an
-        answer that is too long."""
+        """Status and body of a GET. Raises BookieUnreachableError; TlsError; RemoteProtocolError for what is no HTTP,
+        and for an answer that is too long."""
         where = f"{endpoint.url}{path}"
+        if self.tls is None and endpoint.tls:
+            raise TlsError(
+                "an admin port speaks TLS, and this client was not told to", value=where, remedy="--tls-ca-path"
+            )
         try:
             async with asyncio.timeout(self.timeout_s):
-                raw = await _exchange(endpoint, path)
+                raw = await _exchange(endpoint, path, self.tls)
+        except ssl.SSLError as error:
+            raise failure("the admin port", f"{endpoint.host}:{endpoint.port}", error) from error
         except (TimeoutError, OSError) as error:
             why = str(error) or f"no answer within {self.timeout_s:g} s"
             raise BookieUnreachableError(
@@ -156,8 +166,9 @@ class AdminPorts:
         return numbers
 
 
-async def _exchange(endpoint: Endpoint, path: str) -> bytes:
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+async def _exchange(endpoint: Endpoint, path: str, tls: Tls | None) -> bytes:
+    context, name = (None, None) if tls is None else (tls.client(), endpoint.host)
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, server_hostname=name)
     try:
         host = endpoint.url.partition("//")[2]
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("ascii"))

@@ -31,6 +31,7 @@ from bookie_server.main import Bookie
 from bookie_server.services.clients import Clients
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.service import Service
+from bookie_server.services.tls import PortTls
 from tests.kit.lanes import Lane, Listener, bookie_config
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 
@@ -89,9 +90,9 @@ def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataStore, t
 def serve_twice(monkeypatch: pytest.MonkeyPatch, *second: int) -> None:
     """A bookie's services are the usual one and others of its kind on these ports."""
 
-    def both(config: BookieConfig, clients: Clients) -> Iterator[Service]:
+    def both(config: BookieConfig, clients: Clients, tls: PortTls | None) -> Iterator[Service]:
         for port in (config.port, *second):
-            yield GrpcServer(config.listen_address, port, clients)
+            yield GrpcServer(config.listen_address, port, clients, tls)
 
     monkeypatch.setattr(main, "listen", both)
 

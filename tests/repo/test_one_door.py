@@ -22,6 +22,7 @@ DOORS = {
         *("bk_core/client/connect.py", "bk_cli/access.py", "bookie_server/main.py", "bookie_server/web/admin.py"),
     },
     "AdminPorts": {"bk_cli/access.py"},
+    "Tls": {"bk_core/client/config.py", "bookie_server/config.py"},
 }
 """What a connection is made with, and who may call it."""
 MODULES = ("blocking", "client", "bk_core", "metadata", "port", "config", "others")

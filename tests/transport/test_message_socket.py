@@ -27,13 +27,13 @@ HEAD = struct.pack("<II", 50_000, 50_000)
 class End:
     """One end: what came, what is to be sent, and what was told."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, kind: Callable[..., MessageSocket] = MessageSocket) -> None:
         self.out: deque[LaneMessage] = deque()
         self.came: list[Received] = []
         self.told: list[str] = []
         self.error: BookKeeperError | None = None
         self.on_message: Callable[[Received], None] = lambda _: None
-        self.socket = MessageSocket(
+        self.socket = kind(
             sock,
             Slots(),
             receive=self._receive,

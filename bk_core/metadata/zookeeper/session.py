@@ -18,10 +18,11 @@ import logging
 import os
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,7 @@ from bk_core.errors import (
     MetadataError,
     MetadataUnavailableError,
     Outcome,
+    TlsError,
 )
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree.tree import (
@@ -72,6 +74,7 @@ from bk_core.metadata.tree.tree import (
     multi_bytes,
 )
 from bk_core.metadata.worker import Worker
+from bk_core.tls import Tls, failure
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
@@ -109,19 +112,50 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 
     ``is_connected`` says whether the greeting was answered. ``on_ended`` is called on the connection's thread when the
     thread ends for any reason; it must not wait.
+
+    With ``tls`` a connection is one over TLS, with a context of ours: kazoo's own does not look at renewed files, and
+    tells nobody why a handshake failed. ``tls_errors`` says that by server. Kazoo also waits for its socket while
+    OpenSSL has decrypted more than one answer (:meth:`select`).
     """
 
-    def __init__(self, attempt_s: float, is_connected: Callable[[], bool], on_ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        attempt_s: float,
+        is_connected: Callable[[], bool],
+        on_ended: Callable[[], None],
+        tls: Tls | None = None,
+        on_tls_error: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._tls, self._on_tls_error = tls, on_tls_error
+        self.tls_errors: dict[str, TlsError] = {}
         self._attempt_s, self._is_connected, self._on_ended = attempt_s, is_connected, on_ended
         self._socket: socket.socket | None = None
         self._attempt_ends = self._heard = time.monotonic()
 
     def create_connection(self, *arguments: Any, **options: Any) -> socket.socket:
         self._attempt_ends = time.monotonic() + self._attempt_s
-        self._socket = super().create_connection(*arguments, **{**options, "timeout": self._attempt_s})
+        self.tls_errors.pop(_where(options), None)
+        made = super().create_connection(*arguments, **{**options, "timeout": self._attempt_s})
+        self._socket = made if self._tls is None else self._secured(made, self._tls, options)
         self._heard = time.monotonic()
         return self._socket
+
+    def _secured(self, made: socket.socket, tls: Tls, options: Mapping[str, Any]) -> socket.socket:
+        """The connection over TLS; the handshake has what is left of the attempt. Raises OSError."""
+        where = _where(options)
+        try:
+            made.settimeout(max(0.01, self._attempt_ends - time.monotonic()))
+            secured = tls.client().wrap_socket(made, server_hostname=options["hostname"])
+        except OSError as error:
+            made.close()
+            if not isinstance(error, TimeoutError):
+                self.tls_errors[where] = failure("ZooKeeper", where, error)
+                logger.warning("%s", self.tls_errors[where])
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                self._on_tls_error()
+            raise
+        return secured
 
     def select(
         self, readable: list[Any], writable: list[Any], exceptional: list[Any], timeout: float | None = None
@@ -129,7 +163,11 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         if not self._is_connected():
             left = max(0.0, self._attempt_ends - time.monotonic())
             timeout = left if timeout is None else min(timeout, left)
+        decrypted = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
+        timeout = 0.0 if decrypted else timeout
         ready = poll(readable, writable, timeout) if _HAS_POLL else super().select(readable, writable, [], timeout)
+        if decrypted:
+            ready = ([*{*ready[0], *decrypted}], *ready[1:])
         if self._socket in ready[0]:
             self._heard = time.monotonic()
         return ready
@@ -173,23 +211,32 @@ def poll(
     )
 
 
+def _where(options: Mapping[str, Any]) -> str:
+    return f"{options['hostname']}:{options['address'][1]}"
+
+
 class ZooKeeperTree:
     """A :class:`~bk_core.metadata.tree.tree.Tree` over ZooKeeper; call :meth:`connect` first. A forked child cannot use
     it."""
 
-    def __init__(self, hosts: tuple[str, ...], *, timeout_s: float, session_timeout_s: float) -> None:
-        self._hosts = ",".join(hosts)
+    def __init__(
+        self, hosts: tuple[str, ...], *, timeout_s: float, session_timeout_s: float, tls: Tls | None = None
+    ) -> None:
+        self._hosts, self._hosts_count = ",".join(hosts), len(hosts)
         self._timeout_s, self.session_timeout_s = timeout_s, session_timeout_s
         self._pid = os.getpid()
         self._closed = False
         self._connected = threading.Event()
+        self._settled = threading.Event()  # connected for the first time, or no server can be spoken to
         self._session_id = 0
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-zookeeper-session")
         self._running = threading.Lock()  # held while kazoo is started or stopped
         attempt_s = attempt_bound_s(timeout_s, session_timeout_s)
         self._silence_s = max(attempt_s, timeout_s / 3)
-        self._handler = BoundedHandler(attempt_s, lambda: self._client.connected, self._connection_ended)
+        self._handler = BoundedHandler(
+            attempt_s, lambda: self._client.connected, self._connection_ended, tls, self._tls_failed
+        )
         self._client = KazooClient(
             hosts=self._hosts,
             timeout=session_timeout_s,
@@ -201,12 +248,15 @@ class ZooKeeperTree:
         self._client.add_listener(self._state_changed)
 
     def connect(self) -> None:
-        """Begin the session. Raises MetadataUnavailableError at the deadline; then nothing is left running."""
+        """Begin the session. Raises MetadataUnavailableError at the deadline, TlsError once there is no TLS with any
+        server; then nothing is left running."""
         with self._running:
             self._client.start_async()
-        if not self._connected.wait(self._timeout_s):
+        if not self._settled.wait(self._timeout_s) or not self._connected.is_set():
             self._closed = True
             self._stop_client(wait_s=0)
+            for error in self._handler.tls_errors.copy().values():
+                raise error
             raise MetadataUnavailableError(
                 f"ZooKeeper did not answer within {self._timeout_s:g} s",
                 value=f"hosts {self._hosts}",
@@ -229,10 +279,17 @@ class ZooKeeperTree:
         if state == KazooState.CONNECTED:
             self._session_id = self._client.client_id[0]
             self._connected.set()
+            self._settled.set()
         else:
             self._connected.clear()
         for listener in list(self._listeners):
             self._events.submit(partial(listener, _STATES[state]))
+
+    def _tls_failed(self) -> None:
+        """Called on kazoo's connection thread. A server that only ended the connection may be starting: it is tried
+        again until the deadline."""
+        if len(self._handler.tls_errors) >= self._hosts_count:
+            self._settled.set()
 
     def _connection_ended(self) -> None:
         """Called on kazoo's connection thread as it ends."""
@@ -407,9 +464,10 @@ class ZooKeeperTree:
     def _unavailable(self, path: str, outcome: Outcome) -> MetadataUnavailableError | ClientClosedError:
         if self._closed:
             return ClientClosedError("The metadata store was closed meanwhile", value=path, outcome=outcome)
+        failed = "".join(f"; {error.what}: {error.value}" for error in self._handler.tls_errors.copy().values())
         return MetadataUnavailableError(
             "ZooKeeper did not answer" if self._connected.is_set() else "The connection to ZooKeeper is broken",
-            value=f"{path} at hosts {self._hosts}, deadline {self._timeout_s:g} s",
+            value=f"{path} at hosts {self._hosts}, deadline {self._timeout_s:g} s{failed}",
             remedy="check that ZooKeeper runs and is reachable",
             outcome=outcome,
         )

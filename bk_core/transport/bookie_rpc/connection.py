@@ -12,12 +12,16 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieId, Endpoint
+from bk_core.tls import Tls, failure
+from bk_core.transport.bookie_rpc.start_tls import ask_for_tls
 from bk_core.transport.lane_streams import unreachable
+from bk_core.transport.tcp import over_tcp
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, Buffer
 
 logger = logging.getLogger(__name__)
@@ -54,7 +58,9 @@ class Connection:
         *,
         turn: Callable[[], None],
         failed: Callable[[TransportError], None],
+        tls: Tls | None = None,
     ) -> None:
+        self._tls = tls
         self._bookie_id, self._endpoint, self._connect_timeout_s = bookie_id, endpoint, connect_timeout_s
         self._talk, self._turn, self._failed = talk, turn, failed
         self.broken: TransportError | None = None
@@ -101,11 +107,37 @@ class Connection:
         endpoint = self._endpoint
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                await self._loop.create_connection(lambda: _Socket(self), endpoint.host, endpoint.port)
+                if self._tls is None:
+                    await self._loop.create_connection(lambda: _Socket(self), endpoint.host, endpoint.port)
+                else:
+                    await self._connect_over_tls(self._tls)
         except TimeoutError:
             self._lost("no answer in time")
+        except BookKeeperError as error:
+            self.fail(error if isinstance(error, TransportError) else self._tls_failure(error))
         except OSError as error:
             self._lost(str(error))
+
+    async def _connect_over_tls(self, tls: Tls) -> None:
+        """Raises TlsError, OSError while there is no connection yet."""
+        endpoint = self._endpoint
+        sock = await over_tcp(endpoint.host, endpoint.port)
+        try:
+            await ask_for_tls(sock)
+            await self._loop.create_connection(
+                lambda: _Socket(self), sock=sock, ssl=tls.client(), server_hostname=endpoint.host
+            )
+        except OSError as error:
+            sock.close()
+            if isinstance(error, TimeoutError):
+                raise
+            raise self._tls_failure(error) from error
+        except BaseException:
+            sock.close()
+            raise
+
+    def _tls_failure(self, error: BaseException) -> TransportError:
+        return failure(f"bookie {self._bookie_id}", f"{self._endpoint.host}:{self._endpoint.port}", error)
 
     def connected(self, transport: asyncio.WriteTransport) -> None:
         if self.broken is not None:
@@ -139,6 +171,9 @@ class Connection:
     def connection_lost(self, error: Exception | None) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+        if self._tls is not None and (isinstance(error, ssl.SSLError) or not self._heard):
+            # a bookie says only behind the handshake that it does not take our certificate, or just ends
+            self.fail(self._tls_failure(error or ConnectionError("the bookie closed it")))
         self._lost(str(error) if error else "the bookie closed it")
 
     def _lost(self, detail: str) -> None:
@@ -160,8 +195,10 @@ class Connection:
             if not self._ended.done():
                 self._ended.set_result(None)
             return
-        with contextlib.suppress(OSError):  # a forked child may hold the socket: closing it would not end it
-            self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # over TLS a connection that is lost has none any more
+            with contextlib.suppress(OSError):  # a forked child may hold the socket: closing it would not end it
+                sock.shutdown(socket.SHUT_RDWR)
         self._transport.abort()
 
     async def close(self, error: TransportError) -> None:

@@ -14,15 +14,17 @@ import socket
 import time
 from typing import cast
 
-from bk_core.model import BOOKIE_RPC, Endpoint
+from bk_core.model import BOOKIE_RPC, TLS, Endpoint
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.bookie_rpc.auth import AuthPlugin, NoAuth
 from bookie_server.services.bookie_rpc.connection import Connection
+from bookie_server.services.bookie_rpc.start_tls import PORT, begin_tls, refused_identity
 from bookie_server.services.clients import Clients
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
-from bookie_server.services.sockets import Timers, listening_socket
+from bookie_server.services.sockets import Acceptor, Timers, listening_socket
+from bookie_server.services.tls import PortTls
 
 logger = logging.getLogger(__name__)
 
@@ -34,28 +36,50 @@ BUFFER_BYTES_MAX = 1 << 20
 class BookieRpcServer:
     """:class:`~bookie_server.services.service.Service` for Apache's clients."""
 
-    def __init__(self, listen_address: str, port: int, clients: Clients, auth: AuthPlugin | None = None) -> None:
+    def __init__(
+        self,
+        listen_address: str,
+        port: int,
+        clients: Clients,
+        auth: AuthPlugin | None = None,
+        tls: PortTls | None = None,
+    ) -> None:
         """Raises PortInUseError."""
         self._socket = listening_socket(listen_address, port, "--port")
         self.port: int = self._socket.getsockname()[1]
+        self._tls = tls
+        self._acceptor: Acceptor | None = None  # of a port with TLS
         self._clients, self._auth = clients, auth or NoAuth()
         self._server: asyncio.Server | None = None
         self._open: set[_Peer] = set()
 
     def endpoint(self, host: str) -> Endpoint:
-        return Endpoint("bookie", host, self.port, BOOKIE_RPC)
+        return Endpoint("bookie", host, self.port, BOOKIE_RPC, extensions=() if self._tls is None else (TLS,))
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Peer(engine, facts, self._auth, self._clients, self._open), sock=self._socket
-        )
+        tls = self._tls
+
+        def peer() -> _Peer:
+            return _Peer(engine, facts, self._auth, self._clients, self._open, tls)
+
+        if tls is None:
+            self._server = await asyncio.get_running_loop().create_server(peer, sock=self._socket)
+        else:
+            self._acceptor = Acceptor(
+                [self._socket], lambda sock: begin_tls(sock, tls, peer), self._is_full, PORT, HELLO_TIMEOUT_S
+            )
+            self._acceptor.start()
+
+    def _is_full(self, _: socket.socket, greeted: int) -> bool:
+        return len(self._open) + greeted >= self._clients.connections.connections_max
 
     async def stop(self, grace_s: float) -> None:
-        if self._server is None:
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        elif self._server is not None:
+            self._server.close()
+        else:
             self._socket.close()
-            return
-        self._server.close()
         for peer in list(self._open):
             peer.connection.close("the bookie stops")
         end = asyncio.get_running_loop().time() + grace_s
@@ -73,8 +97,15 @@ class _Peer(asyncio.BufferedProtocol):
     connection: Connection
 
     def __init__(
-        self, engine: BookieEngine, facts: BookieFacts, auth: AuthPlugin, clients: Clients, peers: set[_Peer]
+        self,
+        engine: BookieEngine,
+        facts: BookieFacts,
+        auth: AuthPlugin,
+        clients: Clients,
+        peers: set[_Peer],
+        tls: PortTls | None,
     ) -> None:
+        self._tls = tls
         self._engine, self._facts, self._auth, self._clients, self._peers = engine, facts, auth, clients, peers
         self._loop = asyncio.get_running_loop()
         self._buffer = memoryview(bytearray(BUFFER_BYTES_MIN))
@@ -97,6 +128,8 @@ class _Peer(asyncio.BufferedProtocol):
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if len(self._peers) > self._clients.connections.connections_max:
             self.connection.cut("too many connections")
+        elif self._tls is not None and (refused := refused_identity(transport, self._tls)):
+            self.connection.cut(refused)
         self._timers.start("hello", HELLO_TIMEOUT_S, self._silent)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -134,7 +167,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self.connection.close("the client is done")
-        return True  # answers that are ready are still sent
+        return self._tls is None  # answers that are ready are still sent; over TLS there is no half of a connection
 
     def pause_writing(self) -> None:
         self._writable = False

@@ -27,6 +27,7 @@ from bk_core.wire.proto import lane_pb2
 from bookie_server.machine.events import PauseStream, ResumeStream
 from bookie_server.main import Bookie
 from bookie_server.services import direct as served
+from bookie_server.services import sockets
 from bookie_server.services.lane_streams import MESSAGE_BYTES_MAX_SHORT, AddStream
 from bookie_server.services.room import MessageRoom
 from tests.kit.direct_client import DirectClient, direct
@@ -277,7 +278,7 @@ def test_no_more_clients_are_taken_than_allowed(tmp_path: Path) -> None:
 def test_a_bookie_without_files_for_a_connection_accepts_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served, "_ACCEPT_AGAIN_S", 0.2)
+    monkeypatch.setattr(sockets, "_ACCEPT_AGAIN_S", 0.2)
 
     async def story(bookie: Bookie) -> None:
         (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
@@ -295,8 +296,8 @@ def test_a_bookie_without_files_for_a_connection_accepts_it_later(
                     raise OSError(errno.EMFILE, "too many open files")
                 return listening.accept()
 
-        listening = service._sockets[0]
-        asyncio.get_running_loop().add_reader(listening, service._accept, Full())
+        listening = service.acceptor._sockets[0]
+        asyncio.get_running_loop().add_reader(listening, service.acceptor.accept, Full())
         async with direct(bookie, "Add") as client:
             await asyncio.sleep(0.1)
             assert len(calls) == 1, "it does not ask again and again"

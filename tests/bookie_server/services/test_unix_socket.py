@@ -86,7 +86,7 @@ def test_a_client_on_the_same_machine_comes_past_the_network_by_itself(tmp_path:
         ("local=somewhere;",),
         ("local=somewhere;{place}x",),
         ("local=nobody-listens-there;{place}",),
-        ("tls", "local=nobody-listens-there;{place}"),
+        ("other", "local=nobody-listens-there;{place}"),
         ("local={long};{place}",),
     ],
 )

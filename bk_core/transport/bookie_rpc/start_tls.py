@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""START_TLS of Apache's wire, on both sides: one message of version 3 each way in clear, and then the handshake.
+
+Neither side reads a byte behind its message: what an attacker put there in clear must never be taken for something that
+came over TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+from google.protobuf.message import DecodeError
+
+from bk_core.errors import RemoteProtocolError
+from bk_core.tls import NoTlsError
+from bk_core.transport.tls_socket import exactly
+from bk_core.wire.bookie_rpc import v3
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+MESSAGE_BYTES_MAX = 4096
+_LENGTH = struct.Struct(">I")
+
+
+async def ask_for_tls(sock: socket.socket) -> None:
+    """The client's part, on a socket that does not block. Raises OSError, NoTlsError among it; RemoteProtocolError
+    for what is no answer."""
+    request = v3.request(pb.START_TLS, 0)
+    request.startTLSRequest.SetInParent()
+    await asyncio.get_running_loop().sock_sendall(sock, v3.framed(request))
+    try:
+        answer = pb.Response.FromString(await first_message(sock))
+    except DecodeError as error:
+        raise RemoteProtocolError("the answer to START_TLS cannot be parsed") from error
+    if int(answer.status) != Status.EOK:
+        raise NoTlsError(f"it answers START_TLS with {pb.StatusCode.Name(answer.status)}")
+
+
+async def first_message(sock: socket.socket) -> bytes:
+    """The first message on a connection, without its length, and not a byte more. Raises ConnectionError,
+    RemoteProtocolError if it is too long for what may come first."""
+    (size,) = _LENGTH.unpack(await exactly(sock, _LENGTH.size))
+    if size > MESSAGE_BYTES_MAX:
+        raise RemoteProtocolError("a connection does not begin with START_TLS", value=f"a message of {size} bytes")
+    return await exactly(sock, size)

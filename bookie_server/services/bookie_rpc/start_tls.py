@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""START_TLS of Apache's wire at the bookie: what a connection is before it carries requests.
+
+It reads one message in clear, which must be START_TLS, and not a byte behind it. The protocol that takes requests
+begins behind the handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from bk_core.errors import RemoteProtocolError, TlsError
+from bk_core.tls import explained, names_of
+from bk_core.transport.bookie_rpc.start_tls import first_message
+from bk_core.wire.bookie_rpc import v3
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from bookie_server.services.sockets import peer_of
+from bookie_server.services.tls import PortTls, linger
+
+PORT = "Apache's wire"
+
+
+async def begin_tls(sock: socket.socket, tls: PortTls, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+    """From a connection that was accepted to one over TLS, on which ``protocol`` goes on. Who speaks plain gets EUA.
+    Raises OSError, RemoteProtocolError; then it is logged."""
+    loop, peer = asyncio.get_running_loop(), peer_of(sock)
+    try:
+        request = pb.Request.FromString(await first_message(sock))
+    except (DecodeError, RemoteProtocolError) as error:
+        tls.refused(peer, PORT, "it does not begin with START_TLS")
+        raise RemoteProtocolError("a connection does not begin with START_TLS") from error
+    if request.header.operation != pb.START_TLS:
+        tls.refused(peer, PORT, "it speaks plain")
+        await loop.sock_sendall(sock, v3.framed(v3.header_only(request, Status.EUA)))
+        await linger(sock)
+        return
+    await loop.sock_sendall(sock, v3.framed(v3.answer(request)))
+    try:
+        await loop.connect_accepted_socket(protocol, sock, ssl=tls.context())
+    except OSError as error:
+        tls.refused(peer, PORT, explained(error)[0])
+        raise
+
+
+def refused_identity(transport: asyncio.BaseTransport, tls: PortTls) -> str:
+    """Why the client of a connection whose handshake is done is not let in; empty if it is."""
+    peer = transport.get_extra_info("peername")
+    try:
+        tls.admit(names_of(transport.get_extra_info("peercert") or {}), f"{peer[0]}:{peer[1]}" if peer else "?", PORT)
+    except TlsError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bookie whose ports speak TLS, and clients of it on each lane."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bk_core.metadata import open_store
+from bk_core.tls import Tls
+from bk_core.transport.lanes import LaneTransport
+from bk_core.transport.port import Caller
+from bookie_server.main import Bookie
+from tests.kit.certificates import Authority, Files
+from tests.kit.lanes import Lane, bookie_config
+
+
+class TlsWorld:
+    """``server`` are the files of the bookie; the authority signs others."""
+
+    def __init__(self, bookie: Bookie, authority: Authority, server: Files, uri: str) -> None:
+        self.bookie, self.authority, self.server = bookie, authority, server
+        self._store = open_store(uri)
+
+    @asynccontextmanager
+    async def lane(self, name: str, tls: Tls | None, *, forget_tls: bool = False) -> AsyncIterator[Lane]:
+        """``forget_tls``: the registration does not say that the bookie speaks it."""
+        transport = LaneTransport(Caller(self._store.instance_id(), lanes=(name,), tls=tls, connect_timeout_s=5))
+        infos = list(self._store.writable_bookies().values())
+        if forget_tls:
+            infos = [
+                replace(each, endpoints=tuple(replace(e, extensions=()) for e in each.endpoints)) for each in infos
+            ]
+        transport.update_bookies(infos)
+        try:
+            yield Lane(name, transport, self.bookie.bookie_id)
+        finally:
+            await transport.close()
+
+    async def ask(self, name: str, tls: Tls | None, **more: Any) -> None:
+        """A client that asks the bookie for something. Raises what it gets."""
+        async with self.lane(name, tls, **more) as lane:
+            await lane.link.bookie_info(deadline_s=5)
+
+
+def with_tls_bookie(
+    tmp_path: Path,
+    story: Callable[[TlsWorld], Awaitable[None]],
+    authority: Authority | None = None,
+    server: Files | None = None,
+    **settings: Any,
+) -> None:
+    async def run() -> None:
+        signs = authority or Authority(tmp_path / "pki")
+        files = server or signs.issue("server")
+        uri = f"memory://{uuid.uuid4().hex}"
+        config = bookie_config(tmp_path, uri, **files.settings(), **settings)
+        bookie = await Bookie.start(config, open_store(uri), init_cluster=True)
+        try:
+            async with asyncio.timeout(40):
+                await story(TlsWorld(bookie, signs, files, uri))
+        finally:
+            await bookie.stop()
+        assert bookie._engine is not None
+        assert not bookie._engine._streams
+
+    asyncio.run(run())
