@@ -12,7 +12,7 @@ from tests.repo.test_tidy import ROOT, files_of, relative
 
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 PAGE = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
-LINES_MAX = 410
+LINES_MAX = 420
 TO_BE_MADE = {"metadata/etcd/"}
 """What a list tells its reader to make."""
 
