@@ -97,8 +97,9 @@ class SpaceWatch:
         """Judge anew; True if the verdict changed."""
         self.usage = usage
         self._looks_since_refusal += 1
-        if self._refused_at is not None:
-            self._refused_at = min(self._refused_at, usage.usable_bytes)
+        if self._refused_at is not None:  # the look before it may be old: what the first one behind it finds is not new
+            is_first = self._looks_since_refusal == 1
+            self._refused_at = usage.usable_bytes if is_first else min(self._refused_at, usage.usable_bytes)
         was, too_full = self.read_only, self._too_full(usage)
         if too_full:
             self.why = self.why if self._refused_at is not None else too_full

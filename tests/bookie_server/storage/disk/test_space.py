@@ -78,6 +78,14 @@ def test_room_that_comes_back_is_measured_against_the_least_there_was() -> None:
     assert watch.look(used(0.85))
 
 
+def test_room_that_was_there_when_a_commit_found_none_is_not_new() -> None:
+    watch = SpaceWatch(LIMITS, used(0.9))  # seen before spare segments were made
+    watch.no_space()
+    assert not watch.look(used(0.5)), "the first look behind the refusal"
+    assert watch.read_only
+    assert watch.look(used(0.4))
+
+
 def test_commit_without_space_is_tried_again_after_some_looks() -> None:
     watch = SpaceWatch(LIMITS, used(0.5))
     watch.no_space()
