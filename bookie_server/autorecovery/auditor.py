@@ -3,9 +3,9 @@
 so that a drain goes on without the command that began it.
 
 It looks at all ledgers when it is elected, which tells whom they name: a bookie whose cookie is gone is known by
-nothing else. It looks again when a bookie is lost, one that came back and is lost again too, and every ``rescan_s``: a
-writer may have chosen a bookie that was lost already. It marks only what is not marked yet, so that a worker can remove
-a mark.
+nothing else. It looks again when a bookie is lost or drained, one that came back and is lost again too, a minute later,
+and every ``rescan_s``: a writer may have chosen a bookie that was lost or drained already. It marks only what is not
+marked yet, so that a worker can remove a mark.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ logger = logging.getLogger(__name__)
 VOTE_EVERY = 100
 """Ledgers between two looks at the election, while all are audited."""
 
+AGAIN_S = 60.0
+"""So long after an audit for a new reason there is another: a bookie is given new ledgers until it has read that it is
+drained, and by writers that hold an older list of the bookies."""
+
 
 _Reason: TypeAlias = tuple[BookieId, bool]  # it is lost, or else it is drained
 
@@ -47,6 +51,7 @@ class Auditor:
         self._store, self._owner, self._presence, self._config = store, owner, presence, config
         self._is_stopped, self._clock = is_stopped, clock
         self._scanned: tuple[tuple[_Reason, ...], float] | None = None  # for which all is marked, since when
+        self._again_at: float | None = None
         self.elected = False
         self.marked = 0
 
@@ -65,12 +70,20 @@ class Auditor:
         if present.lost:
             logger.warning("bookies are lost: %s", ", ".join(present.lost))
         if self._scan(dict.fromkeys(name for name, _ in wanted)):
-            self._scanned = wanted, self._clock()
+            self._audited(wanted)
+
+    def _audited(self, wanted: tuple[_Reason, ...]) -> None:
+        now, before = self._clock(), () if self._scanned is None else self._scanned[0]
+        self._again_at = None if set(wanted) <= set(before) else now + AGAIN_S
+        self._scanned = wanted, now
 
     def _is_due(self, wanted: Collection[_Reason]) -> bool:
         if self._scanned is None or not set(wanted) <= set(self._scanned[0]):
             return True
-        return self._clock() - self._scanned[1] >= self._config.rescan_s
+        now = self._clock()
+        if wanted and self._again_at is not None and now >= self._again_at:
+            return True
+        return now - self._scanned[1] >= self._config.rescan_s
 
     def _scan(self, wanted: Collection[BookieId]) -> bool:
         """Marks every ledger that names one of these bookies; whether all could be looked at."""

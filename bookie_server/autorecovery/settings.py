@@ -14,9 +14,9 @@ class AutoRecoveryConfig:
     once. ``lost_bookie_delay_s``: how long a bookie may be away; what is set for the whole cluster
     (``bk replication delay``) wins. ``open_ledger_grace_s``: how long the writer of an open ledger has to replace a
     bookie itself. A repair that is blocked is tried again after ``retry_s``, and then less and less often, at least
-    every ``retry_max_s``. Marks, bookies and the election are looked at every ``poll_s``; while bookies are lost,
-    all ledgers every ``rescan_s``. Every ``check_s`` the auditor has each copy of each closed ledger read and its
-    digests compared, under the same rate; 0: never."""
+    every ``retry_max_s``. Marks, bookies and the election are looked at every ``poll_s``; all ledgers when a bookie is
+    lost or drained, a minute later, and every ``rescan_s``. Every ``check_s`` the auditor has each copy of each closed
+    ledger read and its digests compared, under the same rate; 0: never."""
 
     replication_bytes_per_s: float = 100e6
     repairs_max: int = 8

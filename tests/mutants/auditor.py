@@ -18,6 +18,15 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="D23",
     ),
     Mutant(
+        name="one audit is enough for a new reason",
+        path="bookie_server/autorecovery/auditor.py",
+        old="else now + AGAIN_S\n",
+        new="else None\n",
+        tests=(f"{_TESTS}what_a_bookie_is_given_after_the_audit_for_its_drain_is_marked_a_minute_later",),
+        breaks="a ledger made on a bookie that has not read yet that it is drained holds up the drain for an hour",
+        rule="D23",
+    ),
+    Mutant(
         name="a check of the future is believed",
         path="bookie_server/autorecovery/main.py",
         old="last_ms is not None and 0 <= time.time()",
