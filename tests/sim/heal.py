@@ -107,6 +107,7 @@ class HealWorld(World):
         self.incarnations: dict[BookieId, int] = {}
         self.harmed: dict[BookieId, float] = {}  # when it last lost its disk or a part of it
         self.unregistered: dict[BookieId, None] = {}  # up, but its session with the store is lost
+        self._restless_ms = 0.0  # when the store, or a bookie's session, was last away
         self.repairs: dict[str, ReplicationHost] = {}  # by client
         self.placed: dict[tuple[LedgerId, EntryId, BookieId], None] = {}  # by a repair
         self._scrubbed_at = -1.0  # when all damage is found
@@ -164,7 +165,7 @@ class HealWorld(World):
 
     def _back(self) -> None:
         """Sessions may have ended meanwhile; bookies register again after a moment."""
-        self.store.is_down = False
+        self.store.is_down, self._restless_ms = False, self.scheduler.now
         for holder in (*self.workers, *self.auditors, self.operators.mover):
             if self._draw.random() < 0.5:
                 holder.lose_session()
@@ -177,13 +178,17 @@ class HealWorld(World):
         if name in self.unregistered:
             return
         self.scheduler.reached("a bookie that is up was not registered")
-        was_writable = self.store.registered.pop(name, "no") is None
+        self.store.registered.pop(name, None)
         self.unregistered[name] = None
-        self.scheduler.at(ms, "outage clock", f"{name} registers again", self._register, name, was_writable)
+        self.scheduler.at(ms, "outage clock", f"{name} registers again", self._register, name)
 
-    def _register(self, name: BookieId, is_writable: bool) -> None:
-        if self.unregistered.pop(name, "no") is None and self.bookies[name].alive and is_writable:
-            self.store.registered[name] = None
+    def _register(self, name: BookieId) -> None:
+        """As what it is by now: an order may have come, or have ended."""
+        bookie = self.bookies[name]
+        if self.unregistered.pop(name, "no") is None and bookie.alive:
+            self._restless_ms = self.scheduler.now
+            if not bookie.machine._core.logs[0].read_only:
+                self.store.registered[name] = None
 
     # --- who marks ---
 
@@ -320,7 +325,7 @@ class HealWorld(World):
         self.knobs = self.network.knobs = self.store.knobs = replace(self.knobs, store_stale_read=stale_read)
         self.store.is_down = False
         for name in list(self.unregistered):
-            self._register(name, True)
+            self._register(name)
         self.operators.calm()
         self.operators.cancel_if_hopeless()
         self.worker_dies, self.lock_lost = self.worker_dies / 5, self.lock_lost / 5  # rounds are long
@@ -375,8 +380,11 @@ class HealWorld(World):
             self.run_for(2 * TICK_MS)
         if self._is_marked():
             marks = self.store.marks()
-            why = {ledger: reason for worker in self.workers for ledger, reason in worker.reasons.items()}
-            raise Violation("liveness", f"{PEACE_MS} ms after {since} these are still marked: {marks}; {why}")
+            why = {i: reason for worker in self.workers for i, reason in worker.reasons.items() if i in marks}
+            raise Violation(
+                "liveness",
+                f"{PEACE_MS} ms after {since} these are still marked: {marks}; {why}; named: {self._named_still()}",
+            )
 
     def _is_marked(self) -> bool:
         """Whether there is a mark, or something that will be marked: a bookie away, damage that is not found yet."""
@@ -384,15 +392,17 @@ class HealWorld(World):
             return True
         if self.scheduler.now <= self._scrubbed_at:
             return True
+        return bool(self._named_still())
+
+    def _named_still(self) -> dict[BookieId, list[LedgerId]]:
+        """The bookies that are away or leave, and the ledgers that name them."""
         present = self.present()
         away = [name for name in self.bookies if name not in present]
-        return any(self._naming(name) for name in (*away, *self.operators.leaving))
+        return {name: ledgers for name in (*away, *self.operators.leaving) if (ledgers := self._naming(name))}
 
     def _round(self, number: int) -> None:
         """Loses a bookie for good, or its disk; another is away for a moment; meanwhile a ledger is written."""
-        while self.unregistered or self.store.is_down:
-            self.run_for(TICK_MS)
-        self.run_for(SEEN_MS)  # auditors see who is back: who is lost again before is marked with the next rescan only
+        self._wait_seen()
         alive = [name for name, bookie in self.bookies.items() if bookie.alive]
         writer = self.writer(f"round{number}")
         self.network.knobs = self.knobs
@@ -420,6 +430,15 @@ class HealWorld(World):
         for ledger_id, truth in self.checker.ledgers.items():
             if not truth.deleted:
                 self._read_all(ledger_id, f"after{number}.{ledger_id}")
+
+    def _wait_seen(self) -> None:
+        """Until all are back, and auditors have seen it: who is lost again before is marked with the next rescan only.
+        An outage that was planned in chaos may begin, or end, meanwhile."""
+        begun_ms = self.scheduler.now
+        while (
+            self.unregistered or self.store.is_down or self.scheduler.now < max(begun_ms, self._restless_ms) + SEEN_MS
+        ):
+            self.run_for(TICK_MS)
 
     def _lose(self, victim: BookieId, *, for_good: bool) -> None:
         if for_good:
