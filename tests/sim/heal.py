@@ -94,6 +94,14 @@ class HealChecker(Checker):
         super().damaged(bookie)
         self.world.harmed[bookie] = self.scheduler.now
 
+    def came_back_empty(self, bookie: BookieId) -> None:
+        """No record of a deleted ledger names it, so it is not in limbo there, and its fence went with its disk.
+        Without a record nobody closes that ledger: there is no end that a normal add could lie behind."""
+        for (name, ledger_id), known in self.bookies.items():
+            if name == bookie and known.fence_said and self.truth(ledger_id).deleted:
+                self.scheduler.reached("a fence of a deleted ledger was lost with its disk")
+                known.fence_said = False
+
     def _check_marked(self, truth: LedgerTruth, metadata: LedgerMetadata, ids: range, by: Host) -> None:
         newest = metadata if truth.record is None else truth.record.value
         super()._check_marked(truth, newest, ids, by)
@@ -224,6 +232,7 @@ class HealWorld(World):
             return
         if was_empty:
             bookie.back_end.wipe(self._naming(name))
+            self.checker.came_back_empty(name)
             bookie.back_end.holdings.suspects.clear()
         super().restart(name)
         self.operators.restarted(name)
