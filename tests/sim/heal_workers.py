@@ -8,9 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from bk_core.client import repair
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
-from bk_core.model import BookieId, LedgerId, Versioned
+from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
 from bk_core.protocol.replication import events as re
 from bk_core.protocol.replication.machine import LedgerReplication, Phase
@@ -181,13 +181,27 @@ class ReplicationHost(Host):
             random=Random(world.random.random()),
         )
         self._handlers |= {
-            re.ReadRecord: lambda _: self.store.read_synced(name, ledger_id, self.feed, repair.newest_record),
+            re.ReadRecord: lambda _: self.store.read_synced(name, ledger_id, self.feed, self._newest),
             re.ReadCluster: lambda _: self.store._call(self.name, f"{name} reads bookies", self._cluster, self.feed),
             re.RecoverLedger: self._recover,
             re.SpendBudget: self._spend,
             re.FinishReplication: self._finish,
             re.PostponeReplication: lambda effect: self._end(effect.why),
         }
+
+    def _newest(self, store: MemoryStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """A repair goes by the record as it stands, whatever a server that lags has."""
+        newest = self.store.newest(ledger_id)
+        try:
+            found = repair.newest_record(store, ledger_id)
+        except NoSuchLedgerError:
+            if newest is not None:
+                self.world.checker.fail("stale", f"{self.name} takes ledger {ledger_id} for deleted, which is there")
+            raise
+        if newest is not None and found.version < newest.version:
+            read = f"version {found.version} of ledger {ledger_id}"
+            self.world.checker.fail("stale", f"{self.name} goes by {read}, and {newest.version} was written before")
+        return found
 
     def _write_metadata(self, effect: pe.WriteMetadata) -> None:
         self.store.write_repaired(
