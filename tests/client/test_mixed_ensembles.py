@@ -91,6 +91,7 @@ def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], dige
     asyncio.run(story())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)], ids=["whole", "striped"])
 def test_bookies_that_are_all_slow_are_asked_for_little_more_than_there_is(
     sizes: tuple[int, int, int], tmp_path: Path

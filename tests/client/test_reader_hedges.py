@@ -42,6 +42,7 @@ def test_a_hanging_bookie_costs_one_speculative_delay_and_is_asked_last_from_the
     run(work())
 
 
+@pytest.mark.long
 def test_a_slow_consumer_makes_no_bookie_late() -> None:
     async def work() -> None:
         async with memory_cluster(3) as cluster:

@@ -160,6 +160,7 @@ def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
     told(story)
 
 
+@pytest.mark.long
 def test_a_bookie_that_is_slow_is_not_silent() -> None:
     async def story(server: ApacheServer, link: BookieRpcLink) -> None:
         await written(link, 250)

@@ -179,6 +179,7 @@ def test_a_message_that_comes_slowly_is_taken(tmp_path: Path, monkeypatch: pytes
     with_bookie(tmp_path, story)
 
 
+@pytest.mark.long
 @pytest.mark.rule("L5")
 def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(tmp_path: Path) -> None:
     async def story(bookie: Bookie) -> None:

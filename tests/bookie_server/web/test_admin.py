@@ -234,6 +234,7 @@ def test_a_user_and_a_password_in_the_uri_are_not_shown() -> None:
     assert _shown("zk://zk1:2181/ledgers") == "zk://zk1:2181/ledgers"
 
 
+@pytest.mark.long
 def test_a_loop_that_stands_is_told_while_it_stands(
     store: MetadataStore, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
