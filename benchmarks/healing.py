@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -122,10 +122,10 @@ Side = Callable[[World, ExitStack, Path], Cluster]
 
 
 @contextmanager
-def bk(uri: str, *arguments: str, **streams: object) -> Iterator[subprocess.Popen[str]]:
+def bk(uri: str, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
     """A command of ours, asked to end at the end of the block."""
     command = [sys.executable, "-m", "bk_cli.main", "-v", *arguments, "--metadata-service-uri", uri]
-    process = subprocess.Popen(command, text=True, env=child_environment(), **streams)  # type: ignore[call-overload]
+    process = subprocess.Popen(command, text=True, env=child_environment(), **streams)
     try:
         yield process
     finally:

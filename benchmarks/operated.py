@@ -122,7 +122,7 @@ def bytecode_ns() -> float:
 
 
 async def count(appends: int) -> None:
-    import tests.kit.memory_store  # noqa: F401  memory://
+    from tests.kit import memory_store as memory_store  # for memory://
 
     bytecodes, uri = Bytecodes(), f"memory://{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory() as folder, closing(open_store(uri)) as store:
@@ -130,14 +130,13 @@ async def count(appends: int) -> None:
         threading.settrace(bytecodes.trace)  # threads that begin from here on
         bookie = await Bookie.start(_config(Path(folder), uri), open_store(uri))
         async with await client.connect(uri) as bookkeeper:
-            sizes = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
-            ledger = await bookkeeper.create_ledger(**sizes)  # type: ignore[arg-type]
+            ledger = await bookkeeper.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
             await ledger.append(b"warm")
             with bytecodes.watched():
                 await asyncio.create_task(_append(ledger, appends))
             counting = bytecodes.counting / appends
             await ledger.close()
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)  # type: ignore[arg-type]  # None ends it; the stubs know only functions
         await bookie.stop()
         print(counting, bytecode_ns(), await _append_ns(Path(folder) / "again", uri, 20 * appends))
 

@@ -85,9 +85,9 @@ def test_only_a_star_in_a_pattern_stands_for_other_text(pattern: str, identity: 
         {"ca_path": "a", "key_path": "k"},
     ],
 )
-def test_half_a_pair_of_files_is_refused(given: dict[str, str]) -> None:
+def test_half_a_pair_of_files_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="go together"):
-        TlsPaths(**given)  # type: ignore[arg-type]
+        TlsPaths(**given)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -95,9 +95,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     files, other = authority.issue("right"), authority.issue("other")
 
     def refused(**changed: Any) -> str:
-        paths = {"ca_path": files.ca, "certificate_path": files.certificate, "key_path": files.key, **changed}
+        own: dict[str, Any] = {"ca_path": files.ca, "certificate_path": files.certificate, "key_path": files.key}
+        settings: dict[str, Any] = {name: str(path) for name, path in (own | changed).items()}
         with pytest.raises(InvalidArgumentError) as raised:
-            Tls(TlsPaths(**{name: str(path) for name, path in paths.items()}))  # type: ignore[arg-type]
+            Tls(TlsPaths(**settings))
         return str(raised.value)
 
     assert "missing.crt: No such file" in refused(ca_path=tmp_path / "missing.crt")

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
+import pytest
+
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.layout import Layout, ledger_path
 from bk_core.metadata.scan import PART
@@ -74,7 +76,7 @@ def test_records_that_cannot_be_read_hide_no_other_and_are_looked_at_again() -> 
     assert auditor.marked == LEDGERS - 1, "what is marked is not marked again"
 
 
-def test_what_is_repaired_or_deleted_after_it_was_read_is_not_marked() -> None:
+def test_what_is_repaired_or_deleted_after_it_was_read_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     store, auditor = a_cluster()
     _, *others = a_ledger().fragments[0].ensemble
     vote, is_done = store.vote_for_auditor, False
@@ -90,14 +92,16 @@ def test_what_is_repaired_or_deleted_after_it_was_read_is_not_marked() -> None:
             store.delete_ledger(LAST - 1)
         return vote(owner)
 
-    store.vote_for_auditor = meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "vote_for_auditor", meanwhile)
     auditor.look()
     assert marked(store) == set(range(LEDGERS)) - {LAST, LAST - 1}
 
 
-def test_who_is_no_longer_elected_goes_on_no_further_than_its_next_look_at_the_vote() -> None:
+def test_who_is_no_longer_elected_goes_on_no_further_than_its_next_look_at_the_vote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store, auditor = a_cluster()
     votes = iter([True, True, False])  # before the audit, at its beginning, and after so many ledgers
-    store.vote_for_auditor = lambda owner: next(votes)  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "vote_for_auditor", lambda owner: next(votes))
     auditor.look()
     assert len(marked(store)) == VOTE_EVERY

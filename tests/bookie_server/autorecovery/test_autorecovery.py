@@ -106,7 +106,10 @@ def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
     )
     ledger_id, _ = store.create_ledger(replace(record, state=LedgerState.CLOSED, digest_type=DigestType.CRC32C))
     config = AutoRecoveryConfig(lost_bookie_delay_s=5)
-    clock = lambda: now[0]  # noqa: E731
+
+    def clock() -> float:
+        return now[0]
+
     auditor = Auditor(store, "host1", Presence(store, 5, clock=clock), config, clock=clock)
 
     def look(at_s: float) -> bool:
@@ -129,7 +132,10 @@ def test_what_a_bookie_is_given_after_the_audit_for_its_drain_is_marked_a_minute
     store, now = MemoryStore(), [0.0]
     store.initialize_cluster()
     store.register_bookie(BookieServiceInfo("b1"))
-    clock = lambda: now[0]  # noqa: E731
+
+    def clock() -> float:
+        return now[0]
+
     auditor = Auditor(store, "host1", Presence(store, 5, clock=clock), AutoRecoveryConfig(), clock=clock)
 
     def look(at_s: float) -> bool:

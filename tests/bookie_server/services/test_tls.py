@@ -12,6 +12,7 @@ import ssl
 import struct
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.direct import preamble
 from bk_core.wire.lane import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from bookie_server.services.direct import DirectServer
 from bookie_server.web.admin import FREE
 from bookie_server.web.others import AdminPorts
 from tests.kit.amount import some
@@ -81,7 +83,8 @@ def test_a_client_with_tls_never_falls_back(lane: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with asyncio.timeout(20), open_lane(lane, tmp_path) as plain:
             there = plain.transport
-            info = legacy_service_info(plain.bookie_id) if lane == BOOKIE_RPC else there._infos[plain.bookie_id]  # type: ignore[attr-defined]
+            assert isinstance(there, LaneTransport)
+            info = legacy_service_info(plain.bookie_id) if lane == BOOKIE_RPC else there._infos[plain.bookie_id]
             transport = LaneTransport(Caller(lanes=(lane,), tls=authority.issue("client").tls(), connect_timeout_s=3))
             transport.update_bookies([info])
             try:
@@ -93,7 +96,7 @@ def test_a_client_with_tls_never_falls_back(lane: str, tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "expired": ({"begins_h": -48, "ends_h": -24}, "has expired"),
     "not yet": ({"begins_h": 24, "ends_h": 48}, "not valid yet"),
     "another host": ({"hosts": ("bookie-1.example",)}, "of another host"),
@@ -106,7 +109,7 @@ WRONG = {
 def test_a_bookie_with_a_wrong_certificate_is_named_with_the_reason(lane: str, wrong: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pki")
     settings, reason = WRONG[wrong]
-    server = authority.issue("server", **settings)  # type: ignore[arg-type]
+    server = authority.issue("server", **settings)
 
     async def story(world: TlsWorld) -> None:
         with pytest.raises(TlsError, match=reason) as raised:
@@ -396,7 +399,8 @@ def test_a_client_that_does_nothing_in_its_handshake_is_cut_off_and_others_are_s
 ) -> None:
     async def story(world: TlsWorld) -> None:
         (service,) = [each for each in world.bookie._services if each.endpoint("").protocol == DIRECT]
-        monkeypatch.setattr(service.acceptor, "_deadline_s", 0.5)  # type: ignore[attr-defined]
+        assert isinstance(service, DirectServer)
+        monkeypatch.setattr(service.acceptor, "_deadline_s", 0.5)
         silent = [socket.create_connection(("127.0.0.1", lane_port(world.bookie, DIRECT))) for _ in range(20)]
         silent[0].sendall(b"\x16\x03\x01\x02\x00\x01")  # the begin of a handshake
         for lane in LANES:
@@ -440,11 +444,13 @@ def test_the_admin_port_answers_https_only(tmp_path: Path) -> None:
         assert len(text) > 64 << 10 or "bookie_ready" in text
         status, body = await AdminPorts(5).get_status(endpoint, "/heartbeat")
         assert (status, "https" in body) == (400, True)
-        published = world.bookie._admin.endpoint("127.0.0.1")  # type: ignore[union-attr]
+        admin = world.bookie._admin
+        assert admin is not None
+        published = admin.endpoint("127.0.0.1")
         assert published.url == f"https://127.0.0.1:{port}"
         with pytest.raises(TlsError, match="was not told to"):
             await AdminPorts(5).get(published, "/heartbeat")
-        for path in world.bookie._admin.paths:  # type: ignore[union-attr]
+        for path in admin.paths:
             status, body = await AdminPorts(5, world.server.trust()).get_status(endpoint, path)
             assert (status == 403) is (path not in FREE), (path, body)
         with pytest.raises(TlsError, match="authority"):
