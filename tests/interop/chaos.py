@@ -15,7 +15,6 @@ With ``--resume FILE`` the figures so far are kept there after every round, and 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -24,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +49,7 @@ from tests.interop.parties import (
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import Read
 from tests.interop.worlds import MixedCluster, kept_if_it_fails
+from tests.kit.seeded_figures import SeededFigures
 
 T = TypeVar("T")
 OURS, APACHE = 2, (MAIN, SECOND)
@@ -508,10 +508,9 @@ def _again(call: Callable[[], T], within_s: float) -> T:
 
 
 @dataclass(slots=True)
-class Figures:
+class Figures(SeededFigures):
     """Sums over the rounds of all runs of one seed."""
 
-    seed: int
     rounds: int = 0
     seconds: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
@@ -524,22 +523,6 @@ class Figures:
         self.counts.update(report.counts)
         self.errors.update(report.errors)
         self.problems += [f"round {report.number}: {problem}" for problem in report.problems[:PROBLEMS_KEPT]]
-
-    @classmethod
-    def load(cls, path: Path | None, seed: int) -> Figures:
-        """Those of the file, or new ones. ValueError if the file is of another seed."""
-        if path is None or not path.exists():
-            return cls(seed)
-        given = json.loads(path.read_text(encoding="utf-8"))
-        if given["seed"] != seed:
-            raise ValueError(f"{path} is of seed {given['seed']}: give --seed {given['seed']} or another file")
-        return cls(**{**given, **{name: Counter(given[name]) for name in ("counts", "errors")}})
-
-    def save(self, path: Path) -> None:
-        new = path.with_name(path.name + ".new")
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        new.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        new.replace(path)
 
     @property
     def passed(self) -> bool:

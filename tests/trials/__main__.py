@@ -8,16 +8,16 @@ after every round, and the next call goes on from it.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kit.seeded_figures import SeededFigures
 from tests.trials.network import enter_own_network, networks_work
 from tests.trials.nodes import TrialCluster
 from tests.trials.rounds import Round, RoundReport
@@ -30,10 +30,9 @@ PROBLEMS_KEPT = 20
 
 
 @dataclass(slots=True)
-class Figures:
+class Figures(SeededFigures):
     """Sums over the rounds of all runs of one seed."""
 
-    seed: int
     rounds: int = 0
     ledgers: int = 0
     seconds: float = 0.0
@@ -57,22 +56,6 @@ class Figures:
         self.hangs += report.hangs
         self.takeovers_s += report.takeovers_s
         self.problems += [f"round {report.number}: {problem}" for problem in report.problems[:PROBLEMS_KEPT]]
-
-    @classmethod
-    def load(cls, path: Path, seed: int) -> Figures:
-        """Those of the file, or new ones. ValueError if the file is of another seed."""
-        if not path.exists():
-            return cls(seed)
-        said = json.loads(path.read_text(encoding="utf-8"))
-        if said["seed"] != seed:
-            raise ValueError(f"{path} is of seed {said['seed']}: give --seed {said['seed']} or another file")
-        return cls(**{**said, **{name: Counter(said[name]) for name in ("counts", "faults", "errors")}})
-
-    def save(self, path: Path) -> None:
-        new = path.with_name(path.name + ".new")
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
-        new.write_text(json.dumps(said, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        new.replace(path)
 
     @property
     def passed(self) -> bool:

@@ -13,7 +13,6 @@ cluster, and the next call goes on from them.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import sys
@@ -22,9 +21,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kit.seeded_figures import SeededFigures
 from tests.trials.heal.schedule import BY_NAME, KINDS
 from tests.trials.heal.serve import BREAKS
 from tests.trials.heal.stage import Stage, StageReport
@@ -32,14 +32,12 @@ from tests.trials.network import enter_own_network, networks_work
 
 APACHES = 2
 PROBLEMS_KEPT = 30
-_COUNTERS = ("acts", "counts", "errors", "parts")
 
 
 @dataclass(slots=True)
-class Figures:
+class Figures(SeededFigures):
     """Sums over all clusters of one seed. ``parts``: seconds of ``ours`` and of ``mixed``."""
 
-    seed: int
     clusters: int = 0
     seconds: float = 0.0
     turns: int = 0
@@ -74,22 +72,6 @@ class Figures:
         """Something ran, something was acknowledged and read back, and nothing is wrong."""
         read = self.counts["copies checked at last"]
         return self.turns > 0 and self.counts["acknowledged"] > 0 and read > 0 and not self.problems
-
-    @classmethod
-    def load(cls, path: Path | None, seed: int) -> Figures:
-        """Those of the file, or new ones. ValueError if the file is of another seed."""
-        if path is None or not path.exists():
-            return cls(seed)
-        given = json.loads(path.read_text(encoding="utf-8"))
-        if given["seed"] != seed:
-            raise ValueError(f"{path} is of seed {given['seed']}: give --seed {given['seed']} or another file")
-        return cls(**{**given, **{name: Counter(given[name]) for name in _COUNTERS}})
-
-    def save(self, path: Path) -> None:
-        new = path.with_name(path.name + ".new")
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        new.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        new.replace(path)
 
     def text(self) -> str:
         """The report, in Markdown."""
