@@ -8,6 +8,10 @@ writer adds. Each is marked, so that auto-recovery writes the entries back from 
 has all of them again answers as before. If only some of several directories lack
 data (``suspects``), a ledger that is in one of the others is whole there.
 
+Every other ledger that is closed or in recovery is fenced: a repair or a recovery may have put another bookie in the
+place of this one since, and a writer that hangs still goes by the record from before. An open one needs no fence here:
+its writer knows of every change of its last ensemble, and nobody has fenced it.
+
 Ledgers made later lack nothing, because no bookie is registered under the id while the ledgers are listed.
 """
 
@@ -23,7 +27,7 @@ from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.scan import names, scan_ledgers
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import BookieId, LedgerId, LedgerState
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 
@@ -39,17 +43,19 @@ Part: TypeAlias = tuple[LedgerIndex, SegmentLog]
 
 def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], suspects: Collection[int] = (0,)) -> int:
     """Fence and put in limbo every ledger that the store's metadata or a suspect directory names, unless another
-    directory has it; returns how many there are.
+    directory has it; returns how many there are. Fence every other ledger that may have been fenced here.
 
     ``suspects`` are numbers of ``parts``. If there are none, the lost data went with its directory.
 
     All of this is durable, marked and in the indexes when this returns. Raises errors of the store, DataDirectoryError
     for a full disk, and StorageFailedError; then only some ledgers are done, and the whole must be repeated.
     """
-    homes = _homes(ledgers_naming(store, bookie_id), parts, suspects)
+    naming, ended = _listed(store, bookie_id)
+    homes = _homes(naming, parts, suspects)
     for number, ledger_ids in homes.items():
         mark_lacking(store, bookie_id, ledger_ids)  # first, because nobody would do it later
-        _put_in_limbo(*parts[number], ledger_ids)
+        _note(*parts[number], ledger_ids, (FrameKind.FENCE, FrameKind.LIMBO))
+    _note(*parts[min(suspects, default=0)], _unheard_of(ended, parts), (FrameKind.FENCE,))
     count = sum(map(len, homes.values()))
     logger.warning(
         "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
@@ -74,6 +80,12 @@ def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collectio
     return homes
 
 
+def _unheard_of(ledger_ids: Iterable[LedgerId], parts: Sequence[Part]) -> list[LedgerId]:
+    """Those of which no directory knows anything."""
+    known = {one for index, _ in parts for one in index.ledger_ids()}
+    return [one for one in ledger_ids if one not in known and not any(index.is_deleted(one) for index, _ in parts)]
+
+
 def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence[LedgerId]) -> None:
     """Tells auto-recovery that this bookie lacks entries of these ledgers."""
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="bookie-marks") as writers:
@@ -81,9 +93,12 @@ def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence
             pass
 
 
-def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId]) -> None:
+def _note(
+    index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId], kinds: Sequence[FrameKind]
+) -> None:
+    """A record of each kind for each ledger, durable."""
     for start in range(0, len(ledger_ids), _PART):
-        records = list(product(ledger_ids[start : start + _PART], (FrameKind.FENCE, FrameKind.LIMBO)))
+        records = list(product(ledger_ids[start : start + _PART], kinds))
         segment_log.append_group([encode_record(kind, ledger_id) for ledger_id, kind in records])
         for ledger_id, kind in records:
             index.add_record(kind, ledger_id, b"")
@@ -92,13 +107,20 @@ def _put_in_limbo(index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Seque
 def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
     """Every ledger that has this bookie in an ensemble, older fragments included. A ledger with unreadable metadata may
     name the bookie, so it is included. Blocks until all metadata is read; raises errors of the store."""
+    return _listed(store, bookie_id)[0]
 
-    found: list[LedgerId] = []
+
+def _listed(store: MetadataStore, bookie_id: BookieId) -> tuple[list[LedgerId], list[LedgerId]]:
+    """The ledgers that name the bookie; and those that do not, and are closed or in recovery."""
+    naming: list[LedgerId] = []
+    ended: list[LedgerId] = []
     for number, (ledger_id, record) in enumerate(scan_ledgers(store), 1):
         if names(record, bookie_id):
-            found.append(ledger_id)
+            naming.append(ledger_id)
             if isinstance(record, MetadataCorruptError):
                 logger.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, record)
+        elif not isinstance(record, MetadataCorruptError) and record.value.state is not LedgerState.OPEN:
+            ended.append(ledger_id)
         if number % (64 * _PART) == 0:
-            logger.info("looked at %d ledgers, %d name bookie %s", number, len(found), bookie_id)
-    return found
+            logger.info("looked at %d ledgers, %d name bookie %s", number, len(naming), bookie_id)
+    return naming, ended

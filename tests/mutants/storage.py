@@ -44,6 +44,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "S4",
     ),
     Mutant(
+        "a bookie that lost its data knows no fence of ledgers that were moved away",
+        "bookie_server/identity/loss.py",
+        "record.value.state is not LedgerState.OPEN",
+        "False",
+        ("tests/bookie_server/identity/test_loss.py::test_accepted_loss_fences_every_other_ledger_that_ended",),
+        "a writer that hung adds to a bookie that forgot the fence, and is told that its entry counts",
+        "S8",
+    ),
+    Mutant(
         "a dropped copy takes no adds",
         "bookie_server/machine/adds.py",
         "_TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)",

@@ -37,7 +37,7 @@ class BackEnd(Protocol):
     def kill(self) -> None: ...
     def commit_torn(self, frames: Sequence[bytes | memoryview], random: Random) -> None: ...
     def restart(self) -> None: ...
-    def wipe(self, ledgers: Sequence[LedgerId]) -> None: ...
+    def wipe(self, ledgers: Sequence[LedgerId], ended: Sequence[LedgerId]) -> None: ...
     def flip_bit(self, random: Random) -> tuple[LedgerId, Any] | None: ...
 
 
@@ -75,9 +75,12 @@ class MemoryBackEnd:
 
     def restart(self) -> None: ...
 
-    def wipe(self, ledgers: Sequence[LedgerId]) -> None:
-        """Everything is gone; the ledgers that name this bookie are fenced and in limbo (RULES S8)."""
+    def wipe(self, ledgers: Sequence[LedgerId], ended: Sequence[LedgerId]) -> None:
+        """Everything is gone; the ledgers that name this bookie are fenced and in limbo, others that have ended are
+        fenced (RULES S8)."""
         self.holdings.ledgers.clear()
+        for ledger_id in ended:
+            self.holdings.ledgers[ledger_id] = StoredLedger(LedgerFacts(known=True, fenced=True))
         for ledger_id in ledgers:
             self.holdings.ledgers[ledger_id] = StoredLedger(LedgerFacts(known=True, fenced=True, trouble=Reason.LIMBO))
 

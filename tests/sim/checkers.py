@@ -16,7 +16,7 @@ from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import ENTRY_HEADER
 from bk_core.entries.frame import FrameKind, split_frames
-from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol.delivery import LaneState
 from bk_core.wire.lane import AttachMode
@@ -396,5 +396,5 @@ class Checker:
 
 
 def is_expected_end(truth: LedgerTruth, error: BookKeeperError) -> bool:
-    """Whether a reader may end so: only because the ledger was deleted."""
-    return truth.deleted and isinstance(error, NoSuchLedgerError)
+    """Whether a reader may end so: only because the ledger was deleted, perhaps while its bookies forget it."""
+    return truth.deleted and isinstance(error, NoSuchLedgerError | EntryUnreadableError)

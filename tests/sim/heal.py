@@ -207,9 +207,11 @@ class HealWorld(World):
             self._apache.look()
         self.scheduler.at(LOOK_MS, "own copies clock", "bookies look at their copies", self._look_at_copies)
 
+    def _records(self) -> dict[LedgerId, LedgerMetadata]:
+        return {i: record.value for i in self.checker.ledgers if (record := self.store.newest(i))}
+
     def _naming(self, bookie: BookieId) -> list[LedgerId]:
-        records = [(i, self.store.newest(i)) for i in self.checker.ledgers]
-        return [ledger_id for ledger_id, record in records if record and self._names(record.value, bookie)]
+        return [i for i, record in self._records().items() if self._names(record, bookie)]
 
     def crash(self, name: BookieId) -> None:
         super().crash(name)
@@ -231,7 +233,7 @@ class HealWorld(World):
                 super().restart(name)
             return
         if was_empty:
-            bookie.back_end.wipe(self._naming(name))
+            bookie.back_end.wipe(*self._after_a_loss(self._records(), name))
             self.checker.came_back_empty(name)
             bookie.back_end.holdings.suspects.clear()
         super().restart(name)

@@ -79,6 +79,7 @@ class StorageBackEnd:
         self._segment_bytes = segment_bytes
         self._lives = 0  # directories made
         self._limbo_after_wipe: tuple[LedgerId, ...] = ()
+        self._fenced_after_wipe: tuple[LedgerId, ...] = ()
         self.restart()
 
     # --- what is open -----------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class StorageBackEnd:
         self.log_maintenance = LogMaintenance(
             opened.log, lambda sealed: opened.index.seal(sealed.generation, sealed.summary)
         )
-        if self._limbo_after_wipe:
+        if self._fenced_after_wipe:
             self._note_wipe()
 
     # --- what a bookie does with it ---------------------------------------------------------------------------------
@@ -255,16 +256,16 @@ class StorageBackEnd:
         self.disk.lose_file(path)
         return path
 
-    def wipe(self, ledgers: Sequence[LedgerId] = ()) -> None:
+    def wipe(self, ledgers: Sequence[LedgerId] = (), ended: Sequence[LedgerId] = ()) -> None:
         """Another, empty disk under the same bookie id, which the operator allowed by removing the cookie.
 
-        The next start fences ``ledgers`` and puts them in limbo, as a new incarnation must (RULES S8). Done here:
-        the production refuses such a start.
+        The next start fences ``ledgers`` and puts them in limbo, and fences ``ended``, as a new incarnation must (RULES
+        S8). Done here: the production refuses such a start.
         """
         self.opened = None
         self.disk.wipe()
         self._lives += 1
-        self._limbo_after_wipe = tuple(ledgers)
+        self._limbo_after_wipe, self._fenced_after_wipe = tuple(ledgers), (*ledgers, *ended)
         self.store.delete_cookie(self.bookie_id)
         state = self.store.read_bookie_state(self.bookie_id)
         if state is not None:
@@ -275,13 +276,11 @@ class StorageBackEnd:
         return str(uuid.uuid5(_LIFE, f"{self.bookie_id} {self._lives}"))
 
     def _note_wipe(self) -> None:
-        records: list[bytes] = []
-        for ledger_id in self._limbo_after_wipe:
-            records.append(encode_record(FrameKind.FENCE, ledger_id))
-            records.append(encode_record(FrameKind.LIMBO, ledger_id))
+        records = [encode_record(FrameKind.FENCE, ledger_id) for ledger_id in self._fenced_after_wipe]
+        records += [encode_record(FrameKind.LIMBO, ledger_id) for ledger_id in self._limbo_after_wipe]
         for record, place in zip(records, self.commit(records), strict=True):
             self.index.add(record, place)
-        self._limbo_after_wipe = ()
+        self._limbo_after_wipe, self._fenced_after_wipe = (), ()
 
     # --- what checkers ask ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ for good; then recovery has to close every ledger, every entry has to be readabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -153,9 +153,17 @@ class World:
             return
         self.crash(name)
         self.scheduler.reached("wiped bookie")
-        named = [i for i, t in self.checker.ledgers.items() if t.record and self._names(t.record.value, name)]
-        bookie.back_end.wipe(named)
+        records = {i: t.record.value for i, t in self.checker.ledgers.items() if t.record}
+        bookie.back_end.wipe(*self._after_a_loss(records, name))
         self.checker.wiped(name)
+
+    def _after_a_loss(
+        self, records: Mapping[LedgerId, LedgerMetadata], bookie: BookieId
+    ) -> tuple[list[LedgerId], list[LedgerId]]:
+        """Which ledgers a bookie puts in limbo that lost its disk, and which it fences besides."""
+        naming = [i for i, record in records.items() if self._names(record, bookie)]
+        ended = [i for i, record in records.items() if i not in naming and record.state is not LedgerState.OPEN]
+        return naming, ended
 
     def _names(self, metadata: LedgerMetadata, bookie: BookieId) -> bool:
         return any(bookie in fragment.ensemble for fragment in metadata.fragments)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgumentError
-from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
+from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
@@ -23,12 +24,12 @@ from tests.sim.disk import SimDisk, SimulatedCrash
 
 pytestmark = pytest.mark.rule("S8")
 
-NAMED, NAMED_BEFORE, NOT_NAMED, UNHEARD, NEW = 1, 2, 3, 4, 99
+NAMED, NAMED_BEFORE, NOT_NAMED, UNHEARD, CLOSED, IN_RECOVERY, NEW = 1, 2, 3, 4, 5, 6, 99
 
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    """Ledgers of b1: one in its last ensemble, one in an earlier, one that it never heard of; and one of others."""
+    """Ledgers of b1: one in its last ensemble, one in an earlier, one that it never heard of; and three of others."""
     made = MemoryCluster()
     with session(made) as store:
         store.initialize_cluster()
@@ -37,10 +38,16 @@ def cluster() -> MemoryCluster:
             NAMED_BEFORE: [("b1", "b2", "b3"), ("b4", "b2", "b3")],
             NOT_NAMED: [("b4", "b2", "b3")],
             UNHEARD: [("b3", "b1", "b2")],
+            CLOSED: [("b4", "b2", "b3")],
+            IN_RECOVERY: [("b4", "b2", "b3")],
         }.items():
             fragments = tuple(Fragment(10 * k, ensemble) for k, ensemble in enumerate(ensembles))
             metadata = LedgerMetadata(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, fragments=fragments)
-            store.create_ledger(metadata, ledger_id)
+            _, created = store.create_ledger(metadata, ledger_id)
+            if ledger_id == CLOSED:
+                store.write_ledger(ledger_id, created.value.closed_at(9, 900), created.version)
+            elif ledger_id == IN_RECOVERY:
+                store.write_ledger(ledger_id, replace(created.value, state=LedgerState.IN_RECOVERY), created.version)
     return made
 
 
@@ -104,6 +111,13 @@ def assert_trusted(opened: OpenStorage, *ledger_ids: int) -> None:
         assert opened.index.lookup(ledger_id, 100, 200).absent == ((100, 200),)
 
 
+def assert_fenced(opened: OpenStorage, *ledger_ids: int) -> None:
+    """Nothing is doubted but that it takes normal adds."""
+    for ledger_id in ledger_ids:
+        state = state_of(opened.index, ledger_id)
+        assert (state.fenced, state.trouble) == (True, Reason.REASON_NONE), ledger_id
+
+
 def wiped(cluster: MemoryCluster) -> SimDisk:
     """The empty disk of a bookie that had data."""
     with bookie(cluster, SimDisk()) as opened:
@@ -128,6 +142,17 @@ def test_accepted_loss_puts_every_ledger_that_names_the_bookie_in_limbo(cluster:
         with bookie(cluster, disk) as opened:
             assert_distrusted(opened, NAMED, NAMED_BEFORE, UNHEARD)
             assert_trusted(opened, NOT_NAMED, NEW)
+
+
+def test_accepted_loss_fences_every_other_ledger_that_ended(cluster: MemoryCluster) -> None:
+    """A repair or a recovery put another bookie in its place: whoever still writes by the record from before must not
+    find the one bookie that forgot the fence."""
+    disk = wiped(cluster)
+    with bookie(cluster, disk, accept_loss=True) as opened:
+        assert_fenced(opened, CLOSED, IN_RECOVERY)
+        assert_trusted(opened, NOT_NAMED)
+    with bookie(cluster, disk) as opened:
+        assert_fenced(opened, CLOSED, IN_RECOVERY)
 
 
 def test_ledgers_in_limbo_are_marked_once_for_repair(cluster: MemoryCluster) -> None:
