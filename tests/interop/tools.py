@@ -251,13 +251,23 @@ def readledger(world: World) -> str:
         said = world.shell(*read, "-msg")
         assert _entries_in(said, ledger_id) == list(range(3, 10)), said
         members = world.metadata(ledger_id).fragments[0].ensemble
-        asked = world.shell("readledger", "-ledgerid", str(ledger_id), "-fe", "0", "-le", "1", "-b", members[0])
+        asked = _of_one_bookie(
+            world, "readledger", "-ledgerid", str(ledger_id), "-fe", "0", "-le", "1", "-b", members[0]
+        )
         assert _entries_in(asked, ledger_id) == [0], asked  # with -b the last one is excluded
     unclosed = world.of_ours(close=False)
     said = world.shell("readledger", "-ledgerid", str(unclosed), "-r")
     assert _entries_in(said, unclosed) == list(range(ENTRIES)), said
     assert (world.metadata(unclosed).state, world.metadata(unclosed).last_entry_id) == (LedgerState.CLOSED, ENTRIES - 1)
     return "entries of both clients, of one bookie too; an unclosed ledger recovered"
+
+
+def _of_one_bookie(world: World, *arguments: str) -> str:
+    """With ``-b`` Apache's command has a race of its own: it closes its client once the answer was handled, which may
+    be before the client has taken it off its list of requests. Then it ends with that, and all was printed."""
+    asked = world.apache.shell(*arguments, port=0, within_s=WITHIN_S)
+    raced = asked.code and "RejectedExecutionException: Executor is shutting down" in asked.output
+    return asked.output if raced else asked.checked()
 
 
 def _entries_in(said: str, ledger_id: int) -> list[int]:
