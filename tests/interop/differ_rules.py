@@ -193,8 +193,9 @@ def _batch_below_0(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _too_large_a_number(one: Operation, apache: Said, ours: Said) -> bool:
-    """More than the one bit in a varint's tenth byte, or a length or a tag of which Java takes 32 bits."""
-    large = re.search(rb"[\x80-\xff]{9}[\x02-\x7f]", one.frame) is not None or _has_long_length(one.frame[4:])
+    """Another tenth byte of a varint than 1, which Java takes it for without a look, or a length or a tag of which it
+    takes 32 bits."""
+    large = re.search(rb"[\x80-\xff]{9}[\x00\x02-\x7f]", one.frame) is not None or _has_long_length(one.frame[4:])
     return apache.wire in ("v3", "silent", "closed") and large
 
 

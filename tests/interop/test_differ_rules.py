@@ -72,6 +72,14 @@ def test_a_length_of_more_than_32_bits_is_one_of_a_field(message: str, listed: b
     assert rule.fits(asked, Said("v3", Status.ENOLEDGER), Said("closed", None)) is listed
 
 
+@pytest.mark.parametrize(("tenth", "listed"), [(0, True), (1, False), (2, True)])
+def test_the_tenth_byte_of_a_number_is_1_to_java(tenth: int, listed: bool) -> None:
+    (rule,) = [rule for rule in RULES if "too long" in rule.name]
+    message = b"\x10" + b"\xff" * 9 + bytes((tenth,))
+    asked = Operation(1, "malformed", 3, bytes(4) + message, None, 7, "")
+    assert rule.fits(asked, Said("v3", Status.EOK), Said("v3", Status.EBADREQ)) is listed
+
+
 def test_an_epoch_is_the_same_each_time_whatever_its_ledgers_are_called() -> None:
     first, again, other = (
         [one for burst in Epoch(3, 5, base).bursts(3_000) for one in operations_of(burst)]
