@@ -18,7 +18,7 @@ from typing import Any
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import ENTRY_ID_MAX, BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.transport.port import ReadTrailer
 from bk_core.wire.lane import EntryRange
 from bookie_server.autorecovery.suspects import OwnPart, Suspects, is_limbo, own_parts
@@ -167,7 +167,10 @@ class OwnCopies:
             return
         lacking = await self._lacking(ledger_id, record)
         if not lacking:
-            self._forget(ledger_id)
+            if ledger_id in self.lacking or await self._is_in_limbo(ledger_id):
+                self._forget(ledger_id)
+            else:
+                self.suspects.for_a_while(ledger_id, self._clock())
             return
         known = self.lacking.get(ledger_id)
         ranges = tuple(lacking[:RANGES_MAX]) if len(self.lacking) < DETAILS_MAX else ()
@@ -184,6 +187,10 @@ class OwnCopies:
     async def _is_marked(self, ledger_id: LedgerId) -> bool:
         mark = await self._call(self._store.read_underreplicated, ledger_id)
         return mark is not None and self._bookie_id in mark.value.missing
+
+    async def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
+        """Then it is a suspect for that, and not for damage that was found now."""
+        return is_limbo((await self._gaps(ledger_id, ENTRY_ID_MAX, ENTRY_ID_MAX)).unknown)
 
     async def _lacking(self, ledger_id: LedgerId, record: LedgerMetadata) -> list[EntryRange]:
         found: list[EntryRange] = []

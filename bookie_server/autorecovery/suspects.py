@@ -15,6 +15,9 @@ from bk_core.wire.lane import EntryRange, Reason
 LOOK_AGAIN_S = 60.0
 """So long after a mark was made the ledger is looked at again; after each further mark it is twice as long."""
 LOOK_AGAIN_MAX_S = 3_600.0
+NOT_NAMED_LOOKS = 10
+"""What is damaged here and not this bookie's by the record is looked at so often, which takes five hours: a repair that
+wrote it here may name the bookie yet."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,12 @@ class Suspects:
         suspect.times += tried
         suspect.due_s = now_s + min(LOOK_AGAIN_S * 2 ** max(suspect.times - 1, 0), LOOK_AGAIN_MAX_S)
         heapq.heappush(self._queue, (suspect.due_s, ledger_id))
+
+    def for_a_while(self, ledger_id: LedgerId, now_s: float) -> None:
+        """Nothing is lacking by the record as it is: as :meth:`again`, and forgotten after ``NOT_NAMED_LOOKS``."""
+        self.again(ledger_id, now_s, tried=True)
+        if self._suspects[ledger_id].times > NOT_NAMED_LOOKS:
+            self.forget(ledger_id)
 
     def forget(self, ledger_id: LedgerId) -> None:
         """The copy is whole, or is not this bookie's any more."""

@@ -12,6 +12,24 @@ _LIMBO = f"{_OWN}::test_limbo_is_repaired_in_place_marked_again_while_it_lasts_a
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "damage is forgotten that was found before the record named the bookie",
+        "bookie_server/autorecovery/own_copies.py",
+        "            if ledger_id in self.lacking or await self._is_in_limbo(ledger_id):\n",
+        "            if True:\n",
+        (f"{_OWN}::test_damage_that_was_found_before_the_record_named_the_bookie_is_marked_once_it_does",),
+        "a repair names a bookie whose copy went bad meanwhile, and nobody marks it",
+        "S5",
+    ),
+    Mutant(
+        "what no record gives the bookie is looked at for ever",
+        "bookie_server/autorecovery/suspects.py",
+        "        if self._suspects[ledger_id].times > NOT_NAMED_LOOKS:\n",
+        "        if False:\n",
+        (f"{_OWN}::test_what_no_record_gives_this_bookie_is_forgotten_in_the_end",),
+        "a bookie asks the store for each damaged ledger that left it, every hour until the ledger is deleted",
+        "S5",
+    ),
+    Mutant(
         "a mark that vanishes is not made again",
         "bookie_server/autorecovery/own_copies.py",
         "        if not is_there:\n",

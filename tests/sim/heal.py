@@ -101,6 +101,7 @@ class HealChecker(Checker):
             if name == bookie and known.fence_said and self.truth(ledger_id).deleted:
                 self.scheduler.reached("a fence of a deleted ledger was lost with its disk")
                 known.fence_said = False
+                self.truth(ledger_id).closed_at = None
 
     def _check_marked(self, truth: LedgerTruth, metadata: LedgerMetadata, ids: range, by: Host) -> None:
         newest = metadata if truth.record is None else truth.record.value
@@ -120,6 +121,7 @@ class HealWorld(World):
         self.placed: dict[tuple[LedgerId, EntryId, BookieId], None] = {}  # by a repair
         self._scrubbed_at = -1.0  # when all damage is found
         self._empty: dict[BookieId, None] = {}  # wiped, not started since
+        self._seen_too_early = set[tuple[LedgerId, BookieId]]()  # damage, before a record named the bookie
         options["back_end"] = options.get("back_end") or (lambda name, world: HealBackEnd())
         super().__init__(seed, knobs, **options)
         self.checker.world = self
@@ -262,8 +264,10 @@ class HealWorld(World):
             bookie.back_end.scrub()
             if not self._looks_again:
                 self.scheduler.reached("what the scrubber found was marked once")
-                for ledger_id in self._naming(name):
+                naming = self._naming(name)
+                for ledger_id in naming:
                     self.store.store.mark_underreplicated(ledger_id, (name,))
+                self._seen_too_early.update((i, name) for i in self.checker.ledgers if i not in naming)
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Bookies find out soon, late, or not at all."""
@@ -326,6 +330,8 @@ class HealWorld(World):
         writers = [host.name for host in self.hosts if isinstance(host, WriterHost)]
         by_writer = self.store.closed_by.get(ledger_id) in writers
         harmed = any(bookie in truth.damaged.get(entry, ()) for entry in missing)
+        if harmed and (ledger_id, bookie) in self._seen_too_early:
+            return True  # production looks again: worlds with ``_looks_again`` do
         return not by_writer and not harmed and (ledger_id, first, bookie) not in self.placed
 
     # --- peace, and rounds of loss ---

@@ -21,7 +21,7 @@ from bk_core.client.connect import connect
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import DigestType, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
+from bk_core.model import ENTRY_ID_MAX, DigestType, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import BookieInfo, Caller, ReadTrailer
 from bk_core.wire.lane import EntryRange, Reason
@@ -175,7 +175,7 @@ def test_only_incomplete_copies_are_marked_and_a_mark_of_others_gets_this_bookie
         own.store.mark_underreplicated(3, ["c"])
         await own.round()
         assert own.marked() == {2: ("a",), 3: ("c", "a")}
-        assert (own.own.counts(), own.own.marked, len(own.own.suspects)) == ((1, 1), 2, 2)
+        assert (own.own.counts(), own.own.marked, len(own.own.suspects)) == ((1, 1), 2, 3)
         assert str(own.own.lacking[3]) == "entries 3 to 3 (LIMBO), 4 to 4 (LIMBO)"
         await own.round(60)
         assert own.own.marked == 2, "the marks stand"
@@ -217,10 +217,42 @@ def test_deleted_and_moved_ledgers_are_forgotten_and_what_cannot_be_judged_holds
         del own.gaps[3]
         await own.round()
         assert own.marked() == {4: ("a",)}
-        assert len(own.own.suspects) == 2
+        assert len(own.own.suspects) == 3, "all but the deleted one"
         own.gaps[3] = [EntryRange(0, 0, Reason.DAMAGED)]
         await own.round(60)
         assert own.marked() == {3: ("a",), 4: ("a",)}
+
+    with_own(story)
+
+
+def test_damage_that_was_found_before_the_record_named_the_bookie_is_marked_once_it_does() -> None:
+    """A repair has written the copy, and names its bookie when it is done with the fragment."""
+
+    async def story(own: Own) -> None:
+        own.ledger(2, 5)
+        value = own.store.read_ledger(2)
+        moved = own.store.write_ledger(2, record((0, "bcd"), last=9, sizes=(3, 3)), value.version)
+        await own.round()
+        await own.round(60)
+        assert own.marked() == {}
+        own.store.write_ledger(2, value.value, moved.version)
+        await own.round(3_600)
+        assert own.marked() == {2: ("a",)}
+
+    with_own(story)
+
+
+@pytest.mark.parametrize(("reason", "looks"), [(Reason.DAMAGED, suspects.NOT_NAMED_LOOKS), (Reason.LIMBO, 0)])
+def test_what_no_record_gives_this_bookie_is_forgotten_in_the_end(reason: Reason, looks: int) -> None:
+    async def story(own: Own) -> None:
+        own.ledger(2, 5, *([ENTRY_ID_MAX] if reason is Reason.LIMBO else []), reason=reason)
+        value = own.store.read_ledger(2)
+        own.store.write_ledger(2, record((0, "bcd"), last=9, sizes=(3, 3)), value.version)
+        await own.round()
+        for _ in range(looks):
+            assert len(own.own.suspects) == 1
+            await own.round(3_600)
+        assert len(own.own.suspects) == 0
 
     with_own(story)
 
