@@ -355,13 +355,14 @@ def limbo_of_ours(world: World) -> str:
         _until(lambda: lost.bookie_id in world.store.writable_bookies(), lambda: last_lines(log))
         marked = {ledger_id for ledger_id, missing in world.store.list_underreplicated() if lost.bookie_id in missing}
         assert ledgers <= marked, (ledgers, marked)
-        with _autorecovery(world):
+        with _autorecovery(world):  # until nothing is in limbo: its worker may remove a mark early, which is made again
             _until(lambda: not list(world.store.list_underreplicated()), lambda: "still marked")
-        for ledger_id in ledgers:
-            world.check_whole(ledger_id)
-            _check_copies(world, ledger_id)
-        moved = sum(lost.bookie_id not in world.members(ledger_id) for ledger_id in ledgers)
-        _until(lambda: _in_limbo(world, lost.bookie_id) == 0, lambda: last_lines(log))
+            for ledger_id in ledgers:
+                world.check_whole(ledger_id)
+                _check_copies(world, ledger_id)
+            moved = sum(lost.bookie_id not in world.members(ledger_id) for ledger_id in ledgers)
+            _until(lambda: _in_limbo(world, lost.bookie_id) == 0, lambda: last_lines(log))
+            _until(lambda: not list(world.store.list_underreplicated()), lambda: "marked again")
         assert not list(world.store.list_underreplicated())
     lost.start()
     world.ours.wait_ready([lost])
