@@ -101,7 +101,8 @@ def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[
 
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)
-        def run(*, uri: str | None, password: bytes = b"", **given: object) -> object:
+        def run(*, uri: str | None, password: bytes = b"", password_file: str = "", **given: object) -> object:
+            password = options.password_of(password, password_file)
             settings = {name: value for name in options.TLS_SETTINGS if (value := given.pop(name))}
             return command(access=None if uri is None else Access(uri, password, settings), **given)
 

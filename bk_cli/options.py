@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import click
 
+from bk_core.errors import InvalidArgumentError
+from bk_core.secret_files import secret_of_file
 from bk_core.units import parse_size, parse_time_ms
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -69,7 +71,26 @@ def ledger_password(command: Command) -> Command:
         show_default=False,
         help=f"Password of the ledger or log (better given as {PASSWORD_VARIABLE}: arguments are seen by all users).",
         callback=lambda _ctx, _param, value: str(value).encode("utf-8"),
-    )(command)
+    )(
+        click.option(
+            "--ledger-password-file",
+            "password_file",
+            metavar="FILE",
+            envvar=f"{PASSWORD_VARIABLE}_FILE",
+            default="",
+            show_default=False,
+            help="A file that has the password, alone, instead of it.",
+        )(command)
+    )
+
+
+def password_of(password: bytes, file: str) -> bytes:
+    """What the two options of :func:`ledger_password` say. Raises InvalidArgumentError."""
+    if password and file:
+        raise InvalidArgumentError(
+            "--ledger-password and --ledger-password-file exclude each other", remedy="keep the file"
+        )
+    return secret_of_file(file, "--ledger-password-file") if file else password
 
 
 def digest_type(*, default: str | None) -> Callable[[Command], Command]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
@@ -216,7 +216,7 @@ class _Cluster:
     """The cluster that positions are compared with; none without a client."""
 
     _bookkeeper: BookKeeper | None
-    _password: bytes
+    _password: bytes = field(repr=False)
 
     def look(self, key: Key, at: At) -> Found | None:
         """How the position fits; None if there is no cluster to ask. Raises if the cluster cannot be reached."""

@@ -82,7 +82,7 @@ class LedgerMetadata:
     last_entry_id: EntryId = NO_ENTRY
     length: int = 0
     digest_type: DigestType | None = DigestType.CRC32C
-    password: bytes | None = b""
+    password: bytes | None = field(default=b"", repr=False)
     ctime_ms: int | None = None
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     c_token: int | None = None

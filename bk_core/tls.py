@@ -60,6 +60,9 @@ class Pem(NamedTuple):
     certificate: bytes | None
     key: bytes | None
 
+    def __repr__(self) -> str:
+        return "Pem(…)"  # a key stands in no log and no traceback
+
 
 class _Loaded(NamedTuple):
     client: ssl.SSLContext

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
 from bk_cli import children
 from bk_cli.zookeeper_server import ZooKeeperServer
-from tests.kit import amount
+from tests.kit import amount, canaries
 from tests.kit import memory_store as memory_store  # for memory://
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 
@@ -82,6 +82,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("xdist did not take the groups of tests: another version of pytest or xdist is needed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that prints or logs a secret fails (``tests/kit/canaries.py``)."""
+    report: pytest.TestReport = yield
+    heard = [word for title, text in report.sections for word in canaries.heard_in(text.encode("utf-8", "replace"))]
+    if heard and report.passed:
+        report.outcome, report.longrepr = "failed", f"a secret was printed or logged: {heard[0]!r}"
+    return report
 
 
 def _group(item: pytest.Item) -> str:

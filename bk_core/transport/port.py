@@ -9,7 +9,7 @@ failure. All methods and all callbacks are called on the driver's loop. Nothing 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from bk_core.errors import BookKeeperError, Outcome, TransportError
@@ -58,7 +58,7 @@ class NewSession:
     synced the frames."""
 
     ledger_id: LedgerId
-    ledger_key: bytes
+    ledger_key: bytes = field(repr=False)
     mode: AttachMode
     number: int
     listener: AddListener

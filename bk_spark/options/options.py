@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a load or save: their table, and how Spark's strings become :class:`BkOptions` (RULES K7). Pure.
+"""The options of a load or save: their table, and how Spark's strings become :class:`BkOptions` (RULES K7). Pure, but
+for the secrets that an option names by a file or a variable: they are read here, on the driver, once a load or save.
 
 The fields of :class:`BkOptions` are the table: an option is one field. docs/spark.md says what each means; a test
 compares its list with the table.
@@ -19,6 +20,7 @@ from typing import Any
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.position import OFFSET_MAX
+from bk_core.secret_files import secret_of_file, secret_of_variable
 from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, unknown_option
@@ -41,6 +43,8 @@ class Kind(enum.Enum):
 
     TEXT = "text"
     SECRET = "secret text"
+    SECRET_PATH = "file of a secret"
+    SECRET_VARIABLE = "variable of a secret"
     COUNT = "count"
     BYTES = "bytes"
     DURATION = "duration"
@@ -72,7 +76,7 @@ _READS = (Use.READ, Use.STREAM)
 def _option(*row: Any, **more: Any) -> Any:
     """A field that is the value of one option; the arguments are those of :class:`OptionDefinition`."""
     definition = OptionDefinition(*row, **more)
-    return field(repr=definition.kind is not Kind.SECRET, metadata=_made_of(definition))
+    return field(metadata=_made_of(definition))
 
 
 def _made_of(*definitions: OptionDefinition) -> dict[str, tuple[OptionDefinition, ...]]:
@@ -100,7 +104,14 @@ class BkOptions:
             OptionDefinition("logPattern", Kind.TEXT, _READS, kept=True),
         )
     )
-    ledger_password: bytes = _option("ledgerPassword", Kind.SECRET, _ALL, default="")
+    ledger_password: bytes = field(
+        repr=False,
+        metadata=_made_of(
+            OptionDefinition("ledgerPassword", Kind.SECRET, _ALL, default=""),
+            OptionDefinition("ledgerPassword.path", Kind.SECRET_PATH, _ALL, aliases=("ledgerPasswordPath",)),
+            OptionDefinition("ledgerPassword.env", Kind.SECRET_VARIABLE, _ALL, aliases=("ledgerPasswordEnv",)),
+        ),
+    )
     digest_type: str | None = _option(
         "digestType", Kind.CHOICE, _ALL, choices=("CRC32C", "CRC32", "MAC", "DUMMY"), kept=True
     )
@@ -205,6 +216,9 @@ _MADE_OF: Mapping[str, tuple[OptionDefinition, ...]] = {
 OPTIONS: tuple[OptionDefinition, ...] = tuple(each for rows in _MADE_OF.values() for each in rows)
 """All options, in the order of the documentation."""
 
+SECRETS = frozenset(d.name for d in OPTIONS if d.kind is Kind.SECRET)
+"""Options whose values stand in no message."""
+
 STREAM_REFUSES: Mapping[str, str] = {
     "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",
     "endingEntryId": "a stream has no end; use a batch read, or trigger(availableNow=True)",
@@ -216,6 +230,8 @@ PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
     "metadataserviceuri": "metadataServiceUri",
     "password": "ledgerPassword",
     "ledgerpassword": "ledgerPassword",
+    "ledgerpassword.path": "ledgerPassword.path",
+    "ledgerpassword.env": "ledgerPassword.env",
     "digesttype": "digestType",
     "ensemblesize": "ensembleSize",
     "writequorumsize": "writeQuorumSize",
@@ -235,7 +251,7 @@ SPARKS_OWN_PREFIX = "option."
 
 
 def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = False) -> BkOptions:
-    """Check every option and make a :class:`BkOptions`, without I/O. ``use`` None: Spark has not said yet what for.
+    """Check every option and make a :class:`BkOptions`. ``use`` None: Spark has not said yet what for.
     ``is_sink``: a stream is written, not a batch. Raises InvalidArgumentError for an unknown, malformed, missing or
     conflicting option."""
     texts, client = _sort_out(given, use)
@@ -265,7 +281,7 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
         ending=_ending(texts, selection),
         columns=_columns(values["columns"]),
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
-        ledger_password=values["ledgerPassword"].encode(),
+        ledger_password=_secret(values, "ledgerPassword"),
         client_settings=tuple(sorted((*client, *_tls_settings(values)))),
     )
     return BkOptions(**made)
@@ -328,7 +344,8 @@ def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str]
         elif folded in names:
             name = names[folded]
             if texts.get(name, text) != text:
-                raise InvalidArgumentError("an option is given twice", value=f"{name}={texts[name]!r} and {text!r}")
+                both = "" if name in SECRETS else f"={texts[name]!r} and {text!r}"
+                raise InvalidArgumentError("an option is given twice", value=f"{name}{both}")
             texts[name] = text
         elif folded not in SPARKS_OWN and not folded.startswith(SPARKS_OWN_PREFIX):
             raise unknown_option(key, [n for d in OPTIONS for n in (d.name, *d.aliases)])
@@ -337,6 +354,18 @@ def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str]
             f"option {name} is not for a stream", value=f"{name}={texts[name]!r}", remedy=STREAM_REFUSES[name]
         )
     return texts, tuple(sorted(client))
+
+
+def _secret(values: Mapping[str, Any], name: str) -> bytes:
+    """A secret that is given by value, or by the file or the variable that has it."""
+    given = [each for each in (name, f"{name}.path", f"{name}.env") if values[each]]
+    if len(given) > 1:
+        raise InvalidArgumentError(f"{' and '.join(given)} exclude each other", remedy=f"keep {given[-1]}")
+    if values[f"{name}.path"]:
+        return secret_of_file(values[f"{name}.path"], f"option {name}.path")
+    if values[f"{name}.env"]:
+        return secret_of_variable(values[f"{name}.env"], f"option {name}.env")
+    return str(values[name]).encode()
 
 
 def _tls_settings(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -376,6 +405,8 @@ def _read_choice(definition: OptionDefinition, text: str) -> str:
 _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
     Kind.TEXT: lambda _, text: text,
     Kind.SECRET: lambda _, text: text,
+    Kind.SECRET_PATH: lambda _, text: text,
+    Kind.SECRET_VARIABLE: lambda _, text: text,
     Kind.OFFSETS: lambda _, text: text,
     Kind.TIMESTAMP: lambda d, text: parse_timestamp(d.name, text),
     Kind.COUNT: lambda d, text: parse_count(d.name, text, d.minimum),

@@ -33,11 +33,12 @@ REFUSED: Mapping[str, str] = {
     **{
         each.name: f'every read gives its own: spark.read.option("{each.name}", …).table("t")'
         for each in OPTIONS
-        if each.kind is Kind.SECRET
+        if each.kind in (Kind.SECRET, Kind.SECRET_PATH, Kind.SECRET_VARIABLE)
     },
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
 }
-"""Read options that a table must not hold, and what to do instead: secrets, and what could end a writer."""
+"""Read options that a table must not hold, and what to do instead: what could end a writer, secrets, and what names
+one. Else who makes a table would choose which file of another user, who reads it, is sent where."""
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
 _MADE_BY_SPARK = "provider"  # Spark adds this key to the options when it creates a table, and only then

@@ -9,7 +9,7 @@ RequestCancelled or StreamClosed it gets none. What each add makes is a named tu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from bk_core.entries.frame import FrameHeader
@@ -34,7 +34,7 @@ class SessionAttached:
     stream: StreamId
     session: int
     ledger_id: LedgerId
-    ledger_key: bytes
+    ledger_key: bytes = field(repr=False)
     mode: AttachMode
     explicit_ids: bool = False
 
@@ -116,7 +116,7 @@ class ReadRequested:
     first: EntryId
     last: EntryId
     bytes_max: int
-    fence_key: bytes | None = None
+    fence_key: bytes | None = field(default=None, repr=False)
     ids_only: bool = False
     cut: Cut | None = None
 
@@ -141,7 +141,7 @@ class FenceRequested:
 
     request: RequestId
     ledger_id: LedgerId
-    ledger_key: bytes
+    ledger_key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class WriteLacRequested:
 
     request: RequestId
     ledger_id: LedgerId
-    ledger_key: bytes
+    ledger_key: bytes = field(repr=False)
     lac_body: bytes
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
@@ -69,7 +69,7 @@ class LedgerFacts:
     S8)."""
 
     known: bool = False
-    ledger_key: bytes | None = None
+    ledger_key: bytes | None = field(default=None, repr=False)
     fenced: bool = False
     deleted: bool = False
     lac_body: bytes = b""

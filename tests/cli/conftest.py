@@ -11,6 +11,7 @@ import pytest
 
 from bk_cli import main
 from bk_cli.cluster import LocalCluster
+from tests.kit import canaries
 from tests.kit.clusters import temporary_cluster
 
 
@@ -32,6 +33,7 @@ class Bk:
         """The exit code of ``bk arguments``."""
         code = main.run([*arguments, "--metadata-service-uri", self._uri])
         self.out, self.err = self._capture.readouterr()
+        assert not canaries.heard_in((self.out + self.err).encode()), arguments
         return code
 
     def json(self, *arguments: str) -> list[dict[str, Any]]:

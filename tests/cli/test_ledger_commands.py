@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bk_core import blocking
 from bk_core.errors import LedgerFencedError
 from bk_core.metadata.layout import Layout, ledger_path
 from bk_core.metadata.tree.store import TreeStore
+from tests.kit.canaries import PASSWORD
 from tests.kit.metadata_worlds import tree_of
 
 pytestmark = pytest.mark.e2e
@@ -60,7 +62,7 @@ def test_list_shows_every_ledger_in_order(bk: Any, new_ledger: NewLedger) -> Non
 def test_list_is_narrowed_by_state_bookie_and_number(bk: Any, cluster: LocalCluster, new_ledger: NewLedger) -> None:
     closed = [new_ledger("a", options=("--ensemble-size", "2", "--write-quorum-size", "2")) for _ in range(4)]
     with blocking.connect(cluster.uri) as bookkeeper:
-        opened = bookkeeper.create_ledger(password=b"p").ledger_id
+        opened = bookkeeper.create_ledger(password=PASSWORD).ledger_id
     try:
         listed = {each["ledgerId"]: each for each in bk.json("ledger", "list")}
         assert {i for i, each in listed.items() if each["state"] == "OPEN"} >= {opened}
@@ -73,7 +75,7 @@ def test_list_is_narrowed_by_state_bookie_and_number(bk: Any, cluster: LocalClus
         assert [each["ledgerId"] for each in bk.json("ledger", "list", "--limit", "2")] == sorted(listed)[:2]
         assert [each["ledgerId"] for each in bk.json("ledger", "list", "--ids", "--limit", "2")] == sorted(listed)[:2]
     finally:
-        bk.json("ledger", "recover", str(opened), "--ledger-password", "p")
+        bk.json("ledger", "recover", str(opened), "--ledger-password", PASSWORD.decode())
 
 
 def test_list_reads_no_more_than_it_shows_and_shows_it_at_once(
@@ -127,6 +129,22 @@ def test_an_unknown_ledger_names_the_nearest(bk: Any, new_ledger: NewLedger) -> 
         assert bk.err.count("\n") == 1
     assert bk("ledger", "read", f"{ledger_id}0") == 3
     assert str(ledger_id) in bk.err
+
+
+def test_a_password_is_taken_from_a_file_and_never_from_two_places(
+    bk: Any, new_ledger: NewLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(PASSWORD + b"\n")
+    ledger_id = str(new_ledger("x", options=("--ledger-password-file", str(file))))
+    assert bk("ledger", "read", ledger_id) == 2
+    assert bk("ledger", "read", ledger_id, "--ledger-password", PASSWORD.decode()) == 0
+    assert bk("ledger", "read", ledger_id, "--ledger-password-file", str(file), "--ledger-password", "x") == 2
+    assert "exclude each other" in bk.err
+    assert bk("ledger", "read", ledger_id, "--ledger-password-file", str(tmp_path / "none")) == 2
+    assert str(tmp_path / "none") in bk.err
+    monkeypatch.setenv("BK_LEDGER_PASSWORD_FILE", str(file))
+    assert bk("ledger", "read", ledger_id) == 0
 
 
 def test_a_wrong_password_or_digest_type_is_refused(bk: Any, new_ledger: NewLedger) -> None:
@@ -196,15 +214,15 @@ def test_logs_are_listed_shown_and_read_and_their_ledgers_are_not_deleted_by_mis
 ) -> None:
     with (
         blocking.connect(cluster.uri) as bookkeeper,
-        bookkeeper.log("events", password=b"secret").lead(roll_bytes=1 << 20) as leader,
+        bookkeeper.log("events", password=PASSWORD).lead(roll_bytes=1 << 20) as leader,
     ):
         for number in range(5):
             leader.append(b"event %d" % number)
     (listed,) = [each for each in bk.json("log", "list") if each["log"] == "events"]
     assert listed["startOffset"] == 0
-    read = bk.json("log", "read", "events", "--ledger-password", "secret")
+    read = bk.json("log", "read", "events", "--ledger-password", PASSWORD.decode())
     assert read == [{"offset": n, "text": f"event {n}"} for n in range(5)]
-    assert bk.json("log", "read", "events", "--password", "secret", "--from", "3", "--limit", "1") == read[3:4]
+    assert bk.json("log", "read", "events", "--password", PASSWORD.decode(), "--from", "3", "--limit", "1") == read[3:4]
     (shown,) = bk.json("log", "show", "events")
     assert shown["extents"][0]["baseOffset"] == 0
     assert bk("ledger", "delete", str(shown["extents"][0]["ledgerId"]), "--yes") == 2

@@ -21,6 +21,7 @@ import pytest
 from bk_cli import main
 from bk_cli.children import free_port
 from bk_core import blocking
+from tests.kit.canaries import PASSWORD
 
 pytestmark = pytest.mark.e2e
 READY_S, STOP_S = 45.0, 20.0
@@ -91,7 +92,7 @@ def test_it_keeps_its_data_and_whatever_ends_it_nothing_is_left_running(tmp_path
     first = Running(tmp_path / "data", "--port", "0", "--zookeeper-port", "0")
     with (
         blocking.connect(first.uri) as bookkeeper,
-        bookkeeper.create_ledger(password=b"secret") as ledger,
+        bookkeeper.create_ledger(password=PASSWORD) as ledger,
     ):
         ledger.append(b"kept")
         ledger_id = ledger.ledger_id
@@ -104,7 +105,7 @@ def test_it_keeps_its_data_and_whatever_ends_it_nothing_is_left_running(tmp_path
     assert second.uri == first.uri
     assert [b["id"] for b in second.ready["bookies"]] == [b["id"] for b in first.ready["bookies"]]
     with blocking.connect(second.uri) as bookkeeper:
-        reader = bookkeeper.open_ledger(ledger_id, recover=False, password=b"secret")
+        reader = bookkeeper.open_ledger(ledger_id, recover=False, password=PASSWORD)
         assert [batch.to_list() for batch in reader.read(0, 0)] == [[b"kept"]]
     pids = second.pids
     second.end(signal.SIGKILL)

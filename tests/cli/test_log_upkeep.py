@@ -21,9 +21,9 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model import schemas
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from tests.kit.canaries import PASSWORD
 
 pytestmark = pytest.mark.e2e
-PASSWORD = b"secret"
 
 
 @pytest.fixture
@@ -71,14 +71,16 @@ def fill(cluster: LocalCluster, name: str, ledgers: int, each: int = 5) -> list[
 
 def texts(bk: Any, name: str) -> dict[int, str]:
     """Offset → text of every entry of the log."""
-    return {each["offset"]: each["text"] for each in bk.json("log", "read", name, "--ledger-password", "secret")}
+    return {
+        each["offset"]: each["text"] for each in bk.json("log", "read", name, "--ledger-password", PASSWORD.decode())
+    }
 
 
 def expected(first: int, stop: int) -> dict[int, str]:
     return {n: f"value {n}" for n in range(first, stop)}
 
 
-SECRET = ("--ledger-password", "secret")
+SECRET = ("--ledger-password", PASSWORD.decode())
 
 
 @pytest.mark.rule("N7")

@@ -17,6 +17,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.head import PublishId
 from bk_core.logs.model.position import LogPosition, StreamOffset, encode_offset
 from bk_spark.stream.checkpoint import find_checkpoints, read_checkpoint
+from tests.kit.canaries import PASSWORD
 
 QUERY = "8a3b1c9e-0000-4000-8000-000000000001"
 CLUSTER = "11111111-2222-3333-4444-555555555555"
@@ -226,7 +227,7 @@ def test_positions_are_compared_with_the_cluster(
 ) -> None:
     names = iter("abcdefghijklmnop")
     with blocking.connect(cluster.uri) as bookkeeper:
-        log = bookkeeper.log("watched", password=b"secret")
+        log = bookkeeper.log("watched", password=PASSWORD)
         with log.lead() as leader:
             for n in range(10):
                 leader.append(b"%d" % n)
@@ -235,7 +236,7 @@ def test_positions_are_compared_with_the_cluster(
             def look(position: int, *more: str, code: int = 0, **at: Any) -> dict[str, Any]:
                 text = log_at(position, **{"name": "watched", "uuid": uuid, "cluster": instance, **at})
                 path = checkpoint([text], committed=1, name=next(names))
-                arguments = ("--metadata-service-uri", cluster.uri, *(more or ("--ledger-password", "secret")))
+                arguments = ("--metadata-service-uri", cluster.uri, *(more or ("--ledger-password", PASSWORD.decode())))
                 (found,) = offsets.json(path, *arguments, code=code)
                 return found
 

@@ -25,6 +25,7 @@ from bk_core.errors import (
     Outcome,
     WindowFullError,
 )
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import MemoryBookKeeper
 
 
@@ -42,14 +43,14 @@ def bookkeeper() -> Iterator[BookKeeper]:
 
 
 def test_the_example_of_the_design_works(bookkeeper: BookKeeper) -> None:
-    with bookkeeper.create_ledger(password=b"secret") as ledger:
+    with bookkeeper.create_ledger(password=PASSWORD) as ledger:
         assert ledger.append(b"first") == 0
         assert ledger.append_nowait(b"second") == 1
         column = pa.array([b"third", b"fourth"])
         last = ledger.append_batch(EntryBatch.from_arrow(column))
         ledger.wait_confirmed(last)
         assert (last, ledger.last_add_confirmed) == (3, 3)
-    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"secret")
+    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD)
     values = [value for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
     assert values == [b"first", b"second", b"third", b"fourth"]
     assert [v for batch in reader.tail(from_entry=2) for v in batch.to_list()] == [b"third", b"fourth"]
@@ -58,10 +59,10 @@ def test_the_example_of_the_design_works(bookkeeper: BookKeeper) -> None:
 
 
 def test_a_log_is_led_read_and_taken_over(bookkeeper: BookKeeper) -> None:
-    log = bookkeeper.log("events", password=b"secret")
+    log = bookkeeper.log("events", password=PASSWORD)
     leader = log.lead()
     assert [leader.append(b"a"), leader.append(b"b")] == [0, 1]
-    with bookkeeper.log("events", password=b"secret").lead() as successor:
+    with bookkeeper.log("events", password=PASSWORD).lead() as successor:
         assert successor.append(b"c") == 2
         with pytest.raises(BookKeeperError):
             leader.append(b"late")

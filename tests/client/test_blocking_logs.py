@@ -20,9 +20,8 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import MemoryBookKeeper
-
-PASSWORD = b"secret"
 
 
 @pytest.fixture

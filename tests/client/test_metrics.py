@@ -13,10 +13,9 @@ import pytest
 from bk_core.client.metrics import METRICS, ClientMetrics
 from bk_core.errors import LedgerFencedError
 from bk_core.slow_log import BURST, SlowLog
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 from tests.kit.prometheus_text import parse
-
-PASSWORD = b"pw"
 
 
 def test_client_counts_what_it_did_and_gives_it_as_text() -> None:

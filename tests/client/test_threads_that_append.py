@@ -17,10 +17,10 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WindowFullError
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster
 from tests.kit.switching import tiny_switches
 
-PASSWORD = b"secret"
 SMALL = ClientConfig(window_bytes_max=8 << 10, frame_bytes=1 << 10)
 EACH = 1500
 

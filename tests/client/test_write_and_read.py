@@ -27,6 +27,7 @@ from bk_core.model import DigestType, LedgerState
 from bk_core.placement import FLAT
 from bk_core.protocol.events import MetadataConflicted
 from bk_core.wire.lane import ENTRY_BYTES_MAX
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 
 
@@ -52,7 +53,7 @@ def test_what_is_written_is_read_back_in_order(e: int, qw: int, qa: int, digest:
         async with memory_cluster(5) as cluster:
             bookkeeper = cluster.client()
             async with await bookkeeper.create_ledger(
-                ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, digest_type=digest, password=b"secret"
+                ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, digest_type=digest, password=PASSWORD
             ) as ledger:
                 wanted = entries(50)
                 last = await ledger.append_batch(EntryBatch.from_list(wanted[:30]))
@@ -62,7 +63,7 @@ def test_what_is_written_is_read_back_in_order(e: int, qw: int, qa: int, digest:
             metadata = (await bookkeeper.read_metadata(ledger.ledger_id)).value
             assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 49)
             assert metadata.length == sum(map(len, wanted))
-            reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"secret")
+            reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD)
             assert await read_all(reader) == wanted
 
     run(work())

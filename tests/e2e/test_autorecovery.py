@@ -19,6 +19,7 @@ from bk_core import blocking
 from bk_core.client.repair import BURST_S
 from bk_core.metadata import open_store
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
+from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
 from tests.kit.metadata_worlds import eventually
 
@@ -41,7 +42,7 @@ def _write(cluster: LocalCluster) -> list[int]:
     made = []
     with blocking.connect(cluster.uri) as client:
         for _ in range(LEDGERS):
-            with client.create_ledger(password=b"pw") as ledger:
+            with client.create_ledger(password=PASSWORD) as ledger:
                 for _ in range(ENTRIES):
                     ledger.append(PAYLOAD)
                 made.append(ledger.ledger_id)
@@ -83,5 +84,5 @@ def test_copies_of_a_lost_bookie_are_put_back_at_the_rate_given(
         cluster.bookies[1].kill()  # of each ledger two bookies are left, and one of them has a copied copy
         with blocking.connect(cluster.uri) as client:
             for ledger_id in ledgers:
-                reader = client.open_ledger(ledger_id, recover=False, password=b"pw")
+                reader = client.open_ledger(ledger_id, recover=False, password=PASSWORD)
                 assert sum(len(batch) for batch in reader.read(0, ENTRIES - 1)) == ENTRIES

@@ -21,6 +21,7 @@ from bk_cli.children import free_ports
 from bk_cli.cluster import BookieProcess, LocalCluster
 from bk_cli.cluster_layout import PORTS_ABOVE
 from bk_core import blocking
+from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(120)]
@@ -33,7 +34,7 @@ class Writing(threading.Thread):
 
     def __init__(self, client: blocking.BookKeeper) -> None:
         super().__init__()
-        self._ledger = client.create_ledger(password=b"pw")
+        self._ledger = client.create_ledger(password=PASSWORD)
         self._stopping = threading.Event()
         self.ledger_id, self.acked = self._ledger.ledger_id, 0
         self.members = self._ledger.metadata.last_fragment.ensemble
@@ -69,7 +70,7 @@ def test_bookie_is_drained_under_a_writer_and_removed(
     with temporary_cluster(tmp_path_factory) as cluster, blocking.connect(cluster.uri) as client:
         made = []
         for _ in range(LEDGERS):
-            with client.create_ledger(password=b"pw") as ledger:
+            with client.create_ledger(password=PASSWORD) as ledger:
                 for _ in range(ENTRIES):
                     ledger.append(PAYLOAD)
                 made.append(ledger.ledger_id)
@@ -100,7 +101,7 @@ def test_bookie_is_drained_under_a_writer_and_removed(
         assert sorted(row["state"] for row in rows) == ["writable"] * 3
         _rebalance(cluster, leaving, capsys)
         for ledger_id, entries in [*((each, ENTRIES) for each in made), (writing.ledger_id, writing.acked)]:
-            reader = client.open_ledger(ledger_id, recover=False, password=b"pw")
+            reader = client.open_ledger(ledger_id, recover=False, password=PASSWORD)
             assert sum(len(batch) for batch in reader.read(0, entries - 1)) == entries
 
 

@@ -21,6 +21,7 @@ from bk_cli.cluster import BookieProcess, LocalCluster
 from bk_cli.ledger_seen import see_ledger
 from bk_core import blocking
 from bk_core.errors import BookKeeperError
+from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(300)]
@@ -34,7 +35,7 @@ class AcceptsLoss(BookieProcess):
 def _open_ledger(cluster: LocalCluster) -> int:
     """Twenty entries on three bookies, and no writer any more."""
     with blocking.connect(cluster.uri) as client:
-        ledger = client.create_ledger(password=b"pw")
+        ledger = client.create_ledger(password=PASSWORD)
         for number in range(20):
             ledger.append(b"entry %d" % number)
         time.sleep(1)  # the third copy of the last one
@@ -89,7 +90,7 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
         cluster.wait_ready([in_limbo])
         try:
             with blocking.connect(cluster.uri) as client, pytest.raises(BookKeeperError):
-                client.open_ledger(ledger_id, recover=True, password=b"pw")
+                client.open_ledger(ledger_id, recover=True, password=PASSWORD)
             found, text, took_s = _explained(cluster, ledger_id)
             worst = found["findings"][0]
             assert (found["state"], worst["weight"]) == ("IN_RECOVERY", "problem")
@@ -106,7 +107,7 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
             assert "its last entry would be 19" in found["findings"][0]["what"]
             remedy = found["findings"][0]["remedy"].split()
             assert remedy[:3] == ["bk", "ledger", "recover"]
-            arguments = [*remedy[1:], "--ledger-password", "pw", "--metadata-service-uri", cluster.uri]
+            arguments = [*remedy[1:], "--ledger-password", PASSWORD.decode(), "--metadata-service-uri", cluster.uri]
             assert main.run(arguments) == 0
             found, _, took_s = _explained(cluster, ledger_id)
             assert found["state"] == "CLOSED"

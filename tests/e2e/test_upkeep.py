@@ -19,6 +19,7 @@ from bk_core import blocking
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from tests.cli.test_log_upkeep import publish, values
+from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
 from tests.kit.metadata_worlds import tree_of
 
@@ -29,7 +30,7 @@ LEDGERS, EACH = 20, 200
 
 @contextmanager
 def upkeep(uri: str, name: str, rate: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "BK_LEDGER_PASSWORD": "secret"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "BK_LEDGER_PASSWORD": PASSWORD.decode()}
     options = ["--name", name, "--rate", rate, "--metadata-service-uri", uri]
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -63,9 +64,9 @@ def test_a_worker_killed_while_it_copies_is_followed_by_another(
     with temporary_cluster(tmp_path_factory) as cluster, blocking.connect(cluster.uri) as client:
         for n in range(LEDGERS):
             publish(client, "events", values(n * EACH, EACH))
-        log = client.log("events", password=b"secret")
+        log = client.log("events", password=PASSWORD)
         log.set_retention(retention_bytes=sum(extent.size_bytes for extent in log.extents()[1:]))
-        at = ["--ledger-password", "secret", "--json", "--metadata-service-uri", cluster.uri]
+        at = ["--ledger-password", PASSWORD.decode(), "--json", "--metadata-service-uri", cluster.uri]
         assert main.run(["upkeep", "--dry-run", "--min-extents", "99", *at]) == 0
         told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [each["do"] for each in told if "do" in each] == ["trim"]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from bk_cli.cluster import LocalCluster
+from tests.kit import canaries
 
 
 @contextmanager
@@ -19,4 +20,5 @@ def temporary_cluster(factory: pytest.TempPathFactory, bookies: int = 4) -> Iter
     path = factory.mktemp("cluster")
     with LocalCluster(path, bookies=bookies, port=0, zookeeper_port=0) as running:
         yield running
+    canaries.check(path)
     shutil.rmtree(path)

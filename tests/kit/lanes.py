@@ -26,9 +26,9 @@ from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheBookie, ApacheServer
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_bookie import MemoryNetwork
 
-PASSWORD = b"secret"
 KEY = ledger_key(PASSWORD)
 DEADLINE_S = 5.0
 

@@ -16,6 +16,7 @@ from bk_cli.children import free_ports
 from bk_cli.cluster import PORTS_ABOVE, BookieProcess
 from bk_core import blocking
 from bk_core.client import ClientConfig
+from tests.kit import canaries
 from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
@@ -129,4 +130,6 @@ class TlsCluster:
 def temporary_tls_cluster(path: Path, bookies: int = 4, **settings: Any) -> Iterator[TlsCluster]:
     with TlsCluster(path, bookies, **settings) as running:
         yield running
+    keys = [files.key for files in (running.client_files, *(bookie.files for bookie in running.bookies))]
+    canaries.check(path, {line for key in keys for line in canaries.key_lines(key)})
     shutil.rmtree(path)

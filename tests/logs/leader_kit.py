@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from bk_core.client import BookKeeper
 from bk_core.logs.named_log import NamedLog
-
-PASSWORD = b"secret"
+from tests.kit.canaries import PASSWORD
 
 
 @dataclass

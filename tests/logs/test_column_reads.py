@@ -20,10 +20,10 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from bk_core.transport.port import ReadPart
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.memory_transport import read_through
 
-PASSWORD = b"secret"
 ROWS = 60_000
 RANDOM = np.random.default_rng(7)
 TABLE = pa.table(

@@ -32,9 +32,9 @@ from bk_core.errors import (
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 
-PASSWORD = b"secret"
 EVERY_TYPE = pa.table(
     {
         "yes": pa.array([True, None, False]),

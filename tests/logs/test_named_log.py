@@ -33,9 +33,8 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
 from bk_core.model import DigestType
+from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster, run
-
-PASSWORD = b"secret"
 
 
 def values(first: int, count: int) -> list[bytes]:

@@ -21,6 +21,7 @@ from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.metadata.tree.tree import WRITE_TRIES
 from bk_core.metadata.zookeeper.session import poll
 from bk_core.model import Versioned
+from tests.kit.canaries import PASSWORD, heard_in
 from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.alone]
@@ -53,6 +54,21 @@ def test_unreachable_server_is_named_at_the_deadline() -> None:
     assert hosts.replace(";", ",") in str(raised.value)
     assert raised.value.outcome is Outcome.NOT_APPLIED
     assert "bk local" in raised.value.remedy
+
+
+def test_kazoo_tells_its_requests_without_their_data(
+    world: ZooKeeperWorld, store: MetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At level DEBUG it would log every record whole, with the password that is in it."""
+    with caplog.at_level(1, logger="bk_core.metadata.zookeeper.session.kazoo"):
+        ledger_id, found = store.create_ledger(a_ledger(password=PASSWORD))
+        assert store.read_ledger(ledger_id).value.password == PASSWORD
+        store.write_ledger(ledger_id, found.value, found.version)
+        world.open()  # the greeting of a session has its key
+    for kind in ("Create", "GetData", "SetData", "Connect", "Transaction"):
+        assert any(kind in record.getMessage() for record in caplog.records), kind
+    assert f"{ledger_id:04d}" in caplog.text
+    assert heard_in(caplog.text.encode()) == []
 
 
 def test_poll_says_which_sockets_are_ready_broken_ones_among_them() -> None:

@@ -138,8 +138,8 @@ def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
 
 
 def test_only_the_command_line_reads_the_environment() -> None:
-    """And three files that cannot do otherwise: what gRPC reads at its import, whether Spark collects its workers'
-    lines, and which archives Python was started with."""
+    """And four files that cannot do otherwise: what gRPC reads at its import, a secret whose variable an option names,
+    whether Spark collects its workers' lines, and which archives Python was started with."""
     found = [
         relative(p)
         for package in ("bk_core", "bookie_server", "bk_spark")
@@ -148,6 +148,7 @@ def test_only_the_command_line_reads_the_environment() -> None:
     ]
     assert found == [
         "bk_core/__init__.py",
+        "bk_core/secret_files.py",
         "bk_spark/workers/task_log.py",
         "bk_spark/workers/worker_reuse.py",
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId
@@ -210,7 +210,7 @@ class LogHead:
     epoch: int = 0
     created_ms: int = 0
     digest_type: DigestType = DigestType.CRC32C
-    ledger_key: bytes = b""
+    ledger_key: bytes = field(default=b"", repr=False)
     start_offset: int = 0
     next_offset: int = 0
     pages: tuple[PageRef, ...] = ()

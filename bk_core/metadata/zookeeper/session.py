@@ -74,10 +74,12 @@ from bk_core.metadata.tree.tree import (
     multi_bytes,
 )
 from bk_core.metadata.worker import Worker
+from bk_core.metadata.zookeeper.told import without_data
 from bk_core.tls import Tls, failure
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.addFilter(without_data)
 _kazoo_logger.addHandler(logging.NullHandler())  # its warnings go only to configured logging, not to stderr
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,12 @@ FIRST_TXN = 1 << 21
 """From here on numbers have four bytes for a long time: messages of one length are read faster."""
 
 
-class How(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class How:
     """What all adds of a session have in common."""
 
     ledger_id: LedgerId
-    ledger_key: bytes
+    ledger_key: bytes = field(repr=False)
     recovery: bool
     write_flags: int
 

@@ -99,7 +99,7 @@ class RangeRead:
     first: EntryId
     last: EntryId
     bytes_max: int
-    fence_key: bytes | None
+    fence_key: bytes | None = field(repr=False)
     told: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]
     fencing: bool = False
     over: bool = False

@@ -10,7 +10,7 @@ column of a frame that came alone is a list of numbers, and becomes an array onl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -222,7 +222,7 @@ class BatchRead:
     max_bytes: int
     fencing: bool = False
     high_priority: bool = False
-    key: bytes = b""
+    key: bytes = field(default=b"", repr=False)
     status: Status = Status.EOK
 
 

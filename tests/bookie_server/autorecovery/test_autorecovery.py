@@ -24,6 +24,7 @@ from bookie_server.autorecovery.main import AutoRecovery
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.main import Bookie
+from tests.kit.canaries import PASSWORD
 from tests.kit.lanes import bookie_config
 from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
 from tests.kit.memory_store import MemoryStore, shared_cluster
@@ -41,7 +42,7 @@ async def recovering(
 
 
 async def a_ledger(cluster: MemoryBookKeeper, *, close: bool = True) -> tuple[LedgerId, tuple[str, ...]]:
-    writer = await cluster.client().create_ledger(password=b"pw")
+    writer = await cluster.client().create_ledger(password=PASSWORD)
     for entry in range(20):
         await writer.append(b"entry %d" % entry)
     if close:

@@ -31,6 +31,7 @@ from bookie_server.autorecovery.own_copies import OwnCopies
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.autorecovery.suspects import OwnPart, Suspects, own_parts
 from bookie_server.main import Bookie
+from tests.kit.canaries import PASSWORD
 from tests.kit.lanes import Lane, bookie_config
 from tests.kit.memory_cluster import FAST, eventually
 from tests.kit.memory_store import MemoryStore, shared_cluster
@@ -318,7 +319,7 @@ class Bookies:
     async def write(self, entries: list[bytes] = ENTRIES) -> LedgerId:
         """A closed ledger on the bookies that run, which are three; then b3 starts, too."""
         client = await connect(self.uri, config=FAST)
-        async with await client.create_ledger(ensemble_size=3, password=b"pw", ack_quorum_size=3) as ledger:
+        async with await client.create_ledger(ensemble_size=3, password=PASSWORD, ack_quorum_size=3) as ledger:
             for entry in entries:
                 await ledger.append(entry)
         await client.close()

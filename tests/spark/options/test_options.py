@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookKeeperError, InvalidArgumentError
+from bk_core.secret_files import SECRET_BYTES_MAX
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
 from bk_spark.options.options import _ALL, OPTIONS, BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
+from tests.kit.canaries import PASSWORD
 
 URI = {"metadataserviceuri": "zk://localhost:2181/ledgers"}
 
@@ -65,7 +67,7 @@ def test_kafkas_names_are_understood() -> None:
 
 def test_every_field_is_made_of_options_and_has_the_name_of_its_one() -> None:
     made_of = {f.name: f.metadata.get("options", ()) for f in fields(BkOptions)}
-    several = ["selection", "starting", "ending", "client_settings"]
+    several = ["selection", "ledger_password", "starting", "ending", "client_settings"]
     assert [name for name, rows in made_of.items() if len(rows) != 1] == several
     for name, rows in made_of.items():
         if len(rows) == 1:
@@ -105,6 +107,31 @@ def test_options_survive_pickling_and_hide_the_password() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
     assert options.ledger_password == b"hush"
     assert "hush" not in repr(options)
+
+
+def test_a_password_is_in_a_file_or_a_variable_and_in_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    for written, read in ((PASSWORD, PASSWORD), (PASSWORD + b"\n", PASSWORD), (b"\xff\x00 \r\n", b"\xff\x00 ")):
+        file.write_bytes(written)
+        assert parse(**{"ledgerpassword.path": str(file)}).ledger_password == read
+    monkeypatch.setenv("OF_THE_LOG", PASSWORD.decode())
+    named = parse(ledgerPasswordEnv="OF_THE_LOG")
+    assert named.ledger_password == PASSWORD
+    assert PASSWORD.decode() not in repr(named)
+    assert "keep ledgerPassword.env" in refusal(path="e", ledgerpassword="hush", ledgerPasswordEnv="OF_THE_LOG")
+    assert "NOT_SET" in refusal(path="e", ledgerPasswordEnv="NOT_SET")
+    assert "No such file" in refusal(path="e", ledgerPasswordPath=str(tmp_path / "none"))
+    file.write_bytes(b"\n")
+    assert "is empty" in refusal(path="e", ledgerPasswordPath=str(file))
+    file.write_bytes(bytes(SECRET_BYTES_MAX + 1))
+    assert "more than 65536 bytes" in refusal(path="e", ledgerPasswordPath=str(file))
+    twice = refusal(path="e", ledgerpassword="hush", ledger_password="lull")
+    assert "given twice" in twice
+    assert "hush" not in twice
+    assert "lull" not in twice
+    assert "use option ledgerPassword.path" in refusal(path="e", **{"bookkeeper.ledgerPassword.path": str(file)})
 
 
 def test_unknown_option_names_the_nearest() -> None:

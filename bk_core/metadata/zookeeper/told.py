@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kazoo may tell of its requests. At level DEBUG it logs each request and each answer whole: records of ledgers
+with their passwords, and what proves who this client is."""
+
+from __future__ import annotations
+
+import logging
+
+
+def without_data(record: logging.LogRecord) -> bool:
+    """A filter of kazoo's logger: of requests their kind and path are left, of data its size. What is below DEBUG, the
+    key of the session among it, is dropped."""
+    if record.levelno < logging.DEBUG:
+        return False
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_told, record.args))
+    return True
+
+
+def _told(value: object) -> object:
+    if value is None or isinstance(value, (str, int, float, BaseException)):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes"
+    if type(value) in (list, tuple):
+        return [_told(each) for each in value]  # type: ignore[attr-defined]
+    path = getattr(value, "path", None)
+    return f"{type(value).__name__}({path})" if isinstance(path, str) else type(value).__name__
