@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bk_core.client.connect import BookKeeper, check_sizes
+from bk_core.client.bookkeeper import BookKeeper, check_sizes
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLedgerError

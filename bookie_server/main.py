@@ -55,7 +55,7 @@ from bookie_server.web.admin import AdminPort
 from bookie_server.web.view import BookieView, HealingCounts, UpkeepCounts
 
 if TYPE_CHECKING:
-    from bk_core.client.connect import BookKeeper
+    from bk_core.client.bookkeeper import BookKeeper
 
 logger = logging.getLogger(__name__)
 

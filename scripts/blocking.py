@@ -75,7 +75,7 @@ Handles may be used from several threads.
             ),
             Facade("bk_core.client.reader", "LedgerReader", "BlockHandle", internal=("end", "read_parts")),
             Facade(
-                "bk_core.client.connect",
+                "bk_core.client.bookkeeper",
                 "BookKeeper",
                 "BookKeeperBase",
                 internal=(
@@ -92,7 +92,7 @@ Handles may be used from several threads.
             ),
             Facade("bk_core.client.detached", "DetachedReader", "DetachedReaderBase", is_made=True),
         ),
-        functions=(("bk_core.client.connect", "connect"),),
+        functions=(("bk_core.client.bookkeeper", "connect"),),
     ),
     Page(
         "bk_core/blocking_logs.py",

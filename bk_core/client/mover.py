@@ -14,7 +14,7 @@ import contextlib
 import random
 from dataclasses import dataclass
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.repair import ByteRate, RepairDriver, locked_ledgers, under_lock
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.model import INCARNATION_PROPERTY, BookieId, LedgerId

@@ -28,7 +28,7 @@ from bk_core.protocol.replication.events import (
 from bk_core.protocol.replication.machine import LedgerReplication
 
 if TYPE_CHECKING:
-    from bk_core.client.connect import BookKeeper
+    from bk_core.client.bookkeeper import BookKeeper
 
 T = TypeVar("T")
 End: TypeAlias = FinishReplication | PostponeReplication

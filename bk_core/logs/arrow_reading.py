@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bk_core.client.ahead import read_ahead
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.columns import WINDOW_BYTES
-from bk_core.client.connect import BookKeeper
 from bk_core.client.fork import ForkGuard
 from bk_core.columns.log_rows import ARROW, LogRows, check_written
 from bk_core.columns.places import LedgerAt

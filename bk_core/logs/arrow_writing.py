@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.columns.arrow_entries import ArrowEntries
 from bk_core.columns.arrow_message import COMPRESSIONS
 from bk_core.columns.arrow_schema import to_bytes

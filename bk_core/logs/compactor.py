@@ -15,7 +15,7 @@ from uuid import uuid4
 import numpy as np
 
 from bk_core.client.ahead import read_ahead
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.repair import ByteRate
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine
 from types import TracebackType
 from typing import Any
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.driver import Driver
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from bk_core.client.connect import BookKeeper, check_digest_type
+from bk_core.client.bookkeeper import BookKeeper, check_digest_type
 from bk_core.client.repair import ByteRate
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError

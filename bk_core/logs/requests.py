@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from bk_core.client.connect import BookKeeper, check_sizes
+from bk_core.client.bookkeeper import BookKeeper, check_sizes
 from bk_core.client.writer import LedgerWriter
 from bk_core.errors import (
     InvalidArgumentError,

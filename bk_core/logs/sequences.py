@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.logs.ledgers import recovered_end
 from bk_core.logs.machines import ask

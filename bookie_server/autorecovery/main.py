@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import Audit
 from bookie_server.autorecovery.auditor import Auditor

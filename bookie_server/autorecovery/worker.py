@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from bk_core.client.connect import BookKeeper
+from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.repair import ByteRate, End, RepairDriver, locked_ledgers, under_lock
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark

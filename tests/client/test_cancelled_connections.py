@@ -40,7 +40,7 @@ def test_a_store_that_opens_for_somebody_who_was_cancelled_is_closed(
         opened.append(open_store(*args, **options))
         return opened[0]
 
-    monkeypatch.setattr(importlib.import_module("bk_core.client.connect"), "open_store", slowly)
+    monkeypatch.setattr(importlib.import_module("bk_core.client.bookkeeper"), "open_store", slowly)
 
     async def work() -> None:
         task = asyncio.ensure_future(connect(uri))

@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "readers do not end with their client",
-        "bk_core/client/connect.py",
+        "bk_core/client/bookkeeper.py",
         "        return self._keep(reader)\n",
         "        return reader\n",
         (CLOSED + "test_no_task_and_no_watch_outlives_the_close",),
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a recovery does not end with its client",
-        "bk_core/client/connect.py",
+        "bk_core/client/bookkeeper.py",
         "        self._recoveries.add(driver)\n",
         "",
         (CLOSED + "test_a_recovery_that_is_under_way_is_told_and_leaves_nothing_behind",),

@@ -343,7 +343,7 @@ CLIENT = (
     ),
     Mutant(
         "a store that opens for somebody who has gone stays open",
-        "bk_core/client/connect.py",
+        "bk_core/client/bookkeeper.py",
         "        if given_up:\n            store.close()\n",
         "",
         ("tests/client/test_cancelled_connections.py",),

@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-ledger-is-opened-by-any-record",
-        path="bk_core/client/connect.py",
+        path="bk_core/client/bookkeeper.py",
         old="            return await asyncio.to_thread(self.store.read_ledger, ledger_id, fresh=True)\n",
         new="            return await asyncio.to_thread(self.store.read_ledger, ledger_id)\n",
         tests=(f"{_CLIENT}::test_ledger_that_was_closed_a_moment_ago_is_read_to_its_last_entry",),
@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-too-few-bookies-are-believed",
-        path="bk_core/client/connect.py",
+        path="bk_core/client/bookkeeper.py",
         old="""            self.store.sync()
             writable = self.store.writable_bookies()
 """,
@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-spare-is-looked-for-in-any-list",
-        path="bk_core/client/connect.py",
+        path="bk_core/client/bookkeeper.py",
         old="        await asyncio.to_thread(self.store.sync)  # a change",
         new="        await asyncio.sleep(0)  # a change",
         tests=(f"{_CLIENT}::test_bookie_that_registered_a_moment_ago_takes_the_place_of_one_that_failed",),

@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="frames are built in new memory",
-        path="bk_core/client/connect.py",
+        path="bk_core/client/bookkeeper.py",
         old="            join=self._slots.join,\n",
         new="",
         tests=("tests/repo/test_hot_path.py::test_a_frame_is_copied_no_more_often",),

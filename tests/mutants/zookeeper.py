@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="bookies-are-read-for-each-ledger",
-        path="bk_core/client/connect.py",
+        path="bk_core/client/bookkeeper.py",
         old="        if seen is None or len(seen[0]) < size:\n",
         new="        if True:\n",
         tests=("tests/client/test_chosen_bookies.py::test_another_ledger_costs_three_requests",),

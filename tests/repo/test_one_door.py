@@ -14,12 +14,12 @@ from tests.repo.test_tidy import PACKAGES, files_of, relative
 DOORS = {
     "Caller": {"bk_core/client/config.py"},
     "ClientConfig": {
-        *("bk_core/client/connect.py", "bk_core/client/detached.py"),  # where a program gives none
+        *("bk_core/client/bookkeeper.py", "bk_core/client/detached.py"),  # where a program gives none
         *("bk_cli/access.py", "bk_spark/workers/clients.py", "bookie_server/main.py"),
     },
     "connect": {"bk_core/blocking.py", "bk_cli/access.py", "bk_spark/workers/clients.py", "bookie_server/main.py"},
     "open_store": {
-        *("bk_core/client/connect.py", "bk_cli/access.py", "bookie_server/main.py", "bookie_server/web/admin.py"),
+        *("bk_core/client/bookkeeper.py", "bk_cli/access.py", "bookie_server/main.py", "bookie_server/web/admin.py"),
     },
     "AdminPorts": {"bk_cli/access.py"},
     "Tls": {"bk_core/client/config.py", "bookie_server/config.py"},

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bk_cli.children import free_port
-from bk_core.client.connect import connect
+from bk_core.client.bookkeeper import connect
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore

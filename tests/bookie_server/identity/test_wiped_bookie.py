@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.client import BookKeeper
-from bk_core.client.connect import connect
+from bk_core.client.bookkeeper import connect
 from bk_core.errors import BookieIdentityError, EntryUnreadableError, QuorumError
 from bk_core.metadata import open_store
 from bk_core.model import LedgerId, LedgerState
