@@ -40,9 +40,9 @@ class Access:
 
     def config(self, **settings: Any) -> ClientConfig:
         """The settings of every client here; ``settings`` are those that a command decides itself."""
-        from bk_core import client
+        from bk_core.client import ClientConfig
 
-        return client.ClientConfig(**{"metadata_timeout_s": METADATA_TIMEOUT_S, **self.settings, **settings})
+        return ClientConfig(**{"metadata_timeout_s": METADATA_TIMEOUT_S, **self.settings, **settings})
 
     async def connect(self, config: ClientConfig | None = None) -> AsyncBookKeeper:
         """A client on the loop that runs, for the caller to close; ``config`` is of :meth:`config`."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands print: tables for people, JSON lines for programs, progress and errors on stderr."""
+"""How commands print: tables for people, JSON lines for programs, progress and errors on stderr.
+
+Rich, which draws tables and progress, is imported where something is drawn: most of what starts ``bk`` was that.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,16 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from bk_core.errors import BookKeeperError
 from bk_core.facts.payloads import payload_json, payload_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 PIPED_COLUMNS = 1000  # a pipe has no width: nothing may be cut there
 
@@ -56,6 +58,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for name in columns:
         table.add_column(name.strip(), justify="right" if name.endswith(" ") else "left", overflow="fold")
@@ -73,6 +78,10 @@ class ShowTable(Protocol):
 @contextmanager
 def live_table() -> Iterator[ShowTable]:
     """A table that is drawn again and again, on a screen of its own if stdout is a terminal."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
     console = _console()
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         yield lambda columns, rows, notes: live.update(Group(_table(columns, rows), *map(Text, notes)), refresh=True)
@@ -96,6 +105,8 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_COLUMNS)
 
 
@@ -144,6 +155,9 @@ class Advance(Protocol):
 @contextmanager
 def progress(what: str, total: float | None = None) -> Iterator[Advance]:
     """Progress of long work on stderr, drawn only on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"))
     with Progress(

@@ -68,15 +68,15 @@ NO_MARKS = Marks(Counter(), is_all=True)
 
 
 def look(store: MetadataStore, caller: Caller | None) -> tuple[list[Row], Marks]:
-    """All bookies by id. Those registered are asked, all at once; None: nobody is."""
-    with ThreadPoolExecutor(1) as beside:
-        counting = beside.submit(count_marks, store)
-        writable, read_only, known = store.writable_bookies(), store.read_only_bookies(), store.known_bookies()
-        orders = store.bookie_orders()
+    """All bookies by id. Those registered are asked, all at once; None: nobody is. All else is read meanwhile."""
+    with ThreadPoolExecutor(4) as beside:
+        counting, knowing = beside.submit(count_marks, store), beside.submit(store.known_bookies)
+        ordering, reading = beside.submit(store.bookie_orders), beside.submit(store.read_only_bookies)
+        writable, read_only = store.writable_bookies(), reading.result()
         registered = {**read_only, **writable}  # a bookie that changes may be met twice
         infos = list(registered.values())
         said = ask_bookies(infos, caller, timeout_s=REACH_TIMEOUT_S) if caller is not None else {}
-        marks = counting.result()
+        marks, known, orders = counting.result(), knowing.result(), ordering.result()
     states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
     states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
     rows = [

@@ -7,10 +7,10 @@ import mmap
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from bk_core.entries.batch import Bytes
+if TYPE_CHECKING:
+    from bk_core.entries.batch import Bytes
 
 SLOT_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 64 << 20
@@ -27,6 +27,8 @@ class Slots:
 
     def take(self, size: int) -> memoryview:
         """A buffer of ``size`` bytes, whose contents are anything."""
+        import numpy as np  # who only asks bookies what they are never needs it
+
         while self._back:
             self._keep(self._back.popleft())
         step = max(SLOT_BYTES_MIN, 1 << max(0, (size - 1).bit_length() - 3))  # at most a fourth is not used

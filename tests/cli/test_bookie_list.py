@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from bk_cli import main
-from bk_core.facts.bookies import count_marks
+from bk_core.facts.bookies import count_marks, look
 from bk_core.metadata import open_store
-from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.metadata.records import BookieOrder
+from bk_core.model import BookieId, BookieServiceInfo, Endpoint, LedgerId
+from bk_core.transport.port import Caller
+from tests.kit.memory_store import MemoryStore
 
 
 def test_a_hundred_bookies_that_do_not_answer_cost_no_more_than_one(capfd: pytest.CaptureFixture[str]) -> None:
@@ -43,3 +49,37 @@ def test_a_hundred_bookies_that_do_not_answer_cost_no_more_than_one(capfd: pytes
     assert ["c", "away", "-", "-", "-", "0", "-", "-", "-", "-"] in lines
     assert not count_marks(store, timeout_s=-1).is_all, "a cut count says so"
     store.close()
+
+
+class SlowLists(MemoryStore):
+    """Answers what is not needed to ask bookies once they are asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def bookie_orders(self) -> dict[BookieId, BookieOrder]:  # known_bookies begins with it
+        assert self.asked.wait(10)
+        return super().bookie_orders()
+
+    def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
+        assert self.asked.wait(10)
+        return super().list_underreplicated()
+
+
+def test_marks_cookies_and_orders_are_read_while_the_bookies_are_asked() -> None:
+    with closing(SlowLists()) as store, socket.create_server(("127.0.0.1", 0)) as bookie:
+        store.initialize_cluster()
+        store.register_bookie(BookieServiceInfo("b", (Endpoint("direct", *bookie.getsockname(), "direct"),), {}))
+        store.mark_underreplicated(5, ["b"])
+
+        def hang_up() -> None:
+            bookie.accept()[0].close()
+            store.asked.set()
+
+        answering = threading.Thread(target=hang_up)
+        answering.start()
+        rows, marks = look(store, Caller(store.instance_id()))
+        answering.join()
+    assert [(row.bookie_id, row.lacks) for row in rows] == [("b", 1)]
+    assert marks.is_all

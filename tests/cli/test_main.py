@@ -87,6 +87,25 @@ def test_version_and_help_import_no_client_and_no_server() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_list_of_bookies_imports_no_client_and_nothing_that_counts_or_draws() -> None:
+    """``bk`` is started for each look: what it imports is most of its time."""
+    code = (
+        "import sys; from bk_cli.main import run; from bk_core.metadata import open_store\n"
+        "from bk_core.model import BookieServiceInfo, Endpoint; from tests.kit import memory_store\n"
+        "store = open_store('memory://m'); store.initialize_cluster()\n"
+        "store.register_bookie(BookieServiceInfo('b', (Endpoint('direct', '127.0.0.1', 1, 'direct'),), {}))\n"
+        "run(['bookie', 'list', '--json', '--metadata-service-uri', 'memory://m'])\n"
+        "heavy = ('numpy', 'crc32c', 'grpc', 'pyarrow', 'rich', 'bk_core.client.bookkeeper', 'bk_core.client.reader')\n"
+        "print(len(sys.modules), [m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    row, modules = done.stdout.splitlines()
+    assert "BK_BOOKIE_UNREACHABLE" in row, "it was asked, over a lane"
+    count, _, heavy = modules.partition(" ")
+    assert heavy == "[]"
+    assert int(count) < 330
+
+
 def test_a_closed_pipe_is_not_a_traceback() -> None:
     code = (
         "import click, sys; from bk_cli import main\n"
