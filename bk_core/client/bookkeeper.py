@@ -46,6 +46,7 @@ from bk_core.placement import Landscape, choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
 from bk_core.protocol.recovery import LedgerRecovery
+from bk_core.traces import note, traced
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Transport
 from bk_core.transport.slots import Slots
@@ -88,6 +89,7 @@ class BookKeeper:
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
+    @traced("create_ledger")
     async def create_ledger(
         self,
         *,
@@ -125,6 +127,7 @@ class BookKeeper:
             custom_metadata=dict(custom_metadata or {}),
         )
         made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
+        note(ledger=made, bookies=ensemble)
         protocol = machine.LedgerWrite(
             made,
             created,
@@ -154,6 +157,7 @@ class BookKeeper:
             handle.end(_closed_error())
         return handle
 
+    @traced("open_ledger")
     async def open_ledger(
         self, ledger_id: LedgerId, *, recover: bool, password: bytes = b"", digest_type: DigestType | None = None
     ) -> LedgerReader:
@@ -164,6 +168,7 @@ class BookKeeper:
         ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
         NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
         """
+        note(ledger=ledger_id, recover=recover)
         self.check_open()
         check_arguments(password, digest_type, ledger_id)
         found = await self.read_metadata(ledger_id)
@@ -190,8 +195,10 @@ class BookKeeper:
         self._observer.counts.ledgers_opened += 1
         return self._keep(reader)
 
+    @traced("recover_ledger")
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
         """Fence, recover and close one ledger; returns and raises as :meth:`RecoveryDriver.run`."""
+        note(ledger=digester.ledger_id)
         recovery = LedgerRecovery(
             digester, config=self.config.recovery(), new_session=self.new_session, random=self._random
         )
@@ -208,13 +215,16 @@ class BookKeeper:
             with self._observer.recovery(digester.ledger_id) as count:
                 found, written = await driver.run()
                 count(written)
+                note(written_back=written)
             return found, written
         finally:
             self._recoveries.discard(driver)
 
+    @traced("delete_ledger")
     async def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
         """Delete the ledger's metadata, only of ``version`` if given. Its bookies are told, best effort, and free the
         space later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
+        note(ledger=ledger_id)
         self.check_open()
         try:
             metadata = await asyncio.to_thread(delete_record, self.store, ledger_id, version)

@@ -9,6 +9,7 @@ log is a trace of the machine.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -72,6 +73,7 @@ class Driver:
         }
         self.loop = asyncio.get_running_loop()
         self.agenda = agenda_of(self.loop)
+        self._context = contextvars.copy_context()
         self._events: deque[Any] = deque()
         self._running = False
         self._timers: dict[str, Timer] = {}
@@ -132,8 +134,9 @@ class Driver:
         self._handlers.update(handlers)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` as a task, which is cancelled when the driver stops."""
-        task = self.loop.create_task(work)
+        """Run ``work`` as a task, which is cancelled when the driver stops. It belongs to the operation that made the
+        driver, whoever's event caused it."""
+        task = self.loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver
@@ -37,6 +37,7 @@ from bk_core.protocol.events import (
     TimerFired,
 )
 from bk_core.protocol.reader import RangeRead, ReadEvent
+from bk_core.traces import spans
 from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, ToldRead, Transport
 from bk_core.wire.lane import Reason
 
@@ -144,6 +145,7 @@ async def read_range(
         parts=parts,
     )
     requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000)
+    requests.trace(first, last)
     observer = observer or Observer()
     counts, began, waits = observer.counts, time.monotonic(), True
     try:
@@ -161,6 +163,7 @@ async def read_range(
                     return
                 elif isinstance(effect, Fail):
                     counts.reads_failed += 1
+                    requests.failed(effect.error)
                     raise effect.error
                 else:
                     requests.carry_out(effect)
@@ -239,6 +242,18 @@ class _Requests:
         self._room: deque[asyncio.Future[None]] = deque()  # who waits for room in the queue
         self._asked: dict[int | str, _Cancels] = {}
         self._ahead: _Ahead | None = None
+        self._spans = spans()
+        self._span: Any = None  # others run while the read waits: it is current only while something is asked
+
+    def trace(self, first: EntryId, last: EntryId) -> None:
+        """Begin the span of the read, which :meth:`stop` ends."""
+        if self._spans is not None:
+            about = {"ledger": self._ledger_id, "first_entry": first, "last_entry": last}
+            self._span = self._spans.begin("read", self._spans.here(), **about)
+
+    def failed(self, error: BookKeeperError) -> None:
+        if self._spans is not None:
+            self._spans.fail(self._span, error)
 
     def carry_out(self, effect: SendRead | CancelRead | SetTimer) -> None:
         if isinstance(effect, SendRead):
@@ -298,7 +313,11 @@ class _Requests:
 
     def _ask(self, effect: SendRead, ahead: _Ahead | None = None) -> _Cancels:
         try:
-            read = _asked(self._transport, self._ledger_id, effect, None, self._deadline_s)
+            if self._spans is None:
+                read = _asked(self._transport, self._ledger_id, effect, None, self._deadline_s)
+            else:
+                with self._spans.current(self._span):
+                    read = _asked(self._transport, self._ledger_id, effect, None, self._deadline_s)
         except BookKeeperError as error:
             self._put(ahead, _event_of(effect, error))
             return self._loop.create_future()
@@ -344,3 +363,5 @@ class _Requests:
             self._ahead.asked.cancel()
         for asked in self._asked.values():
             asked.cancel()
+        if self._span is not None:
+            self._span.end()

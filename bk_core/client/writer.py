@@ -22,6 +22,7 @@ from typing import Any
 
 from bk_core.client import fork
 from bk_core.client.append_queue import ENTRY_COST_BYTES, AppendQueue, check_bytes, cost
+from bk_core.client.append_spans import append_spans
 from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter, SessionAdapter
@@ -60,6 +61,7 @@ from bk_core.protocol.events import (
     SendLac,
 )
 from bk_core.quorum import write_set
+from bk_core.traces import traced
 from bk_core.transport.port import Transport
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 
@@ -104,6 +106,7 @@ class LedgerWriter:
                 FailClose: lambda effect: self._end(effect.error),
             }
         )
+        self._traced = append_spans(protocol.ledger_id)
         self._guard = ForkGuard()
         self._queue = AppendQueue()
         self._room = Room(
@@ -254,6 +257,8 @@ class LedgerWriter:
         except WindowFullError:
             entry_id = await (self._line_up([payload]) if entry_id is None else self._wait_for_room(payload, entry_id))
         else:
+            if self._traced is not None:
+                self._traced.appends()
             self._flush()  # entries appended meanwhile go with the next frame
         waiter = self._waiter(entry_id)
         if waiter is not None:
@@ -286,6 +291,8 @@ class LedgerWriter:
             if self._explicit_ids:
                 self._check_id(None)
             last = self._room.line_up(wanted)
+        if self._traced is not None:
+            self._traced.appends()
         self._flush()
         if not last.done():
             self._force_for_room()
@@ -376,6 +383,7 @@ class LedgerWriter:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
+    @traced("close_ledger", ledger="ledger_id")
     async def close(self) -> None:
         """Send the queued entries and close the ledger at its last entry. May be called again.
 
@@ -466,6 +474,8 @@ class LedgerWriter:
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
+            if self._traced is not None:
+                self._traced.appends()
             if threading.get_ident() == self._thread:
                 self._loop.call_soon(self._flush)
             else:
@@ -486,7 +496,11 @@ class LedgerWriter:
             counts.appended_frames += 1
             counts.appended_entries += entries
             counts.appended_bytes += size
-            self._driver.feed(Append(batch))
+            if self._traced is None:
+                self._driver.feed(Append(batch))
+            else:
+                with self._traced.sending(self._machine.lap + 1, entries, size):
+                    self._driver.feed(Append(batch))
 
     def _step(self, event: Any) -> list[Any]:
         delivery = self._machine.delivery
@@ -515,6 +529,8 @@ class LedgerWriter:
             self._counts.append_seconds.observe(took_s)
             if took_s >= self._observer.slow_s:
                 self._was_slow(took_s, lac)
+        if self._traced is not None:
+            self._traced.confirmed(lac, self._sessions_now)
         if lac > self._counted:
             self._counts.confirmed_entries += lac - self._counted
             self._counted = lac
@@ -527,6 +543,10 @@ class LedgerWriter:
             waiter = heapq.heappop(self._waiters)[2]
             if not waiter.done():
                 waiter.set_result(None)
+        if self._forces:
+            self._wake_forces()
+
+    def _wake_forces(self) -> None:
         while self._forces and self._forces[0][0] <= self._machine.lac:
             forced = self._forces.pop(0)[1]
             if not forced.done():
@@ -546,9 +566,14 @@ class LedgerWriter:
         lanes = self._machine.delivery.lanes
         return ", ".join(f"{lane.bookie} session {lane.session} acked to {lane.watermark}" for lane in lanes)
 
+    def _sessions_now(self) -> list[str]:
+        return [f"{lane.bookie} session {lane.session}" for lane in self._machine.delivery.lanes]
+
     def _end(self, error: BookKeeperError) -> None:
         """Fails every call that waits with ``error``."""
         error = self._sessions.because(error)
+        if self._traced is not None:
+            self._traced.ended(error)
         if self._error is None:
             self._error = error
             if not isinstance(error, ClientClosedError):  # else the caller wanted it

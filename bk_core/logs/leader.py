@@ -23,6 +23,7 @@ from bk_core.logs.model.head import LogHead
 from bk_core.logs.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
+from bk_core.traces import traced
 
 logger = logging.getLogger("bk_core.logs")
 
@@ -46,7 +47,7 @@ class LogLeader:
         self._store, self._options, self._bookkeeper = store, options, bookkeeper
         self._requests = LeadershipRequests(bookkeeper, store, head, password, options)
         self._writers = self._requests.writers
-        self.created = False
+        self.created, self._name = False, store.name
         self._machine = LogLeadership()
         self._driver = Driver(f"leader of log {store.name}", self._machine.step, self._finish)
         self._loop = self._driver.loop
@@ -77,6 +78,7 @@ class LogLeader:
             }
         )
 
+    @traced("log.take_over", log="_name")
     async def take_over(self) -> None:
         """Fence the present leader and become the leader. Raises LeadershipLostError if others are always faster or
         ``still_leader`` returns False, NotEnoughBookiesError, RecoveryInconclusiveError; nothing was appended then."""
@@ -136,6 +138,7 @@ class LogLeader:
         """Wait until the entry at this log offset and all before it are confirmed."""
         await self._appends.wait_confirmed(offset)
 
+    @traced("log.roll", log="_name")
     async def roll(self) -> None:
         """Go on in a new ledger, so that the previous one can be trimmed; waits until that is closed and sealed.
 
@@ -144,6 +147,7 @@ class LogLeader:
         self._check_leading()
         await asyncio.shield(self._begin_roll())
 
+    @traced("log.end_lead", log="_name")
     async def close(self) -> None:
         """Wait for the appended entries, close the ledger, seal it in the log. May be called again.
 

@@ -37,6 +37,7 @@ from bk_core.logs.sequences import Answers
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
 from bk_core.model import DigestType, LedgerId, Versioned
+from bk_core.traces import traced
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader, Schema, Table
@@ -90,6 +91,7 @@ class NamedLog:
             raise LogExistsError(f"log {self.name} exists", remedy="take another name, or append to it")
         return head.value
 
+    @traced("log.open", log="name")
     async def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
         """The head, and whether this call created the log (N8: append creates a missing log and says so).
 
@@ -133,6 +135,7 @@ class NamedLog:
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
+    @traced("log.publish", log="name")
     async def publish(
         self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
@@ -181,6 +184,7 @@ class NamedLog:
         """
         return await self._change(SetRetention(retention_ms, retention_bytes, nonce))
 
+    @traced("log.trim", log="name")
     async def trim(self, before_offset: int) -> int:
         """Let the log start at ``before_offset``; returns its start offset. Open extents are never trimmed. Ledgers
         wholly below the start are unlinked; vacuum deletes them later."""
@@ -223,6 +227,7 @@ class NamedLog:
         """The runs that :meth:`compact_small` would merge now."""
         return await self.compactor(limits).plan()
 
+    @traced("log.compact", log="name")
     async def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
@@ -230,6 +235,7 @@ class NamedLog:
         piece is copied, on the thread of the client's loop."""
         return await self.compactor(limits, progress).run()
 
+    @traced("log.vacuum", log="name")
     async def vacuum(
         self,
         *,

@@ -10,6 +10,7 @@ callers, and the next use makes a new one.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import socket
@@ -29,6 +30,7 @@ from bk_core.errors import (
 )
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
 from bk_core.tls import failure
+from bk_core.traces import spans
 from bk_core.transport.messages import (
     CUT_FIELDS,
     LANE_VERSION,
@@ -92,6 +94,7 @@ class LaneStream:
         self.greeted = self.takes_cuts = False
         self.broken: TransportError | None = None
         self._hello: lane_pb2.Hello | None = said
+        self._spans = spans()
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
@@ -165,6 +168,7 @@ class AddStream(LaneStream):
         self._attaches: list[lane_pb2.Attach] = []
         self._frames: deque[tuple[int, Buffer]] = deque()
         self._detaches: list[int] = []
+        self._traceparent = ""  # of the first frame that is traced of those that wait
 
     def attach(self, session: NewSession) -> None:
         number, ledger_id, key = session.number, session.ledger_id, session.ledger_key
@@ -177,6 +181,8 @@ class AddStream(LaneStream):
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self._listeners:
             self._frames.append((session, frame))
+            if self._spans is not None:
+                self._traceparent = self._traceparent or self._spans.traceparent()
             if len(self._frames) == 1:  # else the lane was woken, and takes all there are
                 self.wake()
 
@@ -213,9 +219,10 @@ class AddStream(LaneStream):
             detaches, self._detaches = self._detaches, []
         attaches, self._attaches = self._attaches, []
         said = self._take_hello()
-        if not (attaches or detaches or said):
+        traceparent, self._traceparent = self._traceparent, ""
+        if not (attaches or detaches or said or traceparent):
             return LaneMessage(b"", frames) if frames else None
-        rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches)
+        rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches, traceparent=traceparent)
         return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[Buffer]:
@@ -339,6 +346,7 @@ class ReadStream(LaneStream):
                 fence=fence_key is not None,
                 ledger_key=fence_key or b"",
                 ids_only=ids_only,
+                traceparent="" if self._spans is None else self._spans.traceparent(),
                 **cut_to_proto(cut),
             )
         )
@@ -423,6 +431,8 @@ class ControlStream(LaneStream):
         """Sends a request; returns its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
         self._number += 1
         number = request.id = self._number
+        if self._spans is not None:
+            request.traceparent = self._spans.traceparent()
         answer: asyncio.Future[lane_pb2.ControlResponse] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         self._requests.append(request)
@@ -574,7 +584,8 @@ class LaneLink:
         if stream is None or stream.broken:
             stream = self._streams[kind] = kind(self._said)
             name = f"{kind.method} {self.bookie_id}"
-            task = asyncio.get_running_loop().create_task(self._carry(stream), name=name)
+            nobodys = contextvars.Context()  # the connection serves everybody, not the operation that needed it first
+            task = asyncio.get_running_loop().create_task(self._carry(stream), name=name, context=nobodys)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         assert isinstance(stream, kind)

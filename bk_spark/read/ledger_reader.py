@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from bk_core import __version__
+from bk_core import __version__, traces
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import IntegrityError, InvalidArgumentError
@@ -75,7 +75,9 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
     worker_reuse.settle()
     line = task_log.Reading(plan.ranges)
     rows = value_rows(plan, codec, options, line) if codec.reads_values else id_rows(plan, codec)
-    yield from task_log.reading(line, joined(rows))
+    logs = sorted({each.log for each in plan.ranges if each.log is not None})
+    with traces.operation("spark.read", ranges=len(plan.ranges), logs=logs):
+        yield from task_log.reading(line, joined(rows))
 
 
 def value_rows(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from bk_core import __version__
+from bk_core import __version__, traces
 from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLogError
 from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.model import DigestType
@@ -84,8 +84,12 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
         raise package_mismatch(target.version, __version__)
     worker_reuse.settle()
     ledgers = TaskLedgers(target, attempt)
+    about = {"partition": attempt.partition, "attempt": attempt.number, "publish_id": attempt.publish_id.text}
     try:
-        with task_log.Writing(batches, attempt.partition, attempt.number) as logged:
+        with (
+            traces.operation("spark.write", **about),
+            task_log.Writing(batches, attempt.partition, attempt.number) as logged,
+        ):
             for batch in logged:
                 ledgers.write(batch)
             extents = ledgers.finish()

@@ -21,12 +21,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bk_core.entries.frame import FrameHeader, parse_header
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bk_core.metrics import Histogram
 from bk_core.slow_log import SlowLog
+from bk_core.traces import spans
 from bookie_server.engine.index_hop import poster
 from bookie_server.engine.slow import slow_commit
 from bookie_server.machine.places import Place
@@ -97,6 +98,8 @@ class Committer:
         self._slow, self._path = slow or SlowLog(logger, 0), path
         self._slow_s, self._since = self._slow.threshold_s, 0.0
         self.times = Histogram(TIMES_S)  # whoever holds the log observes
+        self._spans = spans()
+        self._traced: dict[FrameHeader, Any] = {}  # the first frame of each message that is traced → its context
         self._held = False  # somebody uses the log
         self._scheduled = False  # the loop will look at the end of this turn
         self._untold = 0  # groups of the thread of which the loop has not heard
@@ -125,6 +128,8 @@ class Committer:
             for frame, header in zip(frames, headers or map(parse_header, frames), strict=True):
                 self._frames.append((frame, header, reserve))
                 self._queued += len(frame)
+            if self._spans is not None and self._spans.arriving is not None:
+                self._traced[self._frames[-1][1]] = self._spans.arriving
             is_large = self._queued > INLINE_BYTES or len(self._frames) > INLINE_FRAMES
             if self._held or is_large or self._took_s >= self._inline_s:
                 self._wake.notify()
@@ -151,6 +156,7 @@ class Committer:
         with self._wake:
             self._queued = 0
             self._frames.clear()
+            self._traced.clear()
             self._halted = not resume
             if not resume:
                 self._cancel_copies()
@@ -297,8 +303,24 @@ class Committer:
             self.times.observe(took_s)
             less_s = self._took_s * _FORGET
             self._took_s = took_s if took_s > less_s else less_s
+            if self._traced:
+                self._tell_spans(group, began - group.since, took_s)
             if self._ended - group.since >= self._slow_s:
                 self._slow.say(lambda: slow_commit(self._path, group.frames, began - group.since, took_s))
+
+    def _tell_spans(self, group: _Group, waited_s: float, took_s: float) -> None:
+        """The commit, as a span of each message in the group that is traced. Sessions are those that clients name."""
+        for header in group.headers:
+            parent = self._traced.pop(header, None)
+            if parent is not None and self._spans is not None:
+                about = {
+                    "ledger": header.ledger_id,
+                    "session": header.tag,
+                    "first_entry": header.first_entry_id,
+                    "entries": header.count,
+                }
+                group_of = {"frames": len(group.frames), "bytes": sum(map(len, group.frames)), "waited_s": waited_s}
+                self._spans.begin("bookie.commit", parent, since_s=took_s, **about, **group_of).end()
 
     def _write_copies(self, copies: _Copies) -> None:
         if not copies.done.set_running_or_notify_cancel():

@@ -12,10 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from bk_core.transport.messages import evidence_to_proto, info_to_proto, proto_reason
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, MESSAGE_OVERHEAD_BYTES
-from bk_core.wire.lane import Buffer, LaneMessage
+from bk_core.wire.lane import Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
@@ -36,12 +37,15 @@ class ControlStream(LaneStream):
         self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._fences: set[int] = set()  # requests under way that fence
+        self._traced: dict[int, Any] = {}  # the spans of requests under way
 
     def end(self) -> None:
         super().end()
         for handle in self._deadlines.values():
             handle.cancel()
         self._deadlines.clear()
+        for request in list(self._traced):
+            self._traced.pop(request).end()
         while self._answers:
             self._next()
 
@@ -58,6 +62,9 @@ class ControlStream(LaneStream):
         if event is None:
             self._answer(self._other(request.id, call))
             return
+        if self._spans is not None and request.traceparent:
+            about = {"bookie": self.facts.bookie_id, "ledgers": _ledgers_of(getattr(request, call))}
+            self._traced[request.id] = self._spans.arrived(f"bookie.{call}", request.traceparent, **about)
         if call == "fence":
             self._fences.add(request.id)
         if request.deadline_ms and call != "watch_lac":
@@ -74,12 +81,17 @@ class ControlStream(LaneStream):
 
     def _too_late(self, request: int) -> None:
         if request in self._deadlines:
-            self._finish(request)
+            self._finish(request, Reason.TIMEOUT, "no answer in time")
             self.engine.feed(events.RequestCancelled((self.stream, request)))
             self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.TIMEOUT, message="no answer in time"))
 
-    def _finish(self, request: int) -> None:
+    def _finish(self, request: int, reason: Reason = Reason.REASON_NONE, message: str = "") -> None:
         self._fences.discard(request)
+        if self._spans is not None and request in self._traced:
+            span = self._traced.pop(request)
+            if reason:
+                self._spans.failed(span, reason.name, message)
+            span.end()
         handle = self._deadlines.pop(request, None)
         if handle:
             handle.cancel()
@@ -88,11 +100,12 @@ class ControlStream(LaneStream):
         assert isinstance(effect, (events.SendLac, events.SendReply))
         request = effect.request[1]
         fence = request in self._fences
-        self._finish(request)
         if isinstance(effect, events.SendReply):
+            self._finish(request, effect.reason, effect.message)
             reason = proto_reason(effect.reason)
             self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=effect.message))
             return
+        self._finish(request)
         beyond = self.waiting > _STREAM_FACTOR * self.waiting_max
         if beyond or self.facts.answers.refuses(fence=fence):
             message = "too many answers wait to be taken"
@@ -130,6 +143,10 @@ class ControlStream(LaneStream):
 
 STREAMS: Mapping[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
 """The three streams of our lanes by their names on the wire."""
+
+
+def _ledgers_of(call: Any) -> list[int]:
+    return list(call.ledger_ids) if hasattr(call, "ledger_ids") else [call.ledger_id]
 
 
 def _control_event(request_id: events.RequestId, call: str, request: lane_pb2.ControlRequest) -> events.Event | None:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
+from bk_core.traces import spans
 from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
@@ -102,6 +103,7 @@ class LaneStream:
         """How much waits until the client takes it."""
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
+        self._spans = spans()
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Take one message of the client. Raises RemoteProtocolError, which must end the stream."""
@@ -246,6 +248,14 @@ class AddStream(LaneStream):
                 self.engine.feed(events.FramesArrived(self.stream, frames))
             return
         request = parse(lane_pb2.AddRequest, rest)
+        if self._spans is None or not request.traceparent:
+            self._take(request, frames)
+            return
+        about = {"bookie": self.facts.bookie_id, "attached": [each.session for each in request.attach]}
+        with self._spans.arrival("bookie.add", request.traceparent, **about):
+            self._take(request, frames)
+
+    def _take(self, request: lane_pb2.AddRequest, frames: memoryview | None) -> None:
         for attach in request.attach:
             self.engine.feed(
                 events.SessionAttached(
@@ -300,6 +310,12 @@ class ReadStream(LaneStream):
         super().__init__(engine, facts)
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
         self._leaving: list[events.RequestId] = []  # whose parts are being written
+        self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
+
+    def end(self) -> None:
+        super().end()
+        for request in list(self._traced):
+            self._traced.pop(request).end()
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         request = parse(lane_pb2.ReadRequest, short(rest, frames))
@@ -308,6 +324,16 @@ class ReadStream(LaneStream):
         if not request.id:
             return
         request_id = (self.stream, request.id)
+        if self._spans is not None and request.traceparent:
+            self._traced[request_id] = self._spans.arrived(
+                "bookie.read",
+                request.traceparent,
+                bookie=self.facts.bookie_id,
+                ledger=request.ledger_id,
+                first_entry=request.first_entry_id,
+                last_entry=request.last_entry_id,
+                fence=request.fence,
+            )
         self.engine.feed(
             events.ReadRequested(
                 request_id,
@@ -323,6 +349,8 @@ class ReadStream(LaneStream):
 
     def _cancel(self, request_id: events.RequestId) -> None:
         self.engine.feed(events.RequestCancelled(request_id))
+        if request_id in self._traced:
+            self._traced.pop(request_id).end()
         answers, self._answers = self._answers, deque()
         self.waiting = 0
         for answer in answers:
@@ -343,6 +371,11 @@ class ReadStream(LaneStream):
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, (events.SendPart, events.SendTrailer))
         self._keep(effect)
+        if self._spans is not None and isinstance(effect, events.SendTrailer) and effect.request in self._traced:
+            span = self._traced.pop(effect.request)
+            if effect.reason:
+                self._spans.failed(span, effect.reason.name, effect.message)
+            span.end()
 
     def next_message(self) -> LaneMessage | None:
         if self._hello:

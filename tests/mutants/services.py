@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a call that was given up is carried out to its end",
         _CONTROL,
-        "            self._finish(request)\n"
+        '            self._finish(request, Reason.TIMEOUT, "no answer in time")\n'
         "            self.engine.feed(events.RequestCancelled((self.stream, request)))\n",
         "            self._finish(request)\n",
         (f"{_STREAMS}::test_a_call_whose_deadline_passed_is_answered_and_given_up",),

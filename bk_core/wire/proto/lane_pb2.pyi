@@ -133,16 +133,18 @@ class Attach(_message.Message):
     def __init__(self, session: _Optional[int] = ..., ledger_id: _Optional[int] = ..., ledger_key: _Optional[bytes] = ..., mode: _Optional[_Union[AttachMode, str]] = ..., explicit_ids: bool = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("frames", "hello", "attach", "detach")
+    __slots__ = ("frames", "hello", "attach", "detach", "traceparent")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     hello: Hello
     attach: _containers.RepeatedCompositeFieldContainer[Attach]
     detach: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, frames: _Optional[bytes] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Iterable[_Union[Attach, _Mapping]]] = ..., detach: _Optional[_Iterable[int]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, frames: _Optional[bytes] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Iterable[_Union[Attach, _Mapping]]] = ..., detach: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class SessionEnded(_message.Message):
     __slots__ = ("session", "frames", "reason", "message")
@@ -181,7 +183,7 @@ class AddResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[_Union[SessionEnded, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeAck, _Mapping]]] = ..., hello: _Optional[_Union[HelloAnswer, _Mapping]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("id", "hello", "ledger_id", "first_entry_id", "last_entry_id", "bytes_max", "fence", "ledger_key", "high_priority", "cancel", "ids_only", "head_bytes", "range_counts", "range_offsets", "range_sizes")
+    __slots__ = ("id", "hello", "ledger_id", "first_entry_id", "last_entry_id", "bytes_max", "fence", "ledger_key", "high_priority", "cancel", "ids_only", "head_bytes", "range_counts", "range_offsets", "range_sizes", "traceparent")
     ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +199,7 @@ class ReadRequest(_message.Message):
     RANGE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     RANGE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RANGE_SIZES_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     hello: Hello
     ledger_id: int
@@ -212,7 +215,8 @@ class ReadRequest(_message.Message):
     range_counts: _containers.RepeatedScalarFieldContainer[int]
     range_offsets: _containers.RepeatedScalarFieldContainer[int]
     range_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., bytes_max: _Optional[int] = ..., fence: bool = ..., ledger_key: _Optional[bytes] = ..., high_priority: bool = ..., cancel: _Optional[_Iterable[int]] = ..., ids_only: bool = ..., head_bytes: _Optional[int] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_offsets: _Optional[_Iterable[int]] = ..., range_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., bytes_max: _Optional[int] = ..., fence: bool = ..., ledger_key: _Optional[bytes] = ..., high_priority: bool = ..., cancel: _Optional[_Iterable[int]] = ..., ids_only: bool = ..., head_bytes: _Optional[int] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_offsets: _Optional[_Iterable[int]] = ..., range_sizes: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class EntryRange(_message.Message):
     __slots__ = ("first_entry_id", "last_entry_id", "reason", "message")
@@ -357,10 +361,11 @@ class BookieInfo(_message.Message):
     def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., read_only: bool = ..., ledgers: _Optional[int] = ..., version: _Optional[str] = ..., limbo_ledgers: _Optional[int] = ..., damaged_ledgers: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("id", "hello", "deadline_ms", "fence", "read_lac", "write_lac", "watch_lac", "force", "list_entries", "bookie_info", "delete_hint", "cancel")
+    __slots__ = ("id", "hello", "deadline_ms", "traceparent", "fence", "read_lac", "write_lac", "watch_lac", "force", "list_entries", "bookie_info", "delete_hint", "cancel")
     ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     READ_LAC_FIELD_NUMBER: _ClassVar[int]
     WRITE_LAC_FIELD_NUMBER: _ClassVar[int]
@@ -373,6 +378,7 @@ class ControlRequest(_message.Message):
     id: int
     hello: Hello
     deadline_ms: int
+    traceparent: str
     fence: FenceRequest
     read_lac: ReadLacRequest
     write_lac: WriteLacRequest
@@ -382,7 +388,7 @@ class ControlRequest(_message.Message):
     bookie_info: BookieInfoRequest
     delete_hint: DeleteHintRequest
     cancel: CancelRequest
-    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., fence: _Optional[_Union[FenceRequest, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., watch_lac: _Optional[_Union[WatchLacRequest, _Mapping]] = ..., force: _Optional[_Union[ForceRequest, _Mapping]] = ..., list_entries: _Optional[_Union[ListEntriesRequest, _Mapping]] = ..., bookie_info: _Optional[_Union[BookieInfoRequest, _Mapping]] = ..., delete_hint: _Optional[_Union[DeleteHintRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., fence: _Optional[_Union[FenceRequest, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., watch_lac: _Optional[_Union[WatchLacRequest, _Mapping]] = ..., force: _Optional[_Union[ForceRequest, _Mapping]] = ..., list_entries: _Optional[_Union[ListEntriesRequest, _Mapping]] = ..., bookie_info: _Optional[_Union[BookieInfoRequest, _Mapping]] = ..., delete_hint: _Optional[_Union[DeleteHintRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
     __slots__ = ("id", "hello", "reason", "message", "lac", "entries", "info")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans of OpenTelemetry, for a program that has set up its SDK; for all others there is nothing here.
+
+OpenTelemetry is never imported because of us: who set it up has imported it. So :func:`spans` is None in a process
+without it, and whoever asked, when it was made, costs an ``is None`` from then on.
+
+A client's span is made for an operation, a range or a frame, a bookie's for a message or a group, never for an entry.
+Our lanes carry the context to bookies as a W3C ``traceparent``; a bookie makes spans only for what came with one. Only
+spans that record count: one that has ended, on whatever context it was left behind, has no children.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+import bk_core
+from bk_core.errors import BookKeeperError, Outcome
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TRACER = "pyspark-bookkeeper"
+PREFIX = "bookkeeper."
+"""Of the names of spans, and of their attributes."""
+
+
+class Spans:
+    """Makes spans of one provider. ``arriving``: the context of the message that the bookie's loop takes just now, if
+    it is traced."""
+
+    def __init__(self, api: Any, provider: Any) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._api, self.provider = api, provider
+        self._tracer = provider.get_tracer(TRACER, bk_core.__version__)
+        self._wire = TraceContextTextMapPropagator()
+        self.arriving: Any = None
+
+    # --- where we are ---
+
+    def here(self) -> Any:
+        """The context of the current span; None without one that records."""
+        span = self._api.get_current_span()
+        said = span.get_span_context()
+        if span.is_recording() or (said.is_remote and said.trace_flags.sampled):
+            return self._api.set_span_in_context(span)
+        return None
+
+    def traceparent(self) -> str:
+        """The current span as it is told to a bookie; empty without one."""
+        carrier: dict[str, str] = {}
+        if self.here() is not None:
+            self._wire.inject(carrier)
+        return carrier.get("traceparent", "")
+
+    # --- spans ---
+
+    def begin(self, name: str, parent: Any = None, *, since_s: float | None = None, **attributes: Any) -> Any:
+        """A span that somebody ends; without ``parent`` it has none. ``since_s``: it began so long ago."""
+        start_ns = None if since_s is None else time.time_ns() - int(since_s * 1e9)
+        context = parent if parent is not None else self._api.set_span_in_context(self._api.INVALID_SPAN)
+        return self._tracer.start_span(PREFIX + name, context, start_time=start_ns, attributes=_named(attributes))
+
+    def current(self, span: Any) -> AbstractContextManager[Any]:
+        """A block that ends in this turn of the loop, with the span as the current one."""
+        block: AbstractContextManager[Any] = self._api.use_span(
+            span, end_on_exit=False, record_exception=False, set_status_on_exception=False
+        )
+        return block
+
+    @contextmanager
+    def operation(self, name: str, **attributes: Any) -> Iterator[Any]:
+        """The span of what runs in the block, as the current one."""
+        with self._ended(self.begin(name, self.here(), **attributes)) as span, self.current(span):
+            yield span
+
+    @contextmanager
+    def arrival(self, name: str, traceparent: str, **attributes: Any) -> Iterator[Any]:
+        """The span of a message of a client, while the machine takes it."""
+        with self._ended(self.arrived(name, traceparent, **attributes)) as span:
+            self.arriving = self._api.set_span_in_context(span)
+            try:
+                yield span
+            finally:
+                self.arriving = None
+
+    def arrived(self, name: str, traceparent: str, **attributes: Any) -> Any:
+        """A span, which somebody ends, of what a client asked for."""
+        return self.begin(name, self._wire.extract({"traceparent": traceparent}), **attributes)
+
+    @contextmanager
+    def _ended(self, span: Any) -> Iterator[Any]:
+        try:
+            yield span
+        except BaseException as error:
+            self.fail(span, error)
+            raise
+        finally:
+            span.end()
+
+    def note(self, attributes: dict[str, Any]) -> None:
+        """More of what the current span is about."""
+        self._api.get_current_span().set_attributes(_named(attributes))
+
+    def fail(self, span: Any, error: BaseException) -> None:
+        """It ended with this error: its code, and whether the operation was applied. The end of a generator, or of a
+        task that was cancelled, is none."""
+        if isinstance(error, BookKeeperError):
+            self.failed(span, error.code, error.what, error.outcome)
+        elif isinstance(error, Exception):
+            self.failed(span, type(error).__name__, str(error))
+
+    def failed(self, span: Any, code: str, what: str, outcome: Outcome = Outcome.UNKNOWN) -> None:
+        span.set_attributes({"error.type": code, f"{PREFIX}outcome": outcome.value})
+        span.set_status(self._api.Status(self._api.StatusCode.ERROR, what))
+
+
+_made: Spans | None = None
+
+
+def spans() -> Spans | None:
+    """None unless this process has imported OpenTelemetry and set up its SDK."""
+    global _made
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    provider = api.get_tracer_provider()
+    if isinstance(provider, api.ProxyTracerProvider):
+        return None
+    if _made is None or _made.provider is not provider:
+        _made = Spans(api, provider)
+    return _made
+
+
+def traced(
+    name: str, **of_self: str
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """A coroutine method whose calls are spans. ``of_self``: attributes of its object that say what they are about;
+    :func:`note` says more."""
+
+    def decorate(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        @functools.wraps(work)
+        def call(*arguments: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
+            found = spans()
+            if found is None:
+                return work(*arguments, **named)
+            about = {key: getattr(arguments[0], attribute) for key, attribute in of_self.items()}
+            return _around(found, name, about, work(*arguments, **named))
+
+        return call
+
+    return decorate
+
+
+async def _around(found: Spans, name: str, about: dict[str, Any], work: Coroutine[Any, Any, T]) -> T:
+    with found.operation(name, **about):
+        return await work
+
+
+def note(**attributes: Any) -> None:
+    """What the operation is about."""
+    found = spans()
+    if found is not None:
+        found.note(attributes)
+
+
+def operation(name: str, **attributes: Any) -> AbstractContextManager[Any]:
+    """The span of a block, as the current one; for blocks that nobody leaves in between."""
+    found = spans()
+    return nullcontext() if found is None else found.operation(name, **attributes)
+
+
+def _named(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {PREFIX + name: value for name, value in attributes.items()}
