@@ -155,8 +155,8 @@ class Committer:
         otherwise nothing is ever written again."""
         with self._wake:
             self._queued = 0
-            self._frames.clear()
             self._traced.clear()
+            self._frames.clear()
             self._halted = not resume
             if not resume:
                 self._cancel_copies()
