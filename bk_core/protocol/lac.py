@@ -42,8 +42,8 @@ def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, di
 class LacQuery:
     """Answers of the last ensemble to a fence or a LAC read, whose requests are numbered from ``first_request`` on.
 
-    ``lac`` is at least the last fragment's first entry id − 1 (MUST 9). ``known`` are the indices heard; ``problems``
-    says why the others are not. ``lengths`` maps entries that came as evidence to the ledger length there.
+    ``lac`` is at least the last fragment's first entry id − 1 (MUST 9). ``known``: the last entry (−1: none) of each
+    index that was heard; ``problems``: why others were not. ``lengths``: entries that came as evidence → ledger length.
     """
 
     def __init__(self, digester: Digester, metadata: LedgerMetadata, *, first_request: int = 0) -> None:
@@ -88,7 +88,7 @@ class LacQuery:
             self.problems[index] = str(error)
             return
         self.problems.pop(index, None)
-        self.known[index] = lac
+        self.known[index] = max(lengths, default=NO_ENTRY)
         self.lac = max(self.lac, lac)
         self.lengths.update(lengths)
 

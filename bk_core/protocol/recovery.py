@@ -37,11 +37,11 @@ from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.refusals import unknown_error
+from bk_core.protocol.replication.copies import last_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.wire.lane import Reason
 
 CONTENDED = "another client recovered at the same time, again and again"
-
 
 RecoveryEvent: TypeAlias = ev.SessionEvent | ev.MetadataEvent | ev.TimerFired | ev.LacEvent | ev.ReadEvent
 _Asked: TypeAlias = ev.SendFence | ev.SendRead | ev.CancelRead | ev.BackOff
@@ -75,7 +75,7 @@ class LedgerRecovery:
         self._write_back: WriteBack | None = None
         self._window: Window | None = None
         self._request = 0
-        self._end: EntryId = NO_ENTRY
+        self._end = self._lac = NO_ENTRY  # what is above the LAC is written back
         self._length: int | None = None
         self._intent: LedgerMetadata | None = None
         self._metadata_retries = 0
@@ -194,19 +194,21 @@ class LedgerRecovery:
 
     def _fence_event(self, event: ev.LacEvent) -> list[RecoveryEffect]:
         query = self._query
-        if self.phase is not Phase.FENCE or query is None or not query.asked(event):
+        if query is None or not query.asked(event):
+            return []
+        query.hear(event)  # also when it is late: it may say that its bookie lacks entries
+        if self.phase is not Phase.FENCE:
             return []
         if isinstance(event, ev.LacFailed) and event.reason is Reason.UNAUTHORIZED:
             what = f"the bookies hold ledger {self.digester.ledger_id} under another password"
             return self._fail(WrongPasswordError(what, remedy="give the password the ledger was created with"))
-        query.hear(event)
         if query.covered:
             return self._begin_reading(query)
         return self._abort(f"too few bookies could be fenced ({query.said})") if query.exhausted else []
 
     # --- read on -----------------------------------------------------------------------------------------------------
     def _begin_reading(self, query: LacQuery) -> list[RecoveryEffect]:
-        self.phase, self._end, start = Phase.READ, query.lac, query.lac
+        self.phase, self._end, self._lac, start = Phase.READ, query.lac, query.lac, query.lac
         self._length = 0 if start == NO_ENTRY else query.lengths.get(start)
         self._write_back = WriteBack(
             self._claimed, confirmed=start, config=self.config, new_session=self._new_session, random=self.random
@@ -249,7 +251,7 @@ class LedgerRecovery:
     def _decide(self, window: Window) -> list[RecoveryEffect]:
         """Takes the entries found, in order; then decides: the end, more answers awaited, or impossible to tell."""
         assert self._write_back is not None
-        if self._write_back.retained_bytes > self.config.write_back_bytes_max:
+        if self._write_back.delivery.retained_bytes > self.config.write_back_bytes_max:
             return []  # the next acks call this again
         effects: list[RecoveryEffect] = []
         batch = window.take()
@@ -312,14 +314,20 @@ class LedgerRecovery:
         if self.phase is Phase.READ and self._window is not None:
             return done + self._decide(self._window)
         if self.phase is Phase.DRAIN and write_back.finished:
-            missing = write_back.delivery.behind()
+            missing = dict.fromkeys((*write_back.delivery.behind(), *self._lagging()))
             if missing:
-                done.append(ev.MarkUnderreplicated(missing))
+                done.append(ev.MarkUnderreplicated(tuple(missing)))
             assert self._length is not None
             self.phase, self._metadata_retries = Phase.CLOSE, 0
             self._intent = self._with_changes().closed_at(self._end, self._length)
             return [*done, *self._drop_work(), *self._write_close()]  # from here on a failing bookie does not matter
         return done
+
+    def _lagging(self) -> list[BookieId]:
+        """The bookies that lacked confirmed entries when they were fenced: their writer died before they had them."""
+        assert self._query is not None
+        heard = ((self._query.ensemble[index], last) for index, last in self._query.known.items())
+        return [bookie for bookie, last in heard if last < last_of(self._claimed, bookie, self._lac)]
 
     def _write_close(self) -> list[RecoveryEffect]:
         assert self._intent is not None

@@ -50,10 +50,6 @@ class WriteBack:
         self._gone: list[BookieId] = []  # replaced bookies, not chosen again
 
     @property
-    def retained_bytes(self) -> int:
-        return self.delivery.retained_bytes
-
-    @property
     def replaced_bookies(self) -> tuple[BookieId, ...]:
         """The bookies that are about to be replaced."""
         return tuple(self.delivery.lanes[index].bookie for index in self._replacing)

@@ -304,7 +304,7 @@ def test_a_failed_bookie_without_a_spare_does_not_hold_what_the_others_have() ->
     for index in (0, 1):
         sent = sum(send.index == index for send in of(effects, SendFrame))
         machine.step(FramesAcked(index, lanes[index].session, sent))
-    assert machine._write_back.retained_bytes == 0, "recovery stops for ever once this reaches its bound"
+    assert machine._write_back.delivery.retained_bytes == 0, "recovery stops for ever once this reaches its bound"
 
 
 def test_a_lost_look_at_the_bookies_is_repeated() -> None:

@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from bk_core.errors import NotEnoughBookiesError
-from bk_core.model import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata
+from bk_core.model import NO_ENTRY, BookieId, EntryId, Fragment, LedgerId, LedgerMetadata
 from bk_core.placement import RandomSource, replacement
 from bk_core.protocol.replication.events import ClusterRead
+from bk_core.quorum import write_set
 
 
 class Blocked(enum.Enum):
@@ -51,6 +52,19 @@ def fragments_of(value: LedgerMetadata, bookie: BookieId) -> Iterator[tuple[Frag
     for fragment in value.fragments:
         if bookie in fragment.ensemble:
             yield fragment, end_of(value, fragment.first_entry_id)
+
+
+def last_of(value: LedgerMetadata, bookie: BookieId, through: EntryId) -> EntryId:
+    """The highest id up to ``through`` that the bookie has to hold; −1 if there is none."""
+    for fragment in reversed(value.fragments):
+        first, ensemble = fragment.first_entry_id, fragment.ensemble
+        if bookie in ensemble:
+            index, size = ensemble.index(bookie), value.ensemble_size
+            for entry in range(through, max(first, through - size + 1) - 1, -1):
+                if index in write_set(entry, size, value.write_quorum_size):
+                    return entry
+        through = min(through, first - 1)
+    return NO_ENTRY
 
 
 def size_of(value: LedgerMetadata, bookie: BookieId) -> int:
