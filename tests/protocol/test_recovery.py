@@ -21,6 +21,7 @@ from bk_core.protocol.events import (
     FramesRead,
     LacAnswered,
     LacFailed,
+    MarkUnderreplicated,
     MetadataCallFailed,
     MetadataConflicted,
     MetadataRead,
@@ -331,3 +332,16 @@ def test_a_close_that_the_store_never_takes_ends_the_recovery() -> None:
         assert machine.metadata is not None
         machine.step(MetadataRead(machine.metadata))
     raise AssertionError("it tries for ever")
+
+
+@pytest.mark.rule("P8")
+def test_a_bookie_that_lagged_when_the_writer_died_is_marked_though_its_answer_is_late() -> None:
+    machine, _ = claimed()
+    last, body = frame(1, b"x", lac=0, length_before=1), lac_body(1, digester())
+    machine.step(LacAnswered(0, last_entry_frame=last, lac_body=body))
+    reads = of(machine.step(LacAnswered(1, last_entry_frame=last)), SendRead)
+    assert machine.step(LacAnswered(2)) == []
+    machine.step(absent(reads[0]))
+    effects = machine.step(absent(reads[1]))
+    assert [mark.bookies for mark in of(effects, MarkUnderreplicated)] == [(reads[2].bookie,)]
+    assert of(effects, WriteMetadata)
