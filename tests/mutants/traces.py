@@ -34,14 +34,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "most frames of a batch are roots of traces that nobody looks for",
     ),
     Mutant(
-        "what a recovery asks belongs to whoever's event caused it",
-        "bk_core/client/driver.py",
-        "        task = self.loop.create_task(work, context=self._context.copy())\n",
-        "        task = self.loop.create_task(work)\n",
-        (f"{_TEST}test_reads_and_recoveries_are_followed_to_the_bookies",),
-        "the reads of a recovery are in another operation's trace, or in none",
-    ),
-    Mutant(
         "an error has no code in its span",
         "bk_core/traces.py",
         "            self.failed(span, error.code, error.what, error.outcome)\n",
