@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a refused password tells the right one",
-        "bk_core/client/connect.py",
+        "bk_core/client/bookkeeper.py",
         'f"the password of ledger {ledger_id} is another one",',
         'f"the password of ledger {ledger_id} is {metadata.password!r}",',
         _CLI,
