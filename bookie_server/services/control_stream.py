@@ -21,6 +21,7 @@ from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
+from bookie_server.services.principal import UNKNOWN, Principal
 
 _REPLY_BYTES = 512  # about the memory of a small answer that waits
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
@@ -32,8 +33,8 @@ class ControlStream(LaneStream):
     request_type = lane_pb2.ControlRequest
     waiting_max = 4 << 20  # bytes of answers
 
-    def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        super().__init__(engine, facts)
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        super().__init__(engine, facts, principal)
         self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._fences: set[int] = set()  # requests under way that fence

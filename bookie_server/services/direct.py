@@ -27,8 +27,9 @@ from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import SILENT_S, Clients
 from bookie_server.services.control_stream import STREAMS
 from bookie_server.services.lane_streams import BookieFacts, LaneStream, refusal
+from bookie_server.services.principal import Principal
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S, MessageRoom
-from bookie_server.services.sockets import Acceptor, Timers, listening_socket
+from bookie_server.services.sockets import Acceptor, Timers, listening_socket, peer_of
 from bookie_server.services.tls import PortTls, linger
 
 logger = logging.getLogger(__name__)
@@ -92,18 +93,20 @@ class DirectServer:
 
     async def _greet(self, sock: socket.socket) -> None:
         """Learn which stream a new connection is."""
-        refused = ""
+        client: Principal | str
         if self._tls is not None:
-            sock, refused = await self._tls.greeted(sock, "direct lane")
+            sock, client = await self._tls.greeted(sock, "direct lane")
+        else:
+            client = Principal(peer_of(sock))
         try:
             name = stream_of(await exactly(sock, PREAMBLE_BYTES))
-            if refused:
-                await self._refuse(sock, name, refused)
+            if isinstance(client, str):
+                await self._refuse(sock, name, client)
                 return
         except BaseException:
             sock.close()
             raise
-        _Connection(sock, STREAMS[name](self._engine, self._facts), self)
+        _Connection(sock, STREAMS[name](self._engine, self._facts, client), self)
 
     async def _refuse(self, sock: socket.socket, name: str, why: str) -> None:
         """Say why in the answer to a hello that is not looked at."""

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 
@@ -23,8 +22,9 @@ from bk_core.wire.frames_codec import pack, unpack
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import Clients
 from bookie_server.services.control_stream import STREAMS
-from bookie_server.services.hang_up import hang_up
+from bookie_server.services.hang_up import hang_up, peer_named
 from bookie_server.services.lane_streams import BookieFacts, LaneStream
+from bookie_server.services.principal import Principal
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, STREAMS_MAX, WRITE_TIMEOUT_S
 from bookie_server.services.tls import PortTls
 
@@ -80,14 +80,20 @@ class GrpcServer:
 
     def _handler(self, kind: type[LaneStream], engine: BookieEngine, facts: BookieFacts) -> Any:
         async def serve(_: Any, context: Any) -> None:
-            if self._tls is not None:
-                try:
-                    self._tls.admit(_names_of(context.auth_context()), unquote(context.peer()), "gRPC")
-                except TlsError as error:
-                    await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{error.what}: {error.value}")
-            await self._serve(kind(engine, facts), context)
+            try:
+                principal = self._principal(context)
+            except TlsError as error:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{error.what}: {error.value}")
+            await self._serve(kind(engine, facts, principal), context)
 
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
+
+    def _principal(self, context: Any) -> Principal:
+        """Who asks for a stream. Raises TlsError for a client that is not let in."""
+        peer = peer_named(context.peer())
+        if self._tls is None:
+            return Principal(peer)
+        return self._tls.admit(_names_of(context.auth_context()), peer, "gRPC")
 
     async def _serve(self, stream: LaneStream, context: Any) -> None:
         """Carry a stream's messages until it ends. If its client takes nothing, the whole connection is ended:

@@ -27,6 +27,12 @@ def hang_up(peer: str, port: int) -> bool:
     return address is not None and shut_down({address}) > 0
 
 
+def peer_named(peer: str) -> str:
+    """Host and port of a client in gRPC's notation, as other ports write them."""
+    address = _address(peer, 0)
+    return f"{address[0]}:{address[1]}" if address is not None else unquote(peer)
+
+
 def shut_down(addresses: Collection[Address]) -> int:
     """Shut down these connections; returns how many there were."""
     ended = 0

@@ -26,6 +26,7 @@ from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buff
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
+from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.room import AnswerRoom
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def refusal(facts: BookieFacts, why: str) -> lane_pb2.HelloAnswer:
 
 
 class LaneStream:
-    """What the three streams share: hello first, back-pressure, an end.
+    """What the three streams share: hello first, back-pressure, an end. ``principal`` is who the client is.
 
     ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
     it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
@@ -89,8 +90,8 @@ class LaneStream:
     waiting_max = 0
     """How many answers may wait while more is received, in units of ``waiting``."""
 
-    def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        self.engine, self.facts = engine, facts
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        self.engine, self.facts, self.principal = engine, facts, principal
         self.stream: events.StreamId = engine.open_stream(self)
         self.wake: Callable[[], object] = asleep
         self.leave: Callable[[], None] = asleep  # of a driver that can write at once
@@ -237,8 +238,8 @@ class AddStream(LaneStream):
     gets_frames = True
     waiting_max = 4096  # ends of sessions
 
-    def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        super().__init__(engine, facts)
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        super().__init__(engine, facts, principal)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
 
@@ -306,8 +307,8 @@ class ReadStream(LaneStream):
     request_type = lane_pb2.ReadRequest
     waiting_max = 1 << 14  # ranges of the queued trailers, plus one for each trailer
 
-    def __init__(self, engine: BookieEngine, facts: BookieFacts) -> None:
-        super().__init__(engine, facts)
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        super().__init__(engine, facts, principal)
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
         self._leaving: list[events.RequestId] = []  # whose parts are being written
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way

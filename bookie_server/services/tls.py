@@ -17,6 +17,7 @@ import time
 from bk_core.errors import TlsError
 from bk_core.tls import Admission, Names, Tls, explained, names_of
 from bk_core.transport.tls_socket import ready, shake_hands
+from bookie_server.services.principal import Principal, Proof
 from bookie_server.services.sockets import peer_of
 
 logger = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class PortTls:
     def context(self) -> ssl.SSLContext:
         return self.tls.server()
 
-    async def greeted(self, sock: socket.socket, port: str) -> tuple[socket.socket, str]:
-        """The connection to go on with, and why its client is refused, if it is: it speaks plain, or is not let in.
+    async def greeted(self, sock: socket.socket, port: str) -> tuple[socket.socket, Principal | str]:
+        """The connection to go on with, and its client, or why that is refused: it speaks plain, or is not let in.
         Raises OSError if no handshake came about; then the connection is closed, and it is logged."""
         peer = peer_of(sock)
         if not await speaks_tls(sock):
@@ -54,10 +55,9 @@ class PortTls:
             return sock, PLAIN_REFUSED
         secured = await self._secured(sock, peer, port)
         try:
-            self.admit(names_of(secured.getpeercert() or {}), peer, port)
+            return secured, self.admit(names_of(secured.getpeercert() or {}), peer, port)
         except TlsError as error:
             return secured, f"{error.what}: {error.value}"
-        return secured, ""
 
     async def _secured(self, sock: socket.socket, peer: str, port: str) -> ssl.SSLSocket:
         secured = self.context().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
@@ -72,16 +72,17 @@ class PortTls:
             raise
         return secured
 
-    def admit(self, names: Names, peer: str, port: str) -> None:
-        """Looks at the identity of a client. Raises TlsError; then it is logged."""
+    def admit(self, names: Names, peer: str, port: str) -> Principal:
+        """The client that has a certificate with these names. Raises TlsError; then it is logged."""
         if not self.client_auth:
-            return
+            return Principal(peer)
         try:
             identity = self._admission.admit(names)
         except TlsError as error:
             self.refused(peer, port, f"{error.what}: {error.value}")
             raise
         logger.info("%s: %s is %s", port, peer, identity)
+        return Principal(peer, identity, Proof.CERTIFICATE)
 
     def refused(self, peer: str, port: str, why: str) -> None:
         """Log it; the same of the same host once in ten seconds."""

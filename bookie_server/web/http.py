@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from bk_core.errors import TlsError
 from bk_core.tls import explained, names_of
+from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.sockets import Acceptor, peer_of
 from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, speaks_tls
 
@@ -68,13 +69,14 @@ _HEADERS = (
 
 
 class Request(NamedTuple):
-    """A request: its path, what follows a question mark, its method, GET or PUT, and the Host header, empty if there is
-    none."""
+    """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, empty if there is
+    none, and who asks."""
 
     path: str
     query: str = ""
     method: str = "GET"
     host: str = ""
+    principal: Principal = UNKNOWN
 
 
 class Answer(NamedTuple):
@@ -230,19 +232,19 @@ class HttpServer:
             tls.refused(peer, "admin port", explained(error)[0])
             raise
 
-    def _not_let_in(self, writer: asyncio.StreamWriter) -> str:
-        """Why this client gets no more than what is free; empty if it may ask for all."""
+    def _client(self, writer: asyncio.StreamWriter) -> tuple[Principal, str]:
+        """Who this client is, and why it gets no more than what is free; empty if it may ask for all."""
         tls, certificate = self._tls, writer.get_extra_info("peercert")
+        at = writer.get_extra_info("peername")
+        stranger = Principal(f"{at[0]}:{at[1]}" if at else "a client that is gone")
         if tls is None or not tls.client_auth:
-            return ""
+            return stranger, ""
         if not certificate:
-            return "this path is for clients with a certificate"
-        peer = writer.get_extra_info("peername")
+            return stranger, "this path is for clients with a certificate"
         try:
-            tls.admit(names_of(certificate), f"{peer[0]}:{peer[1]}" if peer else "?", "admin port")
+            return tls.admit(names_of(certificate), stranger.peer, "admin port"), ""
         except TlsError as error:
-            return f"{error.what}: {error.value}"
-        return ""
+            return stranger, f"{error.what}: {error.value}"
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX:
@@ -254,9 +256,9 @@ class HttpServer:
         self._open[task] = writer
         try:
             peer = writer.get_extra_info("peername")
-            not_let_in = self._not_let_in(writer)
+            principal, not_let_in = self._client(writer)
             may_write = not not_let_in and bool(peer) and self._may_write(str(peer[0]))
-            answer = await self._answer(reader, may_write=may_write, not_let_in=not_let_in)
+            answer = await self._answer(reader, principal, may_write=may_write, not_let_in=not_let_in)
             if answer is not None:
                 await _send(answer, reader, writer)
         except OSError:  # the client is gone
@@ -265,7 +267,9 @@ class HttpServer:
             del self._open[task]
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, *, may_write: bool, not_let_in: str) -> Answer | None:
+    async def _answer(
+        self, reader: asyncio.StreamReader, principal: Principal, *, may_write: bool, not_let_in: str
+    ) -> Answer | None:
         """None if the client went away before its request had ended."""
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -283,7 +287,7 @@ class HttpServer:
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
         if not_let_in and request.path not in self._free:
             return Answer(403, f"{not_let_in}\n")
-        return await self._found(request)
+        return await self._found(request._replace(principal=principal))
 
     async def _found(self, request: Request) -> Answer:
         try:

@@ -37,6 +37,7 @@ from bookie_server.services.bookie_rpc.reads import (
     ledgers_of,
 )
 from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.services.principal import UNKNOWN, Principal
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ ANSWER_BYTES_MAX = 16 << 20
 
 
 class Connection:
-    """``wake`` is called when there is something to send, or the connection is to be closed, or ``flow`` changed."""
+    """``wake`` is called when there is something to send, or the connection is to be closed, or ``flow`` changed.
+    ``principal`` is who the client is."""
 
     def __init__(
         self,
@@ -64,7 +66,9 @@ class Connection:
         clock_ms: Callable[[], int],
         wake: Callable[[], None],
         leave: Callable[[], None] = lambda: None,
+        principal: Principal = UNKNOWN,
     ) -> None:
+        self.principal = principal
         self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(), clock_ms
         self._wake, self.leave = wake, leave
         self.stream: events.StreamId = engine.open_stream(self)

@@ -19,7 +19,7 @@ from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.bookie_rpc.auth import AuthPlugin, NoAuth
 from bookie_server.services.bookie_rpc.connection import Connection
-from bookie_server.services.bookie_rpc.start_tls import PORT, begin_tls, refused_identity
+from bookie_server.services.bookie_rpc.start_tls import PORT, begin_tls, principal_of
 from bookie_server.services.clients import Clients
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
@@ -118,8 +118,9 @@ class _Peer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        principal, refused = principal_of(transport, self._tls)
         self.connection = Connection(
-            self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush
+            self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush, principal
         )
         self._peers.add(self)
         self._clients.streams.add(self.connection)
@@ -128,7 +129,7 @@ class _Peer(asyncio.BufferedProtocol):
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if len(self._peers) > self._clients.connections.connections_max:
             self.connection.cut("too many connections")
-        elif self._tls is not None and (refused := refused_identity(transport, self._tls)):
+        elif refused:
             self.connection.cut(refused)
         self._timers.start("hello", HELLO_TIMEOUT_S, self._silent)
 

@@ -19,6 +19,7 @@ from bk_core.transport.bookie_rpc.start_tls import first_message
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from bookie_server.services.principal import Principal
 from bookie_server.services.sockets import peer_of
 from bookie_server.services.tls import PortTls, linger
 
@@ -47,11 +48,13 @@ async def begin_tls(sock: socket.socket, tls: PortTls, protocol: Callable[[], as
         raise
 
 
-def refused_identity(transport: asyncio.BaseTransport, tls: PortTls) -> str:
-    """Why the client of a connection whose handshake is done is not let in; empty if it is."""
-    peer = transport.get_extra_info("peername")
+def principal_of(transport: asyncio.BaseTransport, tls: PortTls | None) -> tuple[Principal, str]:
+    """Who the client of a connection is whose handshake is done, and why it is not let in; empty if it is."""
+    at = transport.get_extra_info("peername")
+    peer = f"{at[0]}:{at[1]}" if at else "a client that is gone"
+    if tls is None:
+        return Principal(peer), ""
     try:
-        tls.admit(names_of(transport.get_extra_info("peercert") or {}), f"{peer[0]}:{peer[1]}" if peer else "?", PORT)
+        return tls.admit(names_of(transport.get_extra_info("peercert") or {}), peer, PORT), ""
     except TlsError as error:
-        return str(error)
-    return ""
+        return Principal(peer), str(error)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who a connection's client is. Every port finds it once a connection, and hands it on to what deals with requests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Proof(Enum):
+    """How a client has shown who it is."""
+
+    NONE = "none"
+    CERTIFICATE = "certificate"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The client at ``peer`` (host:port, or words for one without an address). ``identity`` is None where it had to
+    prove none, and holds until ``until_s``, in seconds since 1970; the connection does not outlive that by more than a
+    minute."""
+
+    peer: str
+    identity: str | None = None
+    proof: Proof = Proof.NONE
+    until_s: float = math.inf
+
+    @property
+    def host(self) -> str:
+        """The peer without its port: what all connections of a machine have in common."""
+        return self.peer.rpartition(":")[0] or self.peer
+
+    def __str__(self) -> str:
+        """For a log."""
+        return self.peer if self.identity is None else f"{self.identity} ({self.proof.value}) at {self.peer}"
+
+
+UNKNOWN = Principal("a client that nobody asked")
+"""Of a stream without a port, as tests have it."""
