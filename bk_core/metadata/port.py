@@ -28,6 +28,7 @@ from typing import Protocol
 
 from bk_core.metadata.records import BookieOrder, UnderreplicationMark
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
+from bk_core.security.roles import RolesTable
 
 CancelWatch = Callable[[], None]
 
@@ -246,6 +247,16 @@ class MetadataStore(Protocol):
 
     def current_auditor(self) -> str | None:
         """Who cast the first vote, or None."""
+        ...
+
+    # --- who may what ---
+    def read_roles(self) -> Versioned[RolesTable] | None:
+        """The table of roles, or None if nobody has made one: then mode ``secure`` allows nobody anything. Raises
+        MetadataCorruptError for one that is not understood wholly."""
+        ...
+
+    def write_roles(self, table: RolesTable, version: int | None) -> Versioned[RolesTable]:
+        """Compare-and-set; ``version`` None creates it. Raises MetadataConflictError."""
         ...
 
     # --- upkeep of named logs ---

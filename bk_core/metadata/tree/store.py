@@ -12,6 +12,7 @@ from bk_core.metadata.tree.bookies import Bookies, Cookies
 from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.metadata.tree.logs import Logs
+from bk_core.metadata.tree.security import Security
 from bk_core.metadata.tree.tree import Tree
 from bk_core.metadata.tree.underreplication import Underreplication
 from bk_core.metadata.tree.upkeep import Upkeep
@@ -19,7 +20,7 @@ from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.worker import Worker
 
 
-class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Logs):
+class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs):
     """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads."""
 
     def __init__(self, tree: Tree, uri: ServiceUri) -> None:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of roles, at ``<root>-security/roles``: beside Apache's tree, whose tools do not look there (decision
+0064)."""
+
+from __future__ import annotations
+
+from bk_core.errors import MetadataConflictError
+from bk_core.metadata.tree.base import Part
+from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError
+from bk_core.model import Versioned
+from bk_core.security.roles import RolesTable, decode_roles, encode_roles
+
+
+class Security(Part):
+    """Who may what."""
+
+    @property
+    def _roles(self) -> str:
+        return f"{self._root}-security/roles"
+
+    def read_roles(self) -> Versioned[RolesTable] | None:
+        found = self._read(self._roles)
+        return None if found is None else Versioned(decode_roles(found.value), found.version)
+
+    def write_roles(self, table: RolesTable, version: int | None) -> Versioned[RolesTable]:
+        path, data = self._roles, encode_roles(table)
+        try:
+            if version is None:
+                self._create_with_parents(path, data)
+            else:
+                self._set_settled(path, data, version)
+        except (NodeExistsError, NoNodeError, BadVersionError) as error:
+            raise MetadataConflictError(
+                "Another administrator changed the table of roles meanwhile",
+                value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
+                remedy="look at it (bk role list) and try again",
+            ) from error
+        return Versioned(table, 0 if version is None else version + 1)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of roles: which identity has which role, and where. Pure (docs/security.md §6, decision 0064).
+
+An identity has the rights of every line that fits it, and no others: what no line gives is denied. A line names an
+identity, in which ``*`` stands for any text, a role, and where the role counts: on the cluster, on logs, on ledgers by
+their custom metadata, or on ledgers of which the identity is the owner.
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError
+from bk_core.model import LedgerId
+
+ROLES_VERSION = 1
+TEXT_MAX = 1_024
+LINES_MAX = 2_000
+"""Far below what a node of the metadata store may hold."""
+
+LOG_KEY, OWNER_KEY = "bk.log", "bk.owner"
+"""The custom metadata of a ledger in which its log and its owner are named."""
+
+
+class Right(enum.IntFlag):
+    """What a port asks for; the values are on the wire, in grants."""
+
+    NONE = 0
+    LOOK = 1  # what a bookie says of itself
+    READ = 2
+    WRITE = 4
+    RECOVER = 8  # fence, read behind the fence, write back
+    HINT = 16  # tell bookies of deleted ledgers
+    OPERATE = 32  # change how a bookie runs
+
+
+class Role(enum.Enum):
+    READER = "reader"
+    WRITER = "writer"
+    OPERATOR = "operator"
+    BOOKIE = "bookie"
+    ADMIN = "admin"
+
+
+_USE = Right.LOOK | Right.READ | Right.WRITE | Right.RECOVER | Right.HINT
+
+RIGHTS: Mapping[Role, Right] = MappingProxyType(
+    {
+        Role.READER: Right.LOOK | Right.READ,
+        Role.WRITER: _USE,  # who takes a log over recovers its last ledger, and reads for that
+        Role.OPERATOR: Right.LOOK | Right.HINT | Right.OPERATE,
+        Role.BOOKIE: _USE,  # bookies copy what others lost, and keep logs
+        Role.ADMIN: _USE | Right.OPERATE,
+    }
+)
+
+
+class Where(enum.Enum):
+    """The values are those in the record."""
+
+    CLUSTER = "cluster"
+    LOG = "log"  # by name
+    LEDGERS = "ledgers"  # KEY=VALUE of their custom metadata
+    OWNER = "owner"  # bk.owner of their custom metadata is the identity itself
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a role counts. ``pattern`` is of a log's name, or of a value of custom metadata that is called ``key``.
+    Raises InvalidArgumentError for what does not fit together."""
+
+    where: Where = Where.CLUSTER
+    pattern: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        patterned = self.where in (Where.LOG, Where.LEDGERS)
+        if bool(self.pattern) is not patterned or bool(self.key) is not (self.where is Where.LEDGERS):
+            raise InvalidArgumentError("a role counts nowhere like this", value=f"on {self.text!r}", remedy=_WHERE)
+
+    @property
+    def text(self) -> str:
+        named = f"{self.key}={self.pattern}" if self.where is Where.LEDGERS else self.pattern
+        return f"{self.where.value}:{named}" if named else self.where.value
+
+
+_WHERE = "cluster, log:NAME, ledgers:KEY=VALUE or owner"
+
+
+def scope_of(text: str) -> Scope:
+    """Raises InvalidArgumentError."""
+    word, _, named = text.partition(":")
+    key, pattern = "", named
+    if word == Where.LEDGERS.value:
+        key, _, pattern = named.partition("=")
+    try:
+        where = Where(word)
+    except ValueError:
+        raise InvalidArgumentError("a role counts nowhere like this", value=f"on {text!r}", remedy=_WHERE) from None
+    return Scope(where, pattern, key)
+
+
+CLUSTER_ONLY = (Role.OPERATOR, Role.BOOKIE, Role.ADMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table. ``unknown`` are fields of a later version, which survive our rewrites. Raises
+    InvalidArgumentError for what no line can say."""
+
+    identity: str
+    role: Role
+    scope: Scope = Scope()
+    unknown: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        for what, text in (("an identity", self.identity), ("where a role counts", self.scope.text)):
+            if not 0 < len(text) <= TEXT_MAX or not text.isprintable():
+                raise InvalidArgumentError(f"{what} has 1 to {TEXT_MAX} printable characters", value=repr(text[:80]))
+        if self.role in CLUSTER_ONLY and self.scope.where is not Where.CLUSTER:
+            raise InvalidArgumentError(
+                f"the role {self.role.value} counts on the cluster only",
+                value=f"on {self.scope.text!r}",
+                remedy="reader and writer can be given on logs and ledgers",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """What of a ledger decides who may use it."""
+
+    ledger_id: LedgerId
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    def text(self, key: str) -> str | None:
+        value = self.custom_metadata.get(key)
+        try:
+            return None if value is None else value.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+
+
+class Anywhere(enum.Enum):
+    """Objects that are no ledger. ANYWHERE: whoever has the right on anything."""
+
+    CLUSTER = "the cluster"
+    ANYWHERE = "anything"
+
+
+Target: TypeAlias = LedgerFacts | Anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class RolesTable:
+    lines: tuple[Line, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def rights(self, identity: str, target: Target) -> Right:
+        """All that this identity may there. An empty identity may nothing."""
+        found = Right.NONE
+        if identity:
+            for line in self.lines:
+                if _counts(line.scope, identity, target) and matches(line.identity, identity):
+                    found |= RIGHTS[line.role]
+        return found
+
+    def granted(self, line: Line) -> RolesTable:
+        """Raises InvalidArgumentError if there are too many."""
+        if line in self.lines:
+            return self
+        if len(self.lines) >= LINES_MAX:
+            raise InvalidArgumentError(
+                f"the table of roles has {LINES_MAX} lines at most", remedy="give roles by patterns: 'CN=ingest-*'"
+            )
+        return RolesTable((*self.lines, line), self.unknown)
+
+    def revoked(self, line: Line) -> RolesTable:
+        return RolesTable(tuple(each for each in self.lines if each != line), self.unknown)
+
+
+def _counts(scope: Scope, identity: str, target: Target) -> bool:
+    """Whether a role with this scope counts for the target."""
+    if scope.where is Where.CLUSTER or target is Anywhere.ANYWHERE:
+        return True
+    if target is Anywhere.CLUSTER:
+        return False
+    assert isinstance(target, LedgerFacts)
+    if scope.where is Where.OWNER:
+        return target.text(OWNER_KEY) == identity
+    value = target.text(LOG_KEY if scope.where is Where.LOG else scope.key)
+    return value is not None and matches(scope.pattern, value)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether ``text`` is what the pattern says: ``*`` stands for any text, and nothing else has a meaning."""
+    if "*" not in pattern:
+        return pattern == text
+    return fnmatch.fnmatchcase(text, "".join(f"[{each}]" if each in "[?" else each for each in pattern))
+
+
+# --- the record ---
+
+
+def encode_roles(table: RolesTable) -> bytes:
+    """The data of ``<root>-security/roles``."""
+    lines = [
+        {**line.unknown, "identity": line.identity, "on": line.scope.text, "role": line.role.value}
+        for line in table.lines
+    ]
+    fields = {**table.unknown, "roles": lines, "v": ROLES_VERSION}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def decode_roles(data: bytes) -> RolesTable:
+    """Raises MetadataCorruptError for anything that is not understood: then nobody may anything, because a line that
+    is passed over might be one that was meant to be narrower."""
+    try:
+        fields = json.loads(data.decode("utf-8"))
+        if not isinstance(fields, dict) or fields.get("v") != ROLES_VERSION or not isinstance(fields["roles"], list):
+            raise ValueError(f"it begins with {data[:40]!r}")
+        lines = tuple(map(_line_of, fields["roles"]))
+    except (ValueError, KeyError, TypeError, RecursionError, InvalidArgumentError) as error:
+        raise MetadataCorruptError(
+            "The table of roles cannot be read, so nobody is allowed anything",
+            value=str(error)[:200],
+            remedy="write it again with this version's bk role, or use the version that wrote it",
+        ) from error
+    return RolesTable(lines, {name: value for name, value in fields.items() if name not in ("v", "roles")})
+
+
+def _line_of(fields: Any) -> Line:
+    """Raises ValueError, KeyError, InvalidArgumentError."""
+    if not isinstance(fields, dict) or not all(isinstance(fields[name], str) for name in ("identity", "on", "role")):
+        raise ValueError(f"a line is {str(fields)[:80]!r}")
+    unknown = {name: value for name, value in fields.items() if name not in ("identity", "on", "role")}
+    return Line(fields["identity"], Role(fields["role"]), scope_of(fields["on"]), unknown)

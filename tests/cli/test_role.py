@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk role`` on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import closing
+
+import pytest
+
+from bk_cli import main
+from bk_core.metadata import open_store
+from bk_core.model import Fragment, LedgerMetadata
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def uri(zookeeper_uri: str) -> str:
+    uri = f"{zookeeper_uri}/{uuid.uuid4().hex}/ledgers"
+    assert main.run(["cluster", "init", "--metadata-service-uri", uri]) == 0
+    return uri
+
+
+class Told:
+    """Runs ``bk role …``; ``out`` and ``err`` are of the last one."""
+
+    def __init__(self, uri: str, capture: pytest.CaptureFixture[str]) -> None:
+        self._uri, self._capture = uri, capture
+        capture.readouterr()
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        code = main.run(["role", *arguments, "--metadata-service-uri", self._uri])
+        self.out, self.err = self._capture.readouterr()
+        return code
+
+
+@pytest.fixture
+def role(uri: str, capsys: pytest.CaptureFixture[str]) -> Told:
+    return Told(uri, capsys)
+
+
+def test_a_role_is_given_shown_and_taken_away(role: Told) -> None:
+    assert role("list") == 0
+    assert role.out == "nobody has a role: in mode secure nobody may do anything\n"
+    assert role("grant", "writer", "CN=ingest", "--log", "orders-*") == 0
+    assert role.out == "CN=ingest has now the role writer on log:orders-*\n"
+    assert role("grant", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
+    line = {"identity": "CN=ingest", "role": "writer", "on": "log:orders-*"}
+    assert json.loads(role.out) == {**line, "changed": False}
+    assert role("grant", "admin", "CN=admin-*") == 0
+    assert role("list", "--json") == 0
+    assert [*map(json.loads, role.out.splitlines())] == [
+        {"identity": "CN=admin-*", "role": "admin", "on": "cluster"},
+        line,
+    ]
+    assert role("revoke", "writer", "CN=ingest") == 0
+    assert role.out == "CN=ingest had no such role writer (bk role list) on cluster\n"
+    assert role("revoke", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
+    assert json.loads(role.out)["changed"] is True
+    assert role("check", "CN=ingest") == 0
+    assert role.out == "CN=ingest may nothing on the cluster\n"
+
+
+def test_check_says_what_an_identity_may_and_by_which_lines(role: Told, uri: str) -> None:
+    with closing(open_store(uri)) as store:
+        ledger_id, _ = store.create_ledger(
+            LedgerMetadata(
+                ensemble_size=1,
+                write_quorum_size=1,
+                ack_quorum_size=1,
+                fragments=(Fragment(0, ("b1:1",)),),
+                custom_metadata={"bk.owner": b"CN=ingest", "team": b"sales"},
+            )
+        )
+    assert role("grant", "reader", "CN=*", "--ledgers", "team=sa*") == 0
+    assert role("grant", "writer", "CN=ingest", "--owned") == 0
+    assert role("check", "CN=ingest", "--ledger", str(ledger_id), "--json") == 0
+    found = json.loads(role.out)
+    assert found["rights"] == ["look", "read", "write", "recover", "hint"]
+    assert [line["on"] for line in found["by"]] == ["ledgers:team=sa*", "owner"]
+    assert role("check", "CN=report", "--ledger", str(ledger_id)) == 0
+    assert role.out.startswith(f"CN=report may on ledger {ledger_id}: look, read (by reader of CN=* on ")
+    assert role("check", "CN=report", "--ledger", "99") == 3
+
+
+def test_what_no_line_can_say_is_refused_and_changes_nothing(role: Told) -> None:
+    assert role("grant", "admin", "CN=a", "--log", "x") == 2
+    assert "[BK_INVALID_ARGUMENT] the role admin counts on the cluster only" in role.err
+    assert role("grant", "reader", "CN=a", "--log", "x", "--owned") == 2
+    assert role("grant", "reader", "CN=a", "--ledgers", "team") == 2
+    assert role("grant", "reader", "") == 2
+    assert role("list", "--json") == 0
+    assert role.out == ""
