@@ -11,6 +11,7 @@ NOT_FOUND = 3
 CONFLICT = 4
 UNAVAILABLE = 5
 INTEGRITY = 6
+DENIED = 7
 INTERRUPTED = 130  # as a shell reports SIGINT
 
 # The first class that fits decides, so narrower classes come first.
@@ -19,6 +20,7 @@ _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
     (errors.NoSuchLogError, NOT_FOUND),
     (errors.NoClusterError, NOT_FOUND),
     (errors.NoSuchBookieError, NOT_FOUND),
+    (errors.PermissionDeniedError, DENIED),
     (errors.NoSuchEntryError, INTEGRITY),  # an entry that must exist is missing: data loss
     (errors.EntryUnreadableError, UNAVAILABLE),
     (errors.EntryTooLargeError, USAGE),

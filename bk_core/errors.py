@@ -53,6 +53,13 @@ class InvalidArgumentError(BookKeeperError):
     code = "BK_INVALID_ARGUMENT"
 
 
+class PermissionDeniedError(BookKeeperError):
+    """No role gives this client's identity the right, in a cluster of mode secure. Nothing was done, unless entries
+    were in flight when the right ended."""
+
+    code = "BK_DENIED"
+
+
 class LedgerError(BookKeeperError):
     """Base of errors about one ledger."""
 
@@ -241,6 +248,13 @@ class TlsError(BookieUnreachableError):
     in plain instead."""
 
     code = "BK_TLS"
+    outcome = Outcome.NOT_APPLIED
+
+
+class InsecureBookieError(BookieUnreachableError):
+    """A bookie does not ask who may do what, and this client was told to use none such. Nothing was sent to it."""
+
+    code = "BK_INSECURE"
     outcome = Outcome.NOT_APPLIED
 
 

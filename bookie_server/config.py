@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
+from bk_core.security.roles import OPEN, SECURITIES
 from bk_core.tls import IDENTITY_RULES, Tls, TlsPaths
 from bk_core.wire.lane import FRAME_BYTES_MAX
 from bookie_server.garbage.collector import CollectorConfig
@@ -110,6 +111,10 @@ class BookieConfig:
     ``tls_identity`` says which of its names is the client's identity (subject, dns or spiffe), and ``tls_clients``
     which identities are let in, with ``*`` for any text; all if it is empty. With ``tls_zookeeper`` the metadata
     service is spoken to over TLS, too (docs/security.md).
+
+    **Security.** With ``security`` ``open`` whoever reaches a port, and is let in by TLS, may do anything there. With
+    ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates, and
+    ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
     """
 
     metadata_service_uri: str
@@ -170,6 +175,8 @@ class BookieConfig:
     tls_identity: str = "subject"
     tls_clients: tuple[str, ...] = ()
     tls_zookeeper: bool = False
+    security: str = OPEN
+    grant_keys_path: Path | None = None
 
     def __post_init__(self) -> None:
         self._set_directories()
@@ -180,6 +187,7 @@ class BookieConfig:
                 raise InvalidArgumentError(f"{field.name} must be positive", value=f"{field.name}={value}")
         self._set_ports()
         self._set_tls()
+        self._set_security()
         self._check_word("admin_writes", ("off", "loopback", "any"), "whose PUT the admin port takes")
         if self.bookie_id is not None and not _is_id(self.bookie_id):
             raise InvalidArgumentError(
@@ -267,6 +275,25 @@ class BookieConfig:
                 remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
             )
 
+    def _set_security(self) -> None:
+        self._check_word("security", SECURITIES, "whether everybody may do anything, or nobody what no role gives")
+        if self.grant_keys_path is not None:
+            object.__setattr__(self, "grant_keys_path", Path(self.grant_keys_path))
+        if self.security == OPEN:
+            return
+        if self.tls_ca_path is None or self.tls_client_auth != "required":
+            raise InvalidArgumentError(
+                'security = "secure" needs clients that show who they are',
+                value=f"tls_ca_path={self.tls_ca_path}, tls_client_auth={self.tls_client_auth!r}",
+                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
+            )
+        if self.grant_keys_path is None:
+            raise InvalidArgumentError(
+                'security = "secure" needs a file of keys that all bookies of the cluster share',
+                value="grant_keys_path is missing",
+                remedy="make it once: openssl rand -hex 32 > FILE; copy it to each bookie",
+            )
+
     def _check_word(self, name: str, words: Sequence[str], says: str) -> None:
         if getattr(self, name) not in words:
             raise InvalidArgumentError(
@@ -291,7 +318,8 @@ class BookieConfig:
         """Those of this bookie's settings that a client of its own has, too."""
         if self.tls_ca_path is None:
             return {}
-        return {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper}
+        more = {"tls_zookeeper": self.tls_zookeeper, "security": self.security}
+        return {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, **more}
 
     @property
     def directories(self) -> tuple[Path, ...]:

@@ -44,10 +44,11 @@ from bookie_server.identity.registration import advertised_address, service_info
 from bookie_server.machine.events import ReadOnlyChanged
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import Holdings
+from bookie_server.services.authority import Authority
 from bookie_server.services.clients import Clients
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.room import raise_files_max
-from bookie_server.services.service import Service, listen, port_tls
+from bookie_server.services.service import Service, authority_of, listen, port_tls
 from bookie_server.services.tls import PortTls
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatch, Usage, choose_directory
@@ -179,6 +180,7 @@ class Bookie:
         self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
         self._admin: AdminPort | None = None
         self._tls: PortTls | None = None
+        self._authority: Authority | None = None
 
     @classmethod
     async def start(
@@ -198,6 +200,7 @@ class Bookie:
         try:
             await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
             bookie._tls = await asyncio.to_thread(port_tls, config)
+            bookie._authority = await asyncio.to_thread(authority_of, config, store)
             for service in listen(config, bookie._clients, bookie._tls):
                 bookie._services.append(service)
             bookie.port = bookie._services[0].port
@@ -211,7 +214,7 @@ class Bookie:
     def _open_admin(self) -> None:
         """It answers from here on: that the bookie starts, too."""
         if self._config.admin_port:
-            self._admin = AdminPort(self._config, self._view, self._tls)
+            self._admin = AdminPort(self._config, self._view, self._tls, self._authority)
             self._admin.start()
             self._view.pulse.start()
 
@@ -296,6 +299,7 @@ class Bookie:
             version=self._view.version,
             space=lambda: _space(directories),
             lacking=lambda: own_copies.counts(),
+            authority=self._authority,
         )
         for service in self._services:
             await service.start(engine, facts)
@@ -387,6 +391,8 @@ class Bookie:
             await self._engine.stop()
         for each in self._opened:
             each.directory.close()
+        if self._authority:
+            self._authority.close()
         await asyncio.to_thread(self._store.close)
         if self._garbage:
             await asyncio.to_thread(self._garbage.join)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
+from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.security.roles import OPEN, SECURE, SECURITIES
 from bk_core.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import Caller
+from bk_core.transport.wallet import Wallet
 from bk_core.wire.lane import FRAME_BYTES_MAX
 
 
@@ -47,6 +50,9 @@ class ClientConfig:
     where the bookies want one. ``tls_endpoint_identification``: ``https``, or ``none``, which does not compare a
     bookie's certificate with its host. ``tls_zookeeper``: the metadata service, too, is spoken to over TLS. Renewed
     files are taken for new connections (docs/security.md).
+
+    ``security``: with ``secure`` only bookies that allow nothing without a role are used, over our own lanes; a bookie
+    that is ``open`` counts as unreachable.
     """
 
     window_bytes_max: int = 16 << 20
@@ -85,6 +91,7 @@ class ClientConfig:
     tls_key_path: str = ""
     tls_endpoint_identification: str = HTTPS
     tls_zookeeper: bool = False
+    security: str = OPEN
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -109,6 +116,7 @@ class ClientConfig:
                 )
         self._lanes()
         self._tls_paths()
+        self._check_security()
         if self.frame_bytes > FRAME_BYTES_MAX // 2:
             raise InvalidArgumentError(
                 "frame_bytes must leave room for columns",
@@ -126,7 +134,30 @@ class ClientConfig:
 
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
-        return Caller(instance_id, lanes=self._lanes(), batch_reads=bool(self.batch_reads), tls=self.tls())
+        wallet = Wallet() if self.security == SECURE else None
+        lanes, batches = self._lanes(), bool(self.batch_reads)
+        return Caller(instance_id, lanes=lanes, batch_reads=batches, tls=self.tls(), wallet=wallet)
+
+    def _check_security(self) -> None:
+        if self.security not in SECURITIES:
+            raise InvalidArgumentError(
+                "security says whether bookies must ask who may do what",
+                value=f"security={self.security!r}",
+                remedy=" or ".join(SECURITIES),
+            )
+        if self.security == OPEN:
+            return
+        if not self.tls_certificate_path:
+            raise InvalidArgumentError(
+                "security=secure needs a certificate, by which bookies know this client",
+                remedy="give tls_ca_path, tls_certificate_path and tls_key_path",
+            )
+        if self._lanes() == (BOOKIE_RPC,):
+            raise InvalidArgumentError(
+                "Apache's wire has no grants, so a client that uses it alone cannot want security=secure",
+                value=f"lanes={self.lanes}",
+                remedy="leave lanes out, or give security=open: its bookies ask for roles all the same",
+            )
 
     def tls(self) -> Tls | None:
         """What its connections need for TLS; None if they are plain. Raises InvalidArgumentError for files that cannot

@@ -17,7 +17,7 @@ from bk_core.wire.lane import Reason
 
 KeeperEffect: TypeAlias = ev.SessionEffect | ev.SetTimer | ev.CancelTimer
 
-RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED})
+RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED, Reason.GRANT_NEEDED})
 """After these refusals the session is opened again, within ``reconnect_budget_ms``; others fail the bookie."""
 
 STALL_TICKS = 4

@@ -11,7 +11,7 @@ from bk_core.wire.lane import Reason
 
 
 def refusal_error(
-    reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId
+    reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId, message: str = ""
 ) -> err.BookKeeperError | None:
     """The error that ends the writer; None if the refusal is about the bookie and not about the ledger."""
     if reason is Reason.FENCED:
@@ -22,11 +22,19 @@ def refusal_error(
             remedy="another cluster's ledger of the same id, or a damaged record: check the bookie",
             outcome=err.Outcome.UNKNOWN,
         )
+    if reason is Reason.PERMISSION_DENIED:
+        return denied_error(message, err.Outcome.UNKNOWN if lap > lac else err.Outcome.NOT_APPLIED)
     if reason is Reason.DELETED:
         return err.NoSuchLedgerError(
             f"ledger {ledger_id} was deleted while it was written", outcome=err.Outcome.UNKNOWN
         )
     return None
+
+
+def denied_error(message: str, outcome: err.Outcome = err.Outcome.NOT_APPLIED) -> err.PermissionDeniedError:
+    """What a bookie says who may not do what, and behind ``; `` what to type."""
+    what, _, remedy = message.partition("; ")
+    return err.PermissionDeniedError(what, remedy=remedy, outcome=outcome)
 
 
 def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> err.LedgerFencedError:

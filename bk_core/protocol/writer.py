@@ -204,7 +204,7 @@ class LedgerWrite:
             self._hinted = NO_ENTRY
         if isinstance(event, ev.SessionEnded) and refused:
             self._urgent = self._urgent or event.reason is Reason.READ_ONLY
-            error = refusal_error(event.reason, lane.bookie, self.ledger_id, self.lac, self.lap)
+            error = refusal_error(event.reason, lane.bookie, self.ledger_id, self.lac, self.lap, event.message)
             if error is not None:
                 return effects + self._fail(error)
         return effects + self._bookies_failed(failed) if failed else effects

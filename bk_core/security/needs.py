@@ -82,6 +82,7 @@ APACHE: Mapping[str, Need] = MappingProxyType(
         "READ_ENTRY": _READ_ALL,
         "READ_ENTRY FENCE_LEDGER": _RECOVER_ALL,
         "BATCH_READ_ENTRY": _READ_ALL,
+        "BATCH_READ_ENTRY FENCE_LEDGER": _RECOVER_ALL,
         "RANGE_READ_ENTRY": _READ_ALL,
         "RANGE_ADD_ENTRY": _WRITE_ALL,
         "READ_LAC": _READ_ALL,

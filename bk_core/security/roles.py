@@ -19,6 +19,10 @@ from typing import Any, TypeAlias
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.model import LedgerId
 
+OPEN, SECURE = "open", "secure"
+SECURITIES = (OPEN, SECURE)
+"""The modes of a bookie, and what a client was told to want."""
+
 ROLES_VERSION = 1
 TEXT_MAX = 1_024
 LINES_MAX = 2_000
@@ -48,6 +52,7 @@ class Role(enum.Enum):
     ADMIN = "admin"
 
 
+EVERY = Right.LOOK | Right.READ | Right.WRITE | Right.RECOVER | Right.HINT | Right.OPERATE
 _USE = Right.LOOK | Right.READ | Right.WRITE | Right.RECOVER | Right.HINT
 
 RIGHTS: Mapping[Role, Right] = MappingProxyType(
@@ -56,7 +61,7 @@ RIGHTS: Mapping[Role, Right] = MappingProxyType(
         Role.WRITER: _USE,  # who takes a log over recovers its last ledger, and reads for that
         Role.OPERATOR: Right.LOOK | Right.HINT | Right.OPERATE,
         Role.BOOKIE: _USE,  # bookies copy what others lost, and keep logs
-        Role.ADMIN: _USE | Right.OPERATE,
+        Role.ADMIN: EVERY,
     }
 )
 

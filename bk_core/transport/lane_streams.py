@@ -24,11 +24,14 @@ from bk_core.errors import (
     BookieUnreachableError,
     BookKeeperError,
     ClusterMismatchError,
+    InsecureBookieError,
     RemoteProtocolError,
     TlsError,
     TransportError,
 )
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.security.grants import NO_LEDGER
+from bk_core.security.roles import Right
 from bk_core.tls import failure
 from bk_core.traces import spans
 from bk_core.transport.messages import (
@@ -53,6 +56,7 @@ from bk_core.transport.port import (
     RefusedError,
     ToldRead,
 )
+from bk_core.transport.wallet import GRANT_DEADLINE_S, Held, Permits
 from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 
@@ -95,6 +99,10 @@ class LaneStream:
         self.broken: TransportError | None = None
         self._hello: lane_pb2.Hello | None = said
         self._spans = spans()
+        self._secure = said.grants
+        self._shown: dict[LedgerId, bytes] = {}  # grants
+        self.distrusted: Callable[[], object] = asleep
+        """Called when the bookie does not accept a grant."""
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
@@ -125,6 +133,8 @@ class LaneStream:
                 reason or Reason.WRONG_BOOKIE,
                 f"bookie {self.bookie_id} refused the connection: {answer.message or answer.bookie_id}",
             )
+        if self._secure and not answer.secure:
+            raise _insecure(self.bookie_id)
         if answer.version != LANE_VERSION:
             raise RemoteProtocolError(
                 "a bookie chose a version that was not offered", value=f"version {answer.version}"
@@ -135,6 +145,13 @@ class LaneStream:
         if self.broken is None:
             self.broken = error
             self.lost(error)
+
+    def is_new(self, ledger_id: LedgerId, grant: bytes) -> bool:
+        """Whether a grant, which may be empty, has to be shown yet; from here on it is."""
+        if not grant or self._shown.get(ledger_id) == grant:
+            return False
+        self._shown[ledger_id] = grant
+        return True
 
     # --- implemented by each stream ---
 
@@ -169,6 +186,13 @@ class AddStream(LaneStream):
         self._frames: deque[tuple[int, Buffer]] = deque()
         self._detaches: list[int] = []
         self._traceparent = ""  # of the first frame that is traced of those that wait
+        self._grants: list[bytes] = []
+
+    def show(self, ledger_id: LedgerId, grant: bytes) -> None:
+        """Show a grant with the next message, unless it was shown."""
+        if self.is_new(ledger_id, grant):
+            self._grants.append(grant)
+            self.wake()
 
     def attach(self, session: NewSession) -> None:
         number, ledger_id, key = session.number, session.ledger_id, session.ledger_key
@@ -210,6 +234,8 @@ class AddStream(LaneStream):
             listener = listeners.get(end.session)
             if listener:
                 self.detach(end.session)
+                if end.reason == lane_pb2.GRANT_NEEDED:
+                    self.distrusted()
                 listener.on_ended(end.session, end.frames, reason_of(int(end.reason)), end.message)
 
     def next_message(self) -> LaneMessage | None:
@@ -220,9 +246,12 @@ class AddStream(LaneStream):
         attaches, self._attaches = self._attaches, []
         said = self._take_hello()
         traceparent, self._traceparent = self._traceparent, ""
-        if not (attaches or detaches or said or traceparent):
+        if not (attaches or detaches or said or self._grants or traceparent):
             return LaneMessage(b"", frames) if frames else None
-        rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches, traceparent=traceparent)
+        grants, self._grants = self._grants, []
+        rest = lane_pb2.AddRequest(
+            hello=said, attach=attaches, detach=detaches, grants=grants, traceparent=traceparent
+        )
         return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[Buffer]:
@@ -321,6 +350,7 @@ class ReadStream(LaneStream):
         self._requests: deque[lane_pb2.ReadRequest] = deque()
         self._cancelled: list[int] = []
         self._look_again: asyncio.TimerHandle | None = None
+        self.permits: Permits | None = None
 
     def read(
         self,
@@ -336,22 +366,38 @@ class ReadStream(LaneStream):
         """``deadline_s`` bounds the wait for each part of the answer."""
         self._number += 1
         call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX, deadline_s)
-        self._requests.append(
-            lane_pb2.ReadRequest(
-                id=self._number,
-                ledger_id=ledger_id,
-                first_entry_id=first,
-                last_entry_id=last,
-                bytes_max=bytes_max,
-                fence=fence_key is not None,
-                ledger_key=fence_key or b"",
-                ids_only=ids_only,
-                traceparent="" if self._spans is None else self._spans.traceparent(),
-                **cut_to_proto(cut),
-            )
+        request = lane_pb2.ReadRequest(
+            id=self._number,
+            ledger_id=ledger_id,
+            first_entry_id=first,
+            last_entry_id=last,
+            bytes_max=bytes_max,
+            fence=fence_key is not None,
+            ledger_key=fence_key or b"",
+            ids_only=ids_only,
+            traceparent="" if self._spans is None else self._spans.traceparent(),
+            **cut_to_proto(cut),
         )
-        self.wake()
+        if self.permits is None:
+            self._requests.append(request)
+            self.wake()
+        else:
+            self.permits.read(self, request)
         return call
+
+    def ask(self, request: lane_pb2.ReadRequest, grant: bytes) -> None:
+        """Send a read that has got its grant, unless nobody waits for it any more."""
+        if request.id in self._calls:
+            if self.is_new(request.ledger_id, grant):
+                request.grants.append(grant)
+            self._requests.append(request)
+            self.wake()
+
+    def refuse(self, request: int, error: BookKeeperError) -> None:
+        """A read gets no grant."""
+        call = self._calls.pop(request, None)
+        if call is not None:
+            call.put(error)
 
     def cancel(self, number: int) -> None:
         if self._calls.pop(number, None):
@@ -390,6 +436,8 @@ class ReadStream(LaneStream):
             call.put(ReadPart(frames))
         if answer.HasField("trailer"):
             del self._calls[answer.id]
+            if answer.trailer.reason == lane_pb2.GRANT_NEEDED:
+                self.distrusted()
             call.put(_ending(answer.trailer))
 
     def next_message(self) -> LaneMessage | None:
@@ -427,8 +475,12 @@ class ControlStream(LaneStream):
         self._number = 0
         self._requests: deque[lane_pb2.ControlRequest] = deque()
 
-    async def call(self, request: lane_pb2.ControlRequest, deadline_s: float) -> lane_pb2.ControlResponse:
+    async def call(
+        self, request: lane_pb2.ControlRequest, deadline_s: float, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b""
+    ) -> lane_pb2.ControlResponse:
         """Sends a request; returns its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
+        if self.is_new(ledger_id, grant):
+            request.grants.append(grant)
         self._number += 1
         number = request.id = self._number
         if self._spans is not None:
@@ -446,13 +498,17 @@ class ControlStream(LaneStream):
             if self._calls.pop(number, None):
                 self._cancel(number)
         reason = reason_of(int(response.reason))
+        if reason is Reason.GRANT_NEEDED:
+            self.distrusted()
         if reason:
             raise RefusedError(reason, response.message or reason.name, value=f"bookie {self.bookie_id}")
         return response
 
-    def tell(self, request: lane_pb2.ControlRequest) -> None:
+    def tell(self, request: lane_pb2.ControlRequest, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b"") -> None:
         """Sends a request whose answer nobody waits for, unless too many wait to be sent."""
         if len(self._requests) < TOLD_MAX:
+            if self.is_new(ledger_id, grant):
+                request.grants.append(grant)
             self._number += 1
             request.id = self._number
             self._requests.append(request)
@@ -496,7 +552,9 @@ class LaneLink:
         self.bookie_id, self.endpoint, self.connect_timeout_s = info.bookie_id, endpoint, caller.connect_timeout_s
         self.tls = caller.tls
         incarnation = info.properties.get(INCARNATION_PROPERTY, "")
-        self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client)
+        wallet = caller.wallet
+        self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client, grants=wallet is not None)
+        self._permits = Permits(wallet, self._ask_grant) if wallet is not None else None
         self._streams: dict[type[LaneStream], LaneStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -516,14 +574,21 @@ class LaneLink:
 
     def attach(self, session: NewSession) -> None:
         """As in the port. ``deferred`` is no word of this wire: its bookies sync every frame before they ack it."""
-        self._stream(AddStream).attach(session)
+        if self._permits is None:
+            self._stream(AddStream).attach(session)
+        else:
+            self._permits.attach(self._stream(AddStream), session)
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
+        if self._permits is not None and self._permits.holds(session, frame):
+            return
         stream = self._streams.get(AddStream)
         if isinstance(stream, AddStream):
             stream.send(session, frame)
 
     def detach(self, session: int) -> None:
+        if self._permits is not None and self._permits.detach(session):
+            return
         stream = self._streams.get(AddStream)
         if isinstance(stream, AddStream):
             stream.detach(session)
@@ -548,41 +613,80 @@ class LaneLink:
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)
-        return _evidence_of(await self.call(deadline_s, fence=call))
+        return _evidence_of(await self.call(deadline_s, Right.RECOVER, ledger_id, fence=call))
 
     async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
-        return _evidence_of(await self.call(deadline_s, read_lac=lane_pb2.ReadLacRequest(ledger_id=ledger_id)))
+        call = lane_pb2.ReadLacRequest(ledger_id=ledger_id)
+        return _evidence_of(await self.call(deadline_s, Right.READ, ledger_id, read_lac=call))
 
     async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
         timeout_ms = max(1, int(timeout_s * 1000))
         call = lane_pb2.WatchLacRequest(ledger_id=ledger_id, previous_lac=previous_lac, timeout_ms=timeout_ms)
-        return _evidence_of(await self.call(timeout_s + _WATCH_SLACK_S, watch_lac=call))
+        return _evidence_of(await self.call(timeout_s + _WATCH_SLACK_S, Right.READ, ledger_id, watch_lac=call))
 
     async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
-        await self.call(deadline_s, write_lac=call)
+        await self.call(deadline_s, Right.WRITE, ledger_id, write_lac=call)
 
     def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
+        grant = b""
+        if self._permits is not None:
+            held = self._permits.now(ledger_id, Right.WRITE)
+            if held is None:
+                return  # its writer has one; nobody hears of this
+            grant = held.grant
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
-        self._stream(ControlStream).tell(lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call))
+        request = lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call)
+        self._stream(ControlStream).tell(request, ledger_id, grant)
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        await self.call(deadline_s, delete_hint=lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids))
+        call = lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids)
+        await self.call(deadline_s, Right.HINT, delete_hint=call)
 
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
-        answer = await self.call(deadline_s, bookie_info=lane_pb2.BookieInfoRequest())
+        answer = await self.call(deadline_s, Right.LOOK, bookie_info=lane_pb2.BookieInfoRequest())
         _check_answer(answer, "info")
         return info_from_proto(answer.info)
 
-    async def call(self, deadline_s: float, **call: Any) -> lane_pb2.ControlResponse:
+    async def call(
+        self, deadline_s: float, right: Right = Right.NONE, ledger_id: LedgerId = NO_LEDGER, **call: Any
+    ) -> lane_pb2.ControlResponse:
+        """A call that needs this right, with the grant for it. A bookie that does not accept the grant of another one
+        is asked once more, with its own."""
+        permits = self._permits if right else None
+        if permits is None:
+            return await self._call(deadline_s, ledger_id, b"", call)
+        try:
+            return await self._call(deadline_s, ledger_id, await permits.get(ledger_id, right), call)
+        except RefusedError as error:
+            if error.reason is not Reason.GRANT_NEEDED:
+                raise
+        return await self._call(deadline_s, ledger_id, await permits.get(ledger_id, right), call)
+
+    async def _call(
+        self, deadline_s: float, ledger_id: LedgerId, grant: bytes, call: dict[str, Any]
+    ) -> lane_pb2.ControlResponse:
         request = lane_pb2.ControlRequest(deadline_ms=max(1, int(deadline_s * 1000)), **call)
-        return await self._stream(ControlStream).call(request, deadline_s)
+        return await self._stream(ControlStream).call(request, deadline_s, ledger_id, grant)
+
+    async def _ask_grant(self, ledger_id: LedgerId, right: Right) -> Held:
+        """Ask this bookie for a grant. Raises as :meth:`call`."""
+        call = lane_pb2.GrantRequest(ledger_id=ledger_id, wanted=int(right))
+        answer = await self.call(GRANT_DEADLINE_S, grant=call)
+        _check_answer(answer, "grant")
+        said, now = answer.grant, asyncio.get_running_loop().time()
+        life_s = said.life_ms / 1000
+        return Held(said.grant, Right(said.rights), now + life_s / 2, now + life_s)
 
     def _stream(self, kind: type[S]) -> S:
         """The open stream of this kind, or a new one."""
         stream = self._streams.get(kind)
         if stream is None or stream.broken:
             stream = self._streams[kind] = kind(self._said)
+            if self._permits is not None:
+                stream.distrusted = self._permits.distrust
+                if isinstance(stream, ReadStream):
+                    stream.permits = self._permits
             name = f"{kind.method} {self.bookie_id}"
             nobodys = contextvars.Context()  # the connection serves everybody, not the operation that needed it first
             task = asyncio.get_running_loop().create_task(self._carry(stream), name=name, context=nobodys)
@@ -626,6 +730,8 @@ class LaneLink:
         """Breaks the link and all its streams."""
         if self.broken is None:
             self.broken = error
+            if self._permits is not None:
+                self._permits.lost(str(error))
             for stream in self._streams.values():
                 stream.fail(error)
             for task in self._tasks:
@@ -645,6 +751,14 @@ def unreachable(bookie_id: BookieId, where: str, detail: str) -> BookieUnreachab
         f"bookie {bookie_id} at {where} cannot be reached from host {socket.gethostname()}",
         value=detail,
         remedy="check that the bookie runs and that this host can connect to it",
+    )
+
+
+def _insecure(bookie_id: BookieId) -> InsecureBookieError:
+    return InsecureBookieError(
+        f"bookie {bookie_id} allows anybody anything, and this client was told to use secure bookies only",
+        value="security=secure",
+        remedy='give the bookie security = "secure", or this client security=open',
     )
 
 

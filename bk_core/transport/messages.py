@@ -46,7 +46,9 @@ def proto_reason(reason: Reason) -> lane_pb2.Reason:
     return cast(lane_pb2.Reason, int(reason))
 
 
-def hello(bookie_id: BookieId, instance_id: str, incarnation: str, client: str) -> lane_pb2.Hello:
+def hello(
+    bookie_id: BookieId, instance_id: str, incarnation: str, client: str, *, grants: bool = False
+) -> lane_pb2.Hello:
     """The first message of a client (L1)."""
     return lane_pb2.Hello(
         version_min=LANE_VERSION,
@@ -56,6 +58,7 @@ def hello(bookie_id: BookieId, instance_id: str, incarnation: str, client: str) 
         incarnation=incarnation,
         frame_bytes_max=FRAME_BYTES_MAX,
         client=client,
+        grants=grants,
     )
 
 

@@ -18,6 +18,7 @@ from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 if TYPE_CHECKING:
     from bk_core.tls import Tls
+    from bk_core.transport.wallet import Wallet
 
 
 class RefusedError(TransportError):
@@ -127,7 +128,8 @@ class Caller:
     ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
     bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
     are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
-    every connection is one over TLS, whatever the bookie registered.
+    every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
+    without a grant are used, and all links keep their grants there.
     """
 
     instance_id: str = ""
@@ -136,6 +138,7 @@ class Caller:
     lanes: tuple[str, ...] = ()
     batch_reads: bool = True
     tls: Tls | None = None
+    wallet: Wallet | None = None
 
 
 class Link(Protocol):

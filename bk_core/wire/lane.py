@@ -40,6 +40,8 @@ class Reason(enum.IntEnum):
     NOT_ATTACHED = 21
     COPY_DROPPED = 22
     TIMEOUT = 23
+    PERMISSION_DENIED = 24
+    GRANT_NEEDED = 25
 
 
 class AttachMode(enum.IntEnum):

@@ -14,22 +14,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bk_core.model import LedgerId
+from bk_core.security.grants import NO_LEDGER
+from bk_core.security.roles import Right
 from bk_core.transport.messages import evidence_to_proto, info_to_proto, proto_reason
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX, MESSAGE_OVERHEAD_BYTES
 from bk_core.wire.lane import Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
+from bookie_server.services.authority import Denied
+from bookie_server.services.gate import Refusal
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
 from bookie_server.services.principal import UNKNOWN, Principal
 
 _REPLY_BYTES = 512  # about the memory of a small answer that waits
+GRANTS_AT_ONCE_MAX = 64
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
 
 
 class ControlStream(LaneStream):
     """Fences, LAC reads and writes, watches: small calls, each with its own deadline."""
 
+    name = "Control"
     request_type = lane_pb2.ControlRequest
     waiting_max = 4 << 20  # bytes of answers
 
@@ -39,6 +46,7 @@ class ControlStream(LaneStream):
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._fences: set[int] = set()  # requests under way that fence
         self._traced: dict[int, Any] = {}  # the spans of requests under way
+        self._granting: set[asyncio.Task[None]] = set()
 
     def end(self) -> None:
         super().end()
@@ -47,17 +55,27 @@ class ControlStream(LaneStream):
         self._deadlines.clear()
         for request in list(self._traced):
             self._traced.pop(request).end()
+        for task in self._granting:
+            task.cancel()
         while self._answers:
             self._next()
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         request = parse(lane_pb2.ControlRequest, short(rest, frames))
+        self.show(request.grants)
         call = request.WhichOneof("call")
         if call is None:
+            return
+        if self.gate is not None and (refused := self._refused(call, request)) is not None:
+            reason, message = refused
+            self._answer(lane_pb2.ControlResponse(id=request.id, reason=proto_reason(reason), message=message))
             return
         if call == "cancel":
             self._finish(request.cancel.id)
             self.engine.feed(events.RequestCancelled((self.stream, request.cancel.id)))
+            return
+        if call == "grant" and self.gate is not None:
+            self._begin_grant(request)
             return
         event = _control_event((self.stream, request.id), call, request)
         if event is None:
@@ -73,6 +91,40 @@ class ControlStream(LaneStream):
             handle = loop.call_later(request.deadline_ms / 1000, self._too_late, request.id)
             self._deadlines[request.id] = handle
         self.engine.feed(event)
+
+    # --- mode secure ---
+
+    def _refused(self, call: str, request: lane_pb2.ControlRequest) -> Refusal | None:
+        """Why the client may not make this call. A watch ends with the grant."""
+        assert self.gate is not None
+        said = getattr(request, call)
+        ledger_id: LedgerId = getattr(said, "ledger_id", NO_LEDGER)
+        refused = self.refused(call, ledger_id)
+        if refused is None and call == "watch_lac":
+            said.timeout_ms = min(said.timeout_ms, max(1, self.gate.left_ms(ledger_id)))
+        return refused
+
+    def _begin_grant(self, request: lane_pb2.ControlRequest) -> None:
+        if len(self._granting) >= GRANTS_AT_ONCE_MAX:
+            message = "too many grants are being made for this client"
+            self._answer(lane_pb2.ControlResponse(id=request.id, reason=lane_pb2.OVERLOADED, message=message))
+            return
+        wanted = Right(request.grant.wanted)
+        task = asyncio.get_running_loop().create_task(self._grant(request.id, request.grant.ledger_id, wanted))
+        self._granting.add(task)
+        task.add_done_callback(self._granting.discard)
+
+    async def _grant(self, request: int, ledger_id: LedgerId, wanted: Right) -> None:
+        assert self.facts.authority is not None
+        assert self.principal.identity is not None
+        try:
+            made = await self.facts.authority.grant(self.principal.identity, ledger_id, wanted)
+        except Denied as denied:
+            reason = proto_reason(denied.reason)
+            self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=str(denied)))
+            return
+        granted = lane_pb2.GrantAnswer(grant=made.grant, rights=int(made.rights), life_ms=made.life_ms)
+        self._answer(lane_pb2.ControlResponse(id=request, grant=granted))
 
     def _other(self, request: int, call: str) -> lane_pb2.ControlResponse:
         if call != "bookie_info":

@@ -8,24 +8,29 @@ There is no socket here: the driver feeds :meth:`LaneStream.receive` and writes 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
 from bk_core.errors import RemoteProtocolError
-from bk_core.model import BookieId
+from bk_core.model import BookieId, LedgerId
+from bk_core.security.grants import NO_LEDGER
+from bk_core.security.needs import LANES as NEEDS
 from bk_core.traces import spans
 from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
-from bk_core.transport.port import BookieInfo
+from bk_core.transport.port import BookieInfo, ReadTrailer
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
+from bookie_server.services.authority import Authority
+from bookie_server.services.gate import Gate, Refusal
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.room import AnswerRoom
 
@@ -35,6 +40,11 @@ MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
 
 _ENDS_OF_A_MESSAGE = 8192
+
+_LOOK_S = 60.0
+"""Grants of sessions are looked at so often at least: clocks are set."""
+
+_TELL_CLIENT = 'tell it: security="secure" (Spark: option security, bk: --security)'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,8 @@ class BookieFacts:
     """Ledgers whose copies are incomplete here: because of limbo, and because of damage."""
     answers: AnswerRoom = field(default_factory=AnswerRoom)
     """The bound on control answers of all streams."""
+    authority: Authority | None = None
+    """Mode ``secure``: who may what."""
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -81,6 +93,9 @@ class LaneStream:
     being written.
     """
 
+    name: str
+    """On the wire, and in the table of what is needed."""
+
     request_type: type[Message]
     """Of the client's messages, each of which may carry a hello."""
 
@@ -92,6 +107,7 @@ class LaneStream:
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         self.engine, self.facts, self.principal = engine, facts, principal
+        self.gate = None if facts.authority is None else Gate(facts.authority, principal.identity or "")
         self.stream: events.StreamId = engine.open_stream(self)
         self.wake: Callable[[], object] = asleep
         self.leave: Callable[[], None] = asleep  # of a driver that can write at once
@@ -138,6 +154,7 @@ class LaneStream:
             read_only=facts.read_only(),
             server=facts.version,
             parts=True,
+            secure=facts.authority is not None,
         )
         self.wake()
         if reason:
@@ -157,6 +174,10 @@ class LaneStream:
             return Reason.WRONG_CLUSTER, f"this bookie belongs to cluster {facts.instance_id}"
         if said.incarnation and said.incarnation != facts.incarnation:
             return Reason.WRONG_INCARNATION, f"this is incarnation {facts.incarnation}"
+        if self.gate is not None and not self.principal.identity:
+            return Reason.UNAUTHENTICATED, "this bookie is secure, and this client has shown no identity"
+        if self.gate is not None and not said.grants:
+            return Reason.UNAUTHENTICATED, f"this bookie is secure, and this client does not know; {_TELL_CLIENT}"
         return Reason.REASON_NONE, ""
 
     def close(self, message: str) -> None:
@@ -215,6 +236,17 @@ class LaneStream:
                 if self.waiting:
                     self._flow()
 
+    def refused(self, operation: str, ledger_id: LedgerId = NO_LEDGER) -> Refusal | None:
+        """Why the client may not do this with a ledger; None if it may."""
+        if self.gate is None:
+            return None
+        return self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
+
+    def show(self, grants: Sequence[bytes]) -> None:
+        """The client shows grants, of which nothing is known in mode ``open``."""
+        if grants and self.gate is not None:
+            self.gate.show(grants)
+
     # --- what differs ---
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
@@ -234,6 +266,7 @@ class AddStream(LaneStream):
     """Frames in, acks out. Acks that wait for the writer are merged, because the newest count of a session
     is enough."""
 
+    name = "Add"
     request_type = lane_pb2.AddRequest
     gets_frames = True
     waiting_max = 4096  # ends of sessions
@@ -242,6 +275,15 @@ class AddStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
+        # mode secure: what sessions were attached for, and how many of their frames were acked
+        self._attached: dict[int, tuple[str, LedgerId]] = {}
+        self._durable: dict[int, int] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        super().end()
+        if self._looking is not None:
+            self._looking.cancel()
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         if not rest:
@@ -249,6 +291,7 @@ class AddStream(LaneStream):
                 self.engine.feed(events.FramesArrived(self.stream, frames))
             return
         request = parse(lane_pb2.AddRequest, rest)
+        self.show(request.grants)
         if self._spans is None or not request.traceparent:
             self._take(request, frames)
             return
@@ -258,25 +301,82 @@ class AddStream(LaneStream):
 
     def _take(self, request: lane_pb2.AddRequest, frames: memoryview | None) -> None:
         for attach in request.attach:
-            self.engine.feed(
-                events.SessionAttached(
-                    self.stream,
-                    attach.session,
-                    attach.ledger_id,
-                    attach.ledger_key,
-                    AttachMode.RECOVER if attach.mode == lane_pb2.RECOVER else AttachMode.WRITE,
-                    attach.explicit_ids,
+            if self.gate is None or self._may_attach(attach):
+                self.engine.feed(
+                    events.SessionAttached(
+                        self.stream,
+                        attach.session,
+                        attach.ledger_id,
+                        attach.ledger_key,
+                        AttachMode.RECOVER if attach.mode == lane_pb2.RECOVER else AttachMode.WRITE,
+                        attach.explicit_ids,
+                    )
                 )
-            )
         frames = frames or (memoryview(request.frames) if request.frames else None)
         if frames:
             self.engine.feed(events.FramesArrived(self.stream, frames))
         if request.detach:
             self.engine.feed(events.SessionsDetached(self.stream, list(request.detach)))
+            self._forget(request.detach)
+
+    # --- mode secure ---
+
+    def _may_attach(self, attach: lane_pb2.Attach) -> bool:
+        """Whether a session begins; else it has ended."""
+        operation = "attach RECOVER" if attach.mode == lane_pb2.RECOVER else "attach"
+        refused = self.refused(operation, attach.ledger_id)
+        if refused is not None:
+            self._end_session(attach.session, refused)
+            return False
+        self._attached[attach.session] = operation, attach.ledger_id
+        self._look_at(attach.ledger_id)
+        return True
+
+    def _end_session(self, session: int, refused: Refusal) -> None:
+        self._acks.pop(session, None)
+        self._ended.append(events.Ended(session, self._durable.get(session, 0), *refused))
+        self.waiting += 1
+        self.wake()
+
+    def _forget(self, sessions: Iterable[int]) -> None:
+        if self._attached:
+            for session in sessions:
+                self._attached.pop(session, None)
+                self._durable.pop(session, None)
+
+    def _look_at(self, ledger_id: LedgerId) -> None:
+        """Look at all sessions when this ledger's grant ends, unless that is done before."""
+        assert self.gate is not None
+        loop = asyncio.get_running_loop()
+        due = loop.time() + min(self.gate.left_ms(ledger_id) / 1000, _LOOK_S)
+        if self._looking is None or self._looking.when() > due:
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """End the sessions whose grants have ended."""
+        self._looking = None
+        ended = [
+            session for session, (operation, ledger_id) in self._attached.items() if self.refused(operation, ledger_id)
+        ]
+        if ended:
+            self.engine.feed(events.SessionsDetached(self.stream, ended))
+        for session in ended:
+            what = f"the grant for ledger {self._attached[session][1]} has ended, and no other one was shown"
+            self._end_session(session, (Reason.PERMISSION_DENIED, what))
+        self._forget(ended)
+        for ledger_id in {ledger_id for _, ledger_id in self._attached.values()}:
+            self._look_at(ledger_id)
+
+    # --- answers ---
 
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, events.SendAcks)
         self._acks.update(zip(effect.sessions, effect.frames, strict=True))
+        if self._attached:
+            self._durable.update(zip(effect.sessions, effect.frames, strict=True))
+            self._forget(ended.session for ended in effect.ended)
         for ended in effect.ended:
             self._acks.pop(ended.session, None)
             self._ended.append(ended)
@@ -304,6 +404,7 @@ class AddStream(LaneStream):
 
 
 class ReadStream(LaneStream):
+    name = "Read"
     request_type = lane_pb2.ReadRequest
     waiting_max = 1 << 14  # ranges of the queued trailers, plus one for each trailer
 
@@ -322,9 +423,16 @@ class ReadStream(LaneStream):
         request = parse(lane_pb2.ReadRequest, short(rest, frames))
         for cancelled in request.cancel:
             self._cancel((self.stream, cancelled))
+        self.show(request.grants)
         if not request.id:
             return
         request_id = (self.stream, request.id)
+        if self.gate is not None:
+            refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
+            if refused is not None:
+                self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
+                self.wake()
+                return
         if self._spans is not None and request.traceparent:
             self._traced[request_id] = self._spans.arrived(
                 "bookie.read",

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from bk_core.metadata.port import MetadataStore
 from bk_core.model import Endpoint
+from bk_core.security.roles import OPEN
 from bk_core.tls import Admission
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
+from bookie_server.services.authority import Authority, GrantKeys
 from bookie_server.services.bookie_rpc.server import BookieRpcServer
 from bookie_server.services.clients import Clients
 from bookie_server.services.direct import DirectServer
@@ -39,6 +42,15 @@ def port_tls(config: BookieConfig) -> PortTls | None:
     cannot be used."""
     tls = config.tls()
     return None if tls is None else PortTls(tls, Admission(config.tls_identity, config.tls_clients))
+
+
+def authority_of(config: BookieConfig, store: MetadataStore) -> Authority | None:
+    """Who may what, in mode ``secure``; None in mode ``open``. Raises InvalidArgumentError for a file of keys that
+    cannot be used, and what ``instance_id`` of the store raises."""
+    if config.security == OPEN:
+        return None
+    assert config.grant_keys_path is not None
+    return Authority(store, GrantKeys(config.grant_keys_path), store.instance_id())
 
 
 def listen(config: BookieConfig, clients: Clients, tls: PortTls | None = None) -> Iterator[Service]:

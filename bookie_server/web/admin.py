@@ -14,11 +14,13 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from bk_core import log_level
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_core.metadata import StoreSettings, open_store
 from bk_core.metrics import CONTENT_TYPE
 from bk_core.model import HTTP, TLS, BookieId, Endpoint
+from bk_core.security.needs import ADMIN, FREE_PATHS
 from bookie_server.config import BookieConfig
+from bookie_server.services.authority import Authority, denial
 from bookie_server.services.sockets import listening_socket
 from bookie_server.services.tls import PortTls
 from bookie_server.web.bookie_metrics import scrape
@@ -32,9 +34,6 @@ from bookie_server.web.view import BookieView
 ENDPOINT = "httpserver"
 """Apache's name of it in a registration."""
 
-FREE = ("/heartbeat", "/live", "/ready", "/api/v1/bookie/is_ready")
-"""What is told without a certificate: who keeps processes running asks for it, and often has none."""
-
 LACKING_MAX = 1_000
 
 _WILDCARDS = ("0.0.0.0", "::")
@@ -44,8 +43,11 @@ _USER = re.compile(r"(?<=://)[^/@]*@")
 class AdminPort:
     """Bound when it is made, so that a port in use is noticed first of all. It answers while the bookie starts."""
 
-    def __init__(self, config: BookieConfig, view: BookieView, tls: PortTls | None = None) -> None:
+    def __init__(
+        self, config: BookieConfig, view: BookieView, tls: PortTls | None = None, authority: Authority | None = None
+    ) -> None:
         assert config.admin_port
+        self._authority = authority
         self._host, self._view = config.admin_host, view
         self._quick: dict[str, Callable[[], Answer]] = {
             "/paths": self._paths,
@@ -71,7 +73,14 @@ class AdminPort:
         self._gatherer = Gatherer(store, lambda _: self._told())
         self._page = Page(self._gatherer, me=lambda: view.bookie_id)
         self._server = HttpServer(
-            listener, self._answer, self._answer_slowly, MAY_WRITE[config.admin_writes], config.admin_host, tls, FREE
+            listener,
+            self._answer,
+            self._answer_slowly,
+            MAY_WRITE[config.admin_writes],
+            config.admin_host,
+            tls,
+            FREE_PATHS,
+            self._refusal if authority is not None else None,
         )
 
     @property
@@ -91,6 +100,19 @@ class AdminPort:
         """Blocks briefly."""
         self._server.stop()
         self._gatherer.stop()
+
+    def _refusal(self, request: Request) -> Answer | None:
+        """Mode ``secure``: the answer to who may not ask this. Blocks."""
+        assert self._authority is not None
+        need, identity = ADMIN.get((request.method, request.path)), request.principal.identity
+        if need is None:
+            return Answer(404, f"there is no {request.path[:100]} here\n")
+        try:
+            if self._authority.allows(identity, need):
+                return None
+        except BookKeeperError as error:
+            return Answer(503, f"this bookie cannot read who may what now: {error.what}\n")
+        return Answer(403, f"{denial(identity or 'who shows no identity', need.right)}\n")
 
     def _answer(self, request: Request) -> Answer | None:
         """None for a path that takes time."""

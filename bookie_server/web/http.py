@@ -140,7 +140,7 @@ class HttpServer:
     this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
     ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it
     listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
-    that are ``free``."""
+    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do."""
 
     def __init__(
         self,
@@ -151,8 +151,9 @@ class HttpServer:
         name: str = "",
         tls: PortTls | None = None,
         free: Collection[str] = (),
+        refuse: Callable[[Request], Answer | None] | None = None,
     ) -> None:
-        self._tls, self._free = tls, free
+        self._tls, self._free, self._refuse = tls, free, refuse
         self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
         self._name = name
         self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
@@ -287,7 +288,21 @@ class HttpServer:
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
         if not_let_in and request.path not in self._free:
             return Answer(403, f"{not_let_in}\n")
-        return await self._found(request._replace(principal=principal))
+        request = request._replace(principal=principal)
+        return await self._refused(request) or await self._found(request)
+
+    async def _refused(self, request: Request) -> Answer | None:
+        """The answer to who may not ask this."""
+        if self._refuse is None:
+            return None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await asyncio.to_thread(self._refuse, request)
+        except TimeoutError:
+            return Answer(503, "nobody could say in time who may ask this\n")
+        except Exception:
+            logger.exception("the admin port could not tell who may ask for %s", request.path)
+            return Answer(500, "nobody can say who may ask this; the bookie's log says why\n")
 
     async def _found(self, request: Request) -> Answer:
         try:

@@ -34,6 +34,8 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_ATTACHED: _ClassVar[Reason]
     COPY_DROPPED: _ClassVar[Reason]
     TIMEOUT: _ClassVar[Reason]
+    PERMISSION_DENIED: _ClassVar[Reason]
+    GRANT_NEEDED: _ClassVar[Reason]
 
 class AttachMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -63,11 +65,13 @@ SHUTTING_DOWN: Reason
 NOT_ATTACHED: Reason
 COPY_DROPPED: Reason
 TIMEOUT: Reason
+PERMISSION_DENIED: Reason
+GRANT_NEEDED: Reason
 WRITE: AttachMode
 RECOVER: AttachMode
 
 class Hello(_message.Message):
-    __slots__ = ("version_min", "version_max", "instance_id", "bookie_id", "incarnation", "frame_bytes_max", "client", "token", "mechanism")
+    __slots__ = ("version_min", "version_max", "instance_id", "bookie_id", "incarnation", "frame_bytes_max", "client", "token", "mechanism", "grants")
     VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
     VERSION_MAX_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +81,7 @@ class Hello(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
     version_min: int
     version_max: int
     instance_id: str
@@ -86,10 +91,11 @@ class Hello(_message.Message):
     client: str
     token: bytes
     mechanism: str
-    def __init__(self, version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[bytes] = ..., mechanism: _Optional[str] = ...) -> None: ...
+    grants: bool
+    def __init__(self, version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[bytes] = ..., mechanism: _Optional[str] = ..., grants: bool = ...) -> None: ...
 
 class HelloAnswer(_message.Message):
-    __slots__ = ("reason", "message", "version", "instance_id", "bookie_id", "incarnation", "frame_bytes_max", "entry_bytes_max", "in_flight_bytes_max", "read_only", "token", "server", "parts")
+    __slots__ = ("reason", "message", "version", "instance_id", "bookie_id", "incarnation", "frame_bytes_max", "entry_bytes_max", "in_flight_bytes_max", "read_only", "token", "server", "parts", "secure")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +109,7 @@ class HelloAnswer(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    SECURE_FIELD_NUMBER: _ClassVar[int]
     reason: Reason
     message: str
     version: int
@@ -116,7 +123,8 @@ class HelloAnswer(_message.Message):
     token: bytes
     server: str
     parts: bool
-    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., version: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., entry_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., read_only: bool = ..., token: _Optional[bytes] = ..., server: _Optional[str] = ..., parts: bool = ...) -> None: ...
+    secure: bool
+    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., version: _Optional[int] = ..., instance_id: _Optional[str] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., frame_bytes_max: _Optional[int] = ..., entry_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., read_only: bool = ..., token: _Optional[bytes] = ..., server: _Optional[str] = ..., parts: bool = ..., secure: bool = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("session", "ledger_id", "ledger_key", "mode", "explicit_ids")
@@ -133,18 +141,20 @@ class Attach(_message.Message):
     def __init__(self, session: _Optional[int] = ..., ledger_id: _Optional[int] = ..., ledger_key: _Optional[bytes] = ..., mode: _Optional[_Union[AttachMode, str]] = ..., explicit_ids: bool = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("frames", "hello", "attach", "detach", "traceparent")
+    __slots__ = ("frames", "hello", "attach", "detach", "traceparent", "grants")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     hello: Hello
     attach: _containers.RepeatedCompositeFieldContainer[Attach]
     detach: _containers.RepeatedScalarFieldContainer[int]
     traceparent: str
-    def __init__(self, frames: _Optional[bytes] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Iterable[_Union[Attach, _Mapping]]] = ..., detach: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    grants: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, frames: _Optional[bytes] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Iterable[_Union[Attach, _Mapping]]] = ..., detach: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ..., grants: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SessionEnded(_message.Message):
     __slots__ = ("session", "frames", "reason", "message")
@@ -183,7 +193,7 @@ class AddResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[_Union[SessionEnded, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeAck, _Mapping]]] = ..., hello: _Optional[_Union[HelloAnswer, _Mapping]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("id", "hello", "ledger_id", "first_entry_id", "last_entry_id", "bytes_max", "fence", "ledger_key", "high_priority", "cancel", "ids_only", "head_bytes", "range_counts", "range_offsets", "range_sizes", "traceparent")
+    __slots__ = ("id", "hello", "ledger_id", "first_entry_id", "last_entry_id", "bytes_max", "fence", "ledger_key", "high_priority", "cancel", "ids_only", "head_bytes", "range_counts", "range_offsets", "range_sizes", "traceparent", "grants")
     ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +210,7 @@ class ReadRequest(_message.Message):
     RANGE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RANGE_SIZES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     hello: Hello
     ledger_id: int
@@ -216,7 +227,8 @@ class ReadRequest(_message.Message):
     range_offsets: _containers.RepeatedScalarFieldContainer[int]
     range_sizes: _containers.RepeatedScalarFieldContainer[int]
     traceparent: str
-    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., bytes_max: _Optional[int] = ..., fence: bool = ..., ledger_key: _Optional[bytes] = ..., high_priority: bool = ..., cancel: _Optional[_Iterable[int]] = ..., ids_only: bool = ..., head_bytes: _Optional[int] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_offsets: _Optional[_Iterable[int]] = ..., range_sizes: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    grants: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., last_entry_id: _Optional[int] = ..., bytes_max: _Optional[int] = ..., fence: bool = ..., ledger_key: _Optional[bytes] = ..., high_priority: bool = ..., cancel: _Optional[_Iterable[int]] = ..., ids_only: bool = ..., head_bytes: _Optional[int] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_offsets: _Optional[_Iterable[int]] = ..., range_sizes: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ..., grants: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class EntryRange(_message.Message):
     __slots__ = ("first_entry_id", "last_entry_id", "reason", "message")
@@ -320,6 +332,14 @@ class CancelRequest(_message.Message):
     id: int
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
+class GrantRequest(_message.Message):
+    __slots__ = ("ledger_id", "wanted")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    wanted: int
+    def __init__(self, ledger_id: _Optional[int] = ..., wanted: _Optional[int] = ...) -> None: ...
+
 class LacAnswer(_message.Message):
     __slots__ = ("last_entry_id", "last_entry_frame", "lac_body", "lac_frame", "fenced", "known")
     LAST_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -360,12 +380,23 @@ class BookieInfo(_message.Message):
     damaged_ledgers: int
     def __init__(self, total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., read_only: bool = ..., ledgers: _Optional[int] = ..., version: _Optional[str] = ..., limbo_ledgers: _Optional[int] = ..., damaged_ledgers: _Optional[int] = ...) -> None: ...
 
+class GrantAnswer(_message.Message):
+    __slots__ = ("grant", "rights", "life_ms")
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    RIGHTS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_MS_FIELD_NUMBER: _ClassVar[int]
+    grant: bytes
+    rights: int
+    life_ms: int
+    def __init__(self, grant: _Optional[bytes] = ..., rights: _Optional[int] = ..., life_ms: _Optional[int] = ...) -> None: ...
+
 class ControlRequest(_message.Message):
-    __slots__ = ("id", "hello", "deadline_ms", "traceparent", "fence", "read_lac", "write_lac", "watch_lac", "force", "list_entries", "bookie_info", "delete_hint", "cancel")
+    __slots__ = ("id", "hello", "deadline_ms", "traceparent", "grants", "fence", "read_lac", "write_lac", "watch_lac", "force", "list_entries", "bookie_info", "delete_hint", "cancel", "grant")
     ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     READ_LAC_FIELD_NUMBER: _ClassVar[int]
     WRITE_LAC_FIELD_NUMBER: _ClassVar[int]
@@ -375,10 +406,12 @@ class ControlRequest(_message.Message):
     BOOKIE_INFO_FIELD_NUMBER: _ClassVar[int]
     DELETE_HINT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
     id: int
     hello: Hello
     deadline_ms: int
     traceparent: str
+    grants: _containers.RepeatedScalarFieldContainer[bytes]
     fence: FenceRequest
     read_lac: ReadLacRequest
     write_lac: WriteLacRequest
@@ -388,10 +421,11 @@ class ControlRequest(_message.Message):
     bookie_info: BookieInfoRequest
     delete_hint: DeleteHintRequest
     cancel: CancelRequest
-    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., fence: _Optional[_Union[FenceRequest, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., watch_lac: _Optional[_Union[WatchLacRequest, _Mapping]] = ..., force: _Optional[_Union[ForceRequest, _Mapping]] = ..., list_entries: _Optional[_Union[ListEntriesRequest, _Mapping]] = ..., bookie_info: _Optional[_Union[BookieInfoRequest, _Mapping]] = ..., delete_hint: _Optional[_Union[DeleteHintRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ...) -> None: ...
+    grant: GrantRequest
+    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., grants: _Optional[_Iterable[bytes]] = ..., fence: _Optional[_Union[FenceRequest, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., watch_lac: _Optional[_Union[WatchLacRequest, _Mapping]] = ..., force: _Optional[_Union[ForceRequest, _Mapping]] = ..., list_entries: _Optional[_Union[ListEntriesRequest, _Mapping]] = ..., bookie_info: _Optional[_Union[BookieInfoRequest, _Mapping]] = ..., delete_hint: _Optional[_Union[DeleteHintRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelRequest, _Mapping]] = ..., grant: _Optional[_Union[GrantRequest, _Mapping]] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("id", "hello", "reason", "message", "lac", "entries", "info")
+    __slots__ = ("id", "hello", "reason", "message", "lac", "entries", "info", "grant")
     ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +433,7 @@ class ControlResponse(_message.Message):
     LAC_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
     id: int
     hello: HelloAnswer
     reason: Reason
@@ -406,7 +441,8 @@ class ControlResponse(_message.Message):
     lac: LacAnswer
     entries: EntryList
     info: BookieInfo
-    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[HelloAnswer, _Mapping]] = ..., reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., lac: _Optional[_Union[LacAnswer, _Mapping]] = ..., entries: _Optional[_Union[EntryList, _Mapping]] = ..., info: _Optional[_Union[BookieInfo, _Mapping]] = ...) -> None: ...
+    grant: GrantAnswer
+    def __init__(self, id: _Optional[int] = ..., hello: _Optional[_Union[HelloAnswer, _Mapping]] = ..., reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., lac: _Optional[_Union[LacAnswer, _Mapping]] = ..., entries: _Optional[_Union[EntryList, _Mapping]] = ..., info: _Optional[_Union[BookieInfo, _Mapping]] = ..., grant: _Optional[_Union[GrantAnswer, _Mapping]] = ...) -> None: ...
 
 class Frames(_message.Message):
     __slots__ = ("frames",)

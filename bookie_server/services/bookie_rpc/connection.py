@@ -12,8 +12,11 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
+from bk_core.security.needs import APACHE, On
+from bk_core.security.roles import EVERY, Right
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, Buffer, frames
@@ -56,7 +59,7 @@ ANSWER_BYTES_MAX = 16 << 20
 
 class Connection:
     """``wake`` is called when there is something to send, or the connection is to be closed, or ``flow`` changed.
-    ``principal`` is who the client is."""
+    ``principal`` is who the client is. In mode ``secure`` nothing is read until :meth:`allow` has said what it may."""
 
     def __init__(
         self,
@@ -71,6 +74,9 @@ class Connection:
         self.principal = principal
         self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(), clock_ms
         self._wake, self.leave = wake, leave
+        self._rights: Right | None = None if facts.authority is not None else EVERY  # None: it is not known yet
+        self._may_add = self._rights is not None
+        self._has_denied = False
         self.stream: events.StreamId = engine.open_stream(self)
         self._reader = RequestReader()
         self._fresh = True
@@ -81,7 +87,7 @@ class Connection:
         self._running = 0
         self.answers: deque[tuple[Buffer, events.RequestId | None, bool]] = deque()
         """What waits to be sent; to be looked at only. The request: of a part's last buffer."""
-        self.flows = True
+        self.flows = self._rights is not None
         """Whether it may be read."""
         self._answer_bytes = 0  # of those that are counted
         self._leaving: list[events.RequestId] = []
@@ -95,7 +101,9 @@ class Connection:
     def receive(self, received: memoryview) -> int:
         """Take what came; returns how many bytes are dealt with. The caller gives the rest again, with more behind
         it."""
-        if not self._fresh and self._auth.done and not self.closing:
+        if self._rights is None:
+            return len(received) if self.closing else 0
+        if not self._fresh and self._auth.done and not self.closing and self._may_add:
             wire = v3 if self._reader.version == 3 else v2
             lone = wire.lone_add(received)
             if lone is not None:  # who waits for each add sends one at a time, and then each step is a microsecond
@@ -152,7 +160,8 @@ class Connection:
 
     def _look(self) -> None:
         """What ``flows`` depends on has changed."""
-        self.flows = not (self._paused or self.closing or len(self._waiting) > WAITING_MAX)
+        unknown = self._rights is None
+        self.flows = not (unknown or self._paused or self.closing or len(self._waiting) > WAITING_MAX)
 
     def next_message(self) -> list[Buffer]:
         """What is to be sent, about a mebibyte of it; empty if there is nothing."""
@@ -201,11 +210,35 @@ class Connection:
             self._look()
             self._wake()
 
+    # --- mode secure ---
+
+    def allow(self, rights: Right) -> None:
+        """What the client may do on the cluster, from now on. If that is less than before, the connection ends, with
+        all that waits on it. The first time, what came before is to be given to :meth:`receive` again."""
+        before, self._rights = self._rights, rights
+        self._may_add = APACHE["ADD_ENTRY"].right in rights
+        if before is not None and before & ~rights:
+            self.close("a role was taken away")
+        self._look()
+
+    def _may(self, item: AddRun | ReadRun | Single | BatchRead) -> bool:
+        for operation in _operations_of(item):
+            need = APACHE.get(operation)
+            if need is None or (need.on is not On.FREE and (not need.right or need.right not in self._known_rights)):
+                return False
+        return True
+
+    @property
+    def _known_rights(self) -> Right:
+        return Right.NONE if self._rights is None else self._rights
+
     # --- requests ---
 
     def _item(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
         if not self._auth.done and not _may_come_first(item):
             self._unauthenticated(item, wire)
+        elif self._facts.authority is not None and not self._may(item):
+            self._denied(item, wire)
         elif isinstance(item, AddRun):
             alone = item.alone
             if alone is None:
@@ -292,6 +325,16 @@ class Connection:
             self._send(v2.refusal(Single(item.frame, item.request, Status.EUA)))
         else:
             self._send(v3.framed(v3.header_only(item.request, Status.EUA)))
+
+    def _denied(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
+        """No role of the client gives it what this needs."""
+        if not self._has_denied:
+            self._has_denied = True
+            logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
+        if isinstance(item, BatchRead):
+            self._send(v2.refusal(replace(item, status=Status.EUA)))
+        else:
+            self._unauthenticated(item, wire)
 
     # --- stories ---
 
@@ -383,6 +426,22 @@ class Connection:
     def _count(self, size: int) -> None:
         self._answer_bytes += size
         self._facts.answers.bytes += size
+
+
+def _operations_of(item: AddRun | ReadRun | Single | BatchRead) -> list[str]:
+    """What a request asks for, by the names of the table of what is needed."""
+    if isinstance(item, AddRun):
+        recovery = item.recovery
+        normal, again = not recovery.all(), bool(recovery.any())
+        return ["ADD_ENTRY"] * normal + ["ADD_ENTRY RECOVERY_ADD"] * again
+    if isinstance(item, ReadRun):
+        return ["READ_ENTRY"]
+    if isinstance(item, BatchRead):
+        return ["BATCH_READ_ENTRY FENCE_LEDGER" if item.fencing else "BATCH_READ_ENTRY"]
+    operation, read = item.request.header.operation, item.request.readRequest
+    name = pb.OperationType.Name(operation) if operation in pb.OperationType.values() else "?"
+    fences = operation == pb.READ_ENTRY and read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
+    return [f"{name} FENCE_LEDGER" if fences else name]
 
 
 def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:

@@ -17,6 +17,7 @@ from typing import cast
 from bk_core.model import BOOKIE_RPC, TLS, Endpoint
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bookie_server.engine.engine import BookieEngine
+from bookie_server.services.authority import Authority
 from bookie_server.services.bookie_rpc.auth import AuthPlugin, NoAuth
 from bookie_server.services.bookie_rpc.connection import Connection
 from bookie_server.services.bookie_rpc.start_tls import PORT, begin_tls, principal_of
@@ -31,6 +32,10 @@ logger = logging.getLogger(__name__)
 BUFFER_BYTES_MIN = 64 << 10
 BUFFER_BYTES_MAX = 1 << 20
 """A burst has at most so many bytes, unless one frame has more."""
+
+
+RIGHTS_S = 30.0
+"""In mode ``secure`` what a client may do is asked so often."""
 
 
 class BookieRpcServer:
@@ -112,6 +117,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._have = 0
         self._writable, self._reading, self._scheduled = True, True, False
         self._silent_yet = True
+        self._asking: asyncio.Task[None] | None = None
         self._timers = Timers()
 
     # --- what asyncio calls ---
@@ -132,8 +138,26 @@ class _Peer(asyncio.BufferedProtocol):
         elif refused:
             self.connection.cut(refused)
         self._timers.start("hello", HELLO_TIMEOUT_S, self._silent)
+        if self._facts.authority is not None:
+            self._ask_rights()
+            self._flow()
+
+    # --- mode secure ---
+
+    def _ask_rights(self) -> None:
+        """Ask what the client may do, now and again and again."""
+        assert self._facts.authority is not None
+        self._asking = self._loop.create_task(self._learn_rights(self._facts.authority))
+
+    async def _learn_rights(self, authority: Authority) -> None:
+        rights = await authority.rights(self.connection.principal.identity)
+        self.connection.allow(rights)
+        self.buffer_updated(0)  # what came before
+        self._timers.start("rights", RIGHTS_S, self._ask_rights)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
         self._timers.stop_all()
         self._clients.streams.discard(self.connection)
         self.connection.end()

@@ -21,6 +21,7 @@ from bk_core.client import ClientConfig, connect
 from bk_core.errors import BookKeeperError, QuorumError, TlsError, TransportError
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
+from bk_core.security.needs import FREE_PATHS
 from bk_core.transport.lanes import LANES, LaneTransport
 from bk_core.transport.port import Caller, RefusedError
 from bk_core.wire.bookie_rpc import v3
@@ -29,7 +30,6 @@ from bk_core.wire.direct import preamble
 from bk_core.wire.lane import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bookie_server.services.direct import DirectServer
-from bookie_server.web.admin import FREE
 from bookie_server.web.others import AdminPorts
 from tests.kit.amount import some
 from tests.kit.certificates import Authority
@@ -452,7 +452,7 @@ def test_the_admin_port_answers_https_only(tmp_path: Path) -> None:
             await AdminPorts(5).get(published, "/heartbeat")
         for path in admin.paths:
             status, body = await AdminPorts(5, world.server.trust()).get_status(endpoint, path)
-            assert (status == 403) is (path not in FREE), (path, body)
+            assert (status == 403) is (path not in FREE_PATHS), (path, body)
         with pytest.raises(TlsError, match="authority"):
             await AdminPorts(5, Authority(tmp_path / "o", "o").issue("x").tls()).get(endpoint, "/heartbeat")
         other = world.authority.issue("web").tls()

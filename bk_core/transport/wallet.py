@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grants of a client, in mode ``secure``: asked for once a ledger, kept, and renewed after half their life.
+
+A grant of one bookie is good at all others of the cluster, so the links of a client share a :class:`Wallet`. What a
+link does before it may send is in :class:`Permits`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bk_core.errors import BookKeeperError
+from bk_core.model import LedgerId
+from bk_core.security.roles import Right
+from bk_core.transport.port import NewSession, RefusedError
+from bk_core.wire.lane import AttachMode, Reason
+
+if TYPE_CHECKING:
+    from bk_core.wire.proto import lane_pb2
+
+logger = logging.getLogger(__name__)
+
+GRANTS_KEPT = 16_384
+GRANT_DEADLINE_S = 10.0
+RENEW_AGAIN_S = 15.0
+"""A bookie that could not renew a grant is asked again after this time."""
+
+_RIGHTS = {AttachMode.WRITE: Right.WRITE, AttachMode.RECOVER: Right.RECOVER}
+
+
+class Held(NamedTuple):
+    """A grant, and until when it is good, and when it is to be renewed, by the loop's clock."""
+
+    grant: bytes
+    rights: Right
+    renew_at: float
+    until: float
+
+
+Ask = Callable[[LedgerId, Right], Awaitable[Held]]
+
+
+class Wallet:
+    """Belongs to one loop."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[LedgerId, Held] = OrderedDict()
+        self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
+
+    def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
+        """A grant for this, if there is one."""
+        held = self._held.get(ledger_id)
+        if held is None or right not in held.rights or held.until <= asyncio.get_running_loop().time():
+            return None
+        return held
+
+    async def get(self, ledger_id: LedgerId, right: Right, ask: Ask, *, fresh: bool = False) -> Held:
+        """A grant; whoever wants the same at the same time waits for the one that asks. ``fresh``: one that need not be
+        renewed yet. Raises RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
+        while True:
+            held = self.now(ledger_id, right)
+            if held is not None and (not fresh or held.renew_at > asyncio.get_running_loop().time()):
+                return held
+            running = self._asking.get((ledger_id, right))
+            if running is None:
+                return await asyncio.shield(self._ask(ledger_id, right, ask))
+            try:
+                return await asyncio.shield(running)
+            except BookKeeperError as error:
+                if isinstance(error, RefusedError) and error.reason is Reason.PERMISSION_DENIED:
+                    raise
+                # another bookie could not say: this one is asked, too
+
+    def renew(self, ledger_id: LedgerId, right: Right, ask: Ask) -> None:
+        """See to it that there will be a newer one; nobody waits for it."""
+        if (ledger_id, right) not in self._asking:
+            self._ask(ledger_id, right, ask)
+
+    def _ask(self, ledger_id: LedgerId, right: Right, ask: Ask) -> asyncio.Task[Held]:
+        task = self._asking[ledger_id, right] = asyncio.ensure_future(self._asked(ledger_id, right, ask))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waits hears of it
+        return task
+
+    async def _asked(self, ledger_id: LedgerId, right: Right, ask: Ask) -> Held:
+        try:
+            held = await ask(ledger_id, right)
+        finally:
+            del self._asking[ledger_id, right]
+        self._held[ledger_id] = held
+        self._held.move_to_end(ledger_id)
+        if len(self._held) > GRANTS_KEPT:
+            self._held.popitem(last=False)
+        return held
+
+
+class GrantedStream(Protocol):
+    """What of a stream is needed here."""
+
+    def show(self, ledger_id: LedgerId, grant: bytes) -> None:
+        """Show a grant, unless it was shown on this stream."""
+        ...
+
+
+class AddStream(GrantedStream, Protocol):
+    def attach(self, session: NewSession) -> None: ...
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None: ...
+
+
+class ReadStream(Protocol):
+    def ask(self, request: lane_pb2.ReadRequest, grant: bytes) -> None: ...
+    def refuse(self, request: int, error: BookKeeperError) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    session: NewSession
+    frames: list[bytes | bytearray | memoryview]
+    task: asyncio.Task[None]
+
+
+class Permits:
+    """Of one link: gets grants before what needs them is sent, and keeps those of its sessions fresh. ``ask`` asks this
+    link's bookie."""
+
+    def __init__(self, wallet: Wallet, ask: Ask) -> None:
+        self._wallet, self._asked = wallet, ask
+        self._waiting: dict[int, _Waiting] = {}  # sessions that have no grant yet
+        self._sessions: dict[int, tuple[LedgerId, Right]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewing: asyncio.TimerHandle | None = None
+        self._stream: AddStream | None = None
+
+    async def get(self, ledger_id: LedgerId, right: Right) -> bytes:
+        """Raises RefusedError, TransportError."""
+        held = self.now(ledger_id, right) or await self._wallet.get(ledger_id, right, self._asked)
+        return held.grant
+
+    def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
+        held = self._wallet.now(ledger_id, right)
+        if held is not None and held.renew_at <= asyncio.get_running_loop().time():
+            self._wallet.renew(ledger_id, right, self._asked)
+        return held
+
+    def distrust(self) -> None:
+        """This link's bookie does not accept a grant that another one made: its keys or its clock differ. From here on
+        it makes all that it is shown."""
+        logger.warning("a bookie does not accept the grants of others: compare their files of keys, and their clocks")
+        self._wallet = Wallet()
+
+    # --- adds ---
+
+    def attach(self, stream: AddStream, session: NewSession) -> None:
+        self._stream = stream
+        right = _RIGHTS[session.mode]
+        held = self.now(session.ledger_id, right)
+        if held is not None:
+            self._attach(stream, session, right, held)
+        else:
+            task = self._spawn(self._attach_later(stream, session, right))
+            self._waiting[session.number] = _Waiting(session, [], task)
+
+    def holds(self, session: int, frame: bytes | bytearray | memoryview) -> bool:
+        """Whether the session waits for its grant, and so keeps the frame here. Its window bounds them."""
+        waiting = self._waiting.get(session)
+        if waiting is not None:
+            waiting.frames.append(frame)
+        return waiting is not None
+
+    def detach(self, session: int) -> bool:
+        """Whether the session has not begun yet: then it is gone."""
+        self._sessions.pop(session, None)
+        waiting = self._waiting.pop(session, None)
+        if waiting is not None:
+            waiting.task.cancel()
+        return waiting is not None
+
+    def _attach(self, stream: AddStream, session: NewSession, right: Right, held: Held) -> None:
+        self._sessions[session.number] = session.ledger_id, right
+        stream.show(session.ledger_id, held.grant)
+        stream.attach(session)
+        self._renew_at(held.renew_at)
+
+    async def _attach_later(self, stream: AddStream, session: NewSession, right: Right) -> None:
+        try:
+            held = await self._wallet.get(session.ledger_id, right, self._asked)
+        except RefusedError as error:
+            del self._waiting[session.number]
+            session.listener.on_ended(session.number, 0, error.reason, error.what)
+        except BookKeeperError as error:
+            del self._waiting[session.number]
+            session.listener.on_broken(session.number, str(error))
+        else:
+            frames = self._waiting.pop(session.number).frames
+            self._attach(stream, session, right, held)
+            for frame in frames:
+                stream.send(session.number, frame)
+
+    # --- renewal ---
+
+    def _renew_at(self, when: float) -> None:
+        if self._renewing is None or self._renewing.when() > when:
+            if self._renewing is not None:
+                self._renewing.cancel()
+            self._renewing = asyncio.get_running_loop().call_at(when, lambda: self._spawn(self._renew()))
+
+    async def _renew(self) -> None:
+        """Show newer grants for all sessions that run."""
+        self._renewing = None
+        stream, again = self._stream, asyncio.get_running_loop().time() + RENEW_AGAIN_S
+        for ledger_id, right in dict.fromkeys(self._sessions.values()):
+            try:
+                held = await self._wallet.get(ledger_id, right, self._asked, fresh=True)
+            except BookKeeperError as error:
+                logger.warning("the grant for ledger %d is not renewed: %s", ledger_id, error)
+                self._renew_at(again)
+                continue
+            if stream is not None:
+                stream.show(ledger_id, held.grant)
+            self._renew_at(held.renew_at)
+
+    # --- reads ---
+
+    def read(self, stream: ReadStream, request: lane_pb2.ReadRequest) -> None:
+        right = Right.RECOVER if request.fence else Right.READ
+        held = self.now(request.ledger_id, right)
+        if held is not None:
+            stream.ask(request, held.grant)
+        else:
+            self._spawn(self._read_later(stream, request, right))
+
+    async def _read_later(self, stream: ReadStream, request: lane_pb2.ReadRequest, right: Right) -> None:
+        try:
+            stream.ask(request, await self.get(request.ledger_id, right))
+        except BookKeeperError as error:
+            stream.refuse(request.id, error)
+
+    # --- ends ---
+
+    def ended(self, sessions: Iterable[int]) -> None:
+        """These sessions are over on the stream."""
+        for session in sessions:
+            self._sessions.pop(session, None)
+
+    def lost(self, message: str) -> None:
+        """The link broke."""
+        waiting, self._waiting = self._waiting, {}
+        if self._renewing is not None:
+            self._renewing.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for number, each in waiting.items():
+            each.session.listener.on_broken(number, message)
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
