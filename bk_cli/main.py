@@ -75,7 +75,8 @@ def bk(verbose: int, log_format: str) -> None:
     """Ledgers and named logs of a BookKeeper cluster: run one, look into it, read and write it.
 
     Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
-    programs. The exit code tells what went wrong: 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 integrity, 7 denied.
+    programs. The exit code tells what went wrong: 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 integrity,
+    7 denied.
     """
     level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]  # our errors are one line and need no log
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

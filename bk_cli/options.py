@@ -33,7 +33,7 @@ def metadata_service_uri(
     )(command)
 
 
-TLS_SETTINGS = ("tls_ca_path", "tls_certificate_path", "tls_key_path", "tls_zookeeper")
+TLS_SETTINGS = ("tls_ca_path", "tls_certificate_path", "tls_key_path", "tls_zookeeper", "security")
 """The client's settings that :func:`tls` gives a command as arguments."""
 
 
@@ -47,6 +47,10 @@ def tls(command: Command) -> Command:
             f"--tls-{name}-path", metavar="FILE", envvar=f"BK_TLS_{name.upper()}_PATH", default="",
             show_default=False, help=f"{what} (PEM).",
         )(command)  # fmt: skip
+    command = click.option(
+        "--security", type=click.Choice(("open", "secure")), envvar="BK_SECURITY", default="open",
+        help="secure: use no bookie that allows anybody anything.",
+    )(command)  # fmt: skip
     return click.option(
         "--tls-zookeeper", is_flag=True, envvar="BK_TLS_ZOOKEEPER", help="Speak TLS to the metadata service, too."
     )(command)

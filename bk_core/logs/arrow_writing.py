@@ -52,7 +52,13 @@ class RowsToWrite:
 
 
 async def write_ledger(
-    bookkeeper: BookKeeper, head: LogHead, rows: RowsToWrite, publish_id: PublishId, sizes: Sizes, password: bytes
+    bookkeeper: BookKeeper,
+    log_name: str,
+    head: LogHead,
+    rows: RowsToWrite,
+    publish_id: PublishId,
+    sizes: Sizes,
+    password: bytes,
 ) -> NewExtent | None:
     """A closed ledger with all rows, to be published; None if there are no rows. After an error the ledger is
     deleted."""
@@ -60,7 +66,9 @@ async def write_ledger(
     try:
         while (batch := await asyncio.to_thread(next, entries, None)) is not None:
             if writer is None:
-                writer = await create_for_log(bookkeeper, head, sizes, publish_id, password, codec=ARROW)
+                writer = await create_for_log(
+                    bookkeeper, head, sizes, publish_id, password, codec=ARROW, log_name=log_name
+                )
             await writer.append_batch(batch)
         if writer is None:
             return None

@@ -123,7 +123,15 @@ class Compactor:
         each = [(extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size) for extent in run]
         ensemble_size, write_quorum_size, ack_quorum_size = map(max, zip(*each, strict=True))
         sizes, ids = (ensemble_size, write_quorum_size, ack_quorum_size), (self._publish_id, self._password)
-        return await create_for_log(self._bookkeeper, self._head, sizes, *ids, codec=run[0].codec, partition=number)
+        return await create_for_log(
+            self._bookkeeper,
+            self._head,
+            sizes,
+            *ids,
+            codec=run[0].codec,
+            log_name=self._store.name,
+            partition=number,
+        )
 
     async def _content(self, new: NewExtent) -> Content:
         """Read the whole ledger from its bookies."""

@@ -50,6 +50,7 @@ async def create_for_log(
     password: bytes,
     *,
     codec: str,
+    log_name: str,
     partition: int = 0,
     attempt: int = 0,
 ) -> LedgerWriter:
@@ -61,7 +62,9 @@ async def create_for_log(
         ack_quorum_size=ack_quorum_size,
         digest_type=log.digest_type,
         password=password,
-        custom_metadata=custom_metadata_for(log.uuid, publish_id, partition=partition, attempt=attempt, codec=codec),
+        custom_metadata=custom_metadata_for(
+            log.uuid, publish_id, partition=partition, attempt=attempt, codec=codec, log_name=log_name
+        ),
     )
 
 

@@ -435,7 +435,7 @@ class NamedLog:
                 logger.warning("created log %s", self.name)
         publish_id = PublishId.job(str(uuid4()))
         sizes = ensemble_size, write_quorum_size, ack_quorum_size
-        extent = await write_ledger(self._bookkeeper, head, rows, publish_id, sizes, self._password)
+        extent = await write_ledger(self._bookkeeper, self.name, head, rows, publish_id, sizes, self._password)
         options = PublishOptions(schema=rows.schema, merge_schema=merge_schema)
         published = await self.publish([] if extent is None else [extent], publish_id, options)
         return range(published.base_offset, published.base_offset + (0 if extent is None else extent.entry_count))

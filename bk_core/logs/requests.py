@@ -109,7 +109,13 @@ class LeadershipRequests:
         options, ids = self._options, (self._publish_id, self._password)
         sizes = options.ensemble_size, options.write_quorum_size, options.ack_quorum_size
         writer = await create_for_log(
-            self._bookkeeper, self._head, sizes, *ids, codec=options.codec, attempt=self._ledgers_made
+            self._bookkeeper,
+            self._head,
+            sizes,
+            *ids,
+            codec=options.codec,
+            log_name=self._store.name,
+            attempt=self._ledgers_made,
         )
         self._ledgers_made += 1
         self.writers[writer.ledger_id] = writer

@@ -186,6 +186,7 @@ class BkOptions:
                 kept=True,
             ),
             OptionDefinition("tls.zookeeper", Kind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
+            OptionDefinition("security", Kind.CHOICE, _ALL, choices=("open", "secure"), kept=True),
         ),
     )
 
@@ -241,6 +242,7 @@ PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
     "tlskeypath": "tls.key.path",
     "tlsendpointidentification": "tls.endpoint.identification",
     "tlszookeeper": "tls.zookeeper",
+    "security": "security",
 }
 
 # Keys that Spark itself adds for tables, views and streams. They mean nothing here.

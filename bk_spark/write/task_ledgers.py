@@ -235,6 +235,7 @@ class TaskLedger:
                 partition=attempt.partition,
                 attempt=attempt.number,
                 codec=options.codec,
+                log_name=self.log.name,
             ),
         )
 

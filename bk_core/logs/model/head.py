@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId
+from bk_core.security.roles import LOG_KEY
 
 HEAD_BYTES_MAX = 8 << 10
 """The largest head, so that 100 of them fit into one multi (N3)."""
@@ -302,10 +303,10 @@ def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
 
 
 def custom_metadata_for(
-    log_uuid: str, publish_id: PublishId, *, partition: int, attempt: int, codec: str
+    log_uuid: str, publish_id: PublishId, *, partition: int, attempt: int, codec: str, log_name: str = ""
 ) -> dict[str, bytes]:
     """The custom metadata with which a ledger for a log is created. By it vacuum finds ledgers that were abandoned; it
-    never touches a ledger without it (N6)."""
+    never touches a ledger without it (N6). By the log's name roles on logs count for it."""
     values = {
         "application": APPLICATION,
         "bk.log.uuid": log_uuid,
@@ -313,5 +314,6 @@ def custom_metadata_for(
         "bk.partition": str(partition),
         "bk.attempt": str(attempt),
         "bk.codec": codec,
+        **({LOG_KEY: log_name} if log_name else {}),
     }
     return {key: value.encode() for key, value in values.items()}
