@@ -59,6 +59,12 @@ class PermissionDeniedError(BookKeeperError):
 
     code = "BK_DENIED"
 
+    @classmethod
+    def told(cls, message: str, outcome: Outcome = Outcome.NOT_APPLIED) -> PermissionDeniedError:
+        """By what a bookie says: who may not do what, and behind ``; `` what to type."""
+        what, _, remedy = message.partition("; ")
+        return cls(what, remedy=remedy, outcome=outcome)
+
 
 class LedgerError(BookKeeperError):
     """Base of errors about one ledger."""

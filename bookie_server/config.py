@@ -318,8 +318,9 @@ class BookieConfig:
         """Those of this bookie's settings that a client of its own has, too."""
         if self.tls_ca_path is None:
             return {}
-        more = {"tls_zookeeper": self.tls_zookeeper, "security": self.security}
-        return {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, **more}
+        return {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper} | {
+            "security": self.security
+        }
 
     @property
     def directories(self) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ from functools import partial
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnavailableError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnavailableError, PermissionDeniedError
 from bk_core.metadata.port import CancelWatch, MetadataStore
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
@@ -41,7 +41,8 @@ async def lac_event(
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
                 continue
             reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
-            return ev.LacFailed(index, f"{bookie}: {error}", reason)
+            why = error.what if reason is Reason.PERMISSION_DENIED else f"{bookie}: {error}"
+            return ev.LacFailed(index, why, reason)
         return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
 
 
@@ -72,6 +73,9 @@ async def quorum_lac(
             timeout_s = STRAGGLERS_S if machine.done else None
             answered, waiting = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             for each in answered:
+                heard = each.result()
+                if isinstance(heard, ev.LacFailed) and heard.reason is Reason.PERMISSION_DENIED:
+                    raise PermissionDeniedError.told(heard.message)
                 if machine.done:
                     machine.query.hear(each.result())
                 for effect in machine.step(each.result()):

@@ -22,7 +22,7 @@ from bk_core.client.metrics import Observer
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import Parts
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, PermissionDeniedError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol.events import (
     CancelRead,
@@ -115,7 +115,7 @@ def _event_of(effect: SendRead, answer: ReadPart | ReadTrailer | BookKeeperError
         said = sorted({f"{r.reason.name} {r.message}".strip() for r in answer.unknown}) if answer.unknown else ()
         return ReadAnswered(effect.request, answer.answered_through, answer.absent, answer.unknown, "; ".join(said))
     reason = answer.reason if isinstance(answer, RefusedError) else Reason.REASON_NONE
-    return ReadFailed(effect.request, str(answer), reason)
+    return ReadFailed(effect.request, answer.what if reason is Reason.PERMISSION_DENIED else str(answer), reason)
 
 
 async def read_range(
@@ -167,7 +167,10 @@ async def read_range(
                     raise effect.error
                 else:
                     requests.carry_out(effect)
-            effects = read.step(await requests.next_event())
+            event = await requests.next_event()
+            if isinstance(event, ReadFailed) and event.reason is Reason.PERMISSION_DENIED:
+                raise PermissionDeniedError.told(event.message)
+            effects = read.step(event)
     finally:
         if slow is not None:
             slow.note(read.suspects, config.quarantine_ms / 1000)

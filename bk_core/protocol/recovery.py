@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from bk_core import quorum
+from bk_core import errors, quorum
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
     BookKeeperError,
@@ -36,7 +36,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.lac import LacQuery
-from bk_core.protocol.refusals import denied_error, unknown_error
+from bk_core.protocol.refusals import unknown_error
 from bk_core.protocol.replication.copies import last_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.wire.lane import Reason
@@ -203,7 +203,7 @@ class LedgerRecovery:
             what = f"the bookies hold ledger {self.digester.ledger_id} under another password"
             return self._fail(WrongPasswordError(what, remedy="give the password the ledger was created with"))
         if isinstance(event, ev.LacFailed) and event.reason is Reason.PERMISSION_DENIED:
-            return self._fail(denied_error(event.message))
+            return self._fail(errors.PermissionDeniedError.told(event.message))
         if query.covered:
             return self._begin_reading(query)
         return self._abort(f"too few bookies could be fenced ({query.said})") if query.exhausted else []

@@ -23,18 +23,12 @@ def refusal_error(
             outcome=err.Outcome.UNKNOWN,
         )
     if reason is Reason.PERMISSION_DENIED:
-        return denied_error(message, err.Outcome.UNKNOWN if lap > lac else err.Outcome.NOT_APPLIED)
+        return err.PermissionDeniedError.told(message, err.Outcome.UNKNOWN if lap > lac else err.Outcome.NOT_APPLIED)
     if reason is Reason.DELETED:
         return err.NoSuchLedgerError(
             f"ledger {ledger_id} was deleted while it was written", outcome=err.Outcome.UNKNOWN
         )
     return None
-
-
-def denied_error(message: str, outcome: err.Outcome = err.Outcome.NOT_APPLIED) -> err.PermissionDeniedError:
-    """What a bookie says who may not do what, and behind ``; `` what to type."""
-    what, _, remedy = message.partition("; ")
-    return err.PermissionDeniedError(what, remedy=remedy, outcome=outcome)
 
 
 def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> err.LedgerFencedError:

@@ -395,9 +395,9 @@ class ReadStream(LaneStream):
 
     def refuse(self, request: int, error: BookKeeperError) -> None:
         """A read gets no grant."""
-        call = self._calls.pop(request, None)
-        if call is not None:
-            call.put(error)
+        waits = self._calls.pop(request, None)
+        if waits is not None:
+            waits.put(error)
 
     def cancel(self, number: int) -> None:
         if self._calls.pop(number, None):

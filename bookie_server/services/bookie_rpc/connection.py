@@ -103,9 +103,9 @@ class Connection:
         it."""
         if self._rights is None:
             return len(received) if self.closing else 0
-        if not self._fresh and self._auth.done and not self.closing and self._may_add:
+        if not self._fresh and self._auth.done and not self.closing:
             wire = v3 if self._reader.version == 3 else v2
-            lone = wire.lone_add(received)
+            lone = wire.lone_add(received) if self._may_add else None
             if lone is not None:  # who waits for each add sends one at a time, and then each step is a microsecond
                 self._adds.take_one(lone, wire)
                 return len(received)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bk_cli.children import free_ports
+from bk_core.client import BookKeeper, ClientConfig, connect
 from bk_core.metadata import open_store
 from bk_core.model import Fragment, LedgerId, LedgerMetadata
 from bk_core.security.roles import Line, Right, Role, RolesTable, scope_of
@@ -44,7 +45,7 @@ class FullWallet(Wallet):
 class SecureWorld:
     def __init__(self, bookie: Bookie, authority: Authority, uri: str) -> None:
         self.bookie, self._authority = bookie, authority
-        self.store = open_store(uri)
+        self.store, self._uri = open_store(uri), uri
         self.instance_id = self.store.instance_id()
         self._files: dict[str, Files] = {}
 
@@ -98,6 +99,15 @@ class SecureWorld:
             yield Lane(name, transport, self.bookie.bookie_id)
         finally:
             await transport.close()
+
+    @asynccontextmanager
+    async def client(self, who: str) -> AsyncIterator[BookKeeper]:
+        config = ClientConfig(**self.files(who).settings(), security="secure")
+        client = await connect(self._uri, config=config)
+        try:
+            yield client
+        finally:
+            await client.close()
 
     def ask_admin(self, who: str | None, method: str, path: str) -> int:
         """The status. Blocks."""

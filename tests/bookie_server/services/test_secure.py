@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import InsecureBookieError, InvalidArgumentError
+from bk_core.errors import InsecureBookieError, InvalidArgumentError, Outcome, PermissionDeniedError
 from bk_core.model import BOOKIE_RPC
 from bk_core.security.grants import Grant, Keys
 from bk_core.security.needs import ADMIN, APACHE, FREE_PATHS, LANES, On
@@ -346,3 +346,41 @@ def test_secure_without_what_it_needs_does_not_start(changes: dict[str, Any], wh
     settings = {**files, "security": "secure", "grant_keys_path": tmp_path / "keys", **changes}
     with pytest.raises(InvalidArgumentError, match=why):
         BookieConfig(metadata_service_uri="memory://x", data_dir=tmp_path / "data", **settings)
+
+
+# --- what an application sees ---
+
+
+def test_an_application_is_told_who_may_not_do_what_and_the_remedy(tmp_path: Path) -> None:
+    async def story(world: SecureWorld) -> None:
+        world.give("reader", "CN=reader")
+        world.give("writer", "CN=writer")
+        async with world.client("writer") as client:
+            writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            assert await writer.append(b"entry") == 0
+            await writer.close()
+            left_open = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            await left_open.append(b"entry")
+            closed, unclosed = writer.ledger_id, left_open.ledger_id
+            async with world.client("reader") as other, await other.open_ledger(closed, recover=False) as reader:
+                assert [bytes(e) async for e in _entries(reader)] == [b"entry"]
+                with pytest.raises(PermissionDeniedError, match="CN=reader,O=Example may not recover ledger"):
+                    await other.open_ledger(unclosed, recover=True)
+                denied = await other.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+                with pytest.raises(PermissionDeniedError, match="may not write to ledger"):
+                    await denied.append(b"entry")
+            async with world.client("nobody") as other:
+                with pytest.raises(PermissionDeniedError, match="bk role grant reader 'CN=nobody,O=Example'") as caught:
+                    await other.open_ledger(unclosed, recover=False)
+                assert caught.value.outcome is Outcome.NOT_APPLIED
+                async with await other.open_ledger(closed, recover=False) as reader:
+                    with pytest.raises(PermissionDeniedError, match="may not read ledger"):
+                        assert [e async for e in _entries(reader)]
+
+    with_secure_bookie(tmp_path, story)
+
+
+async def _entries(reader: Any) -> Any:
+    async for batch in reader.read(0, 0):
+        for entry in batch.to_list():
+            yield entry

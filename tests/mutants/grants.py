@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of mode ``secure``: roles, grants, and the gates of the ports."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_ROLES, _GRANTS = "bk_core/security/roles.py", "bk_core/security/grants.py"
+_GATE, _STREAMS = "bookie_server/services/gate.py", "bookie_server/services/lane_streams.py"
+_APACHE = "bookie_server/services/bookie_rpc/connection.py"
+_OF_ROLES, _OF_GRANTS = "tests/security/test_roles.py::", "tests/security/test_grants.py::"
+_SECURE = "tests/bookie_server/services/test_secure.py::"
+_TIMES = (f"{_OF_GRANTS}test_a_grant_is_good_for_one_cluster_one_identity_and_a_time",)
+_NOTHING = (f"{_SECURE}test_nothing_of_our_lanes_is_done_without_a_role_or_without_a_grant",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a grant of another cluster counts", _GRANTS, "if found.instance_id != instance_id:", "if False:", _TIMES, "x"
+    ),
+    Mutant(
+        "a grant of another identity counts", _GRANTS, "if found.identity != identity:", "if False:", _TIMES, "replay"
+    ),
+    Mutant("a grant counts before its time", _GRANTS, "if now_ms < found.from_ms:", "if False:", _TIMES, "clocks"),
+    Mutant("a grant never ends", _GRANTS, "if now_ms >= found.until_ms:", "if False:", _TIMES, "a role lives on"),
+    Mutant(
+        "a signature is not looked at",
+        _GRANTS,
+        'if not hmac.compare_digest(hmac.digest(key, said, "sha256"), mac):',
+        "if False:",
+        (f"{_OF_GRANTS}test_every_changed_byte_and_every_cut_is_refused",),
+        "anybody makes grants",
+    ),
+    Mutant(
+        "the last key signs",
+        _GRANTS,
+        "self._signing = keys[0]",
+        "self._signing = keys[-1]",
+        (f"{_OF_GRANTS}test_keys_are_changed_with_an_overlap",),
+        "a key cannot be taken away",
+    ),
+    Mutant(
+        "nobody in particular has the roles of everybody",
+        _ROLES,
+        "        if identity:\n",
+        "        if True:\n",
+        (f"{_OF_ROLES}test_nobody_may_anything_that_no_line_gives",),
+        "who has no identity has a right",
+    ),
+    Mutant(
+        "a role on a log counts on the cluster",
+        _ROLES,
+        "    if target is Anywhere.CLUSTER:\n        return False\n",
+        "    if target is Anywhere.CLUSTER:\n        return True\n",
+        (f"{_OF_ROLES}test_a_role_counts_where_it_was_given",),
+        "a reader of one log reads all over Apache's wire",
+    ),
+    Mutant(
+        "an attach is not asked",
+        _STREAMS,
+        "if self.gate is None or self._may_attach(attach):",
+        "if True:",
+        _NOTHING,
+        "anybody writes",
+    ),
+    Mutant(
+        "a read is not asked",
+        _STREAMS,
+        '        if self.gate is not None:\n            refused = self.refused("id fence"',
+        '        if False:\n            refused = self.refused("id fence"',
+        _NOTHING,
+        "anybody reads",
+    ),
+    Mutant(
+        "a fencing read needs no more than a plain one",
+        _STREAMS,
+        '"id fence" if request.fence else "id"',
+        '"id"',
+        (f"{_SECURE}test_a_role_gives_what_the_table_says_and_no_more",),
+        "a reader fences",
+    ),
+    Mutant(
+        "a session outlives its grant",
+        _STREAMS,
+        "        self._look_at(attach.ledger_id)\n        return True\n",
+        "        return True\n",
+        (f"{_SECURE}test_a_running_writer_renews_its_grant_and_ends_with_its_role",),
+        "a removed role ends nothing",
+    ),
+    Mutant(
+        "a call is not asked",
+        "bookie_server/services/control_stream.py",
+        "if self.gate is not None and (refused := self._refused(call, request)) is not None:",
+        "if self.gate is None and (refused := self._refused(call, request)) is not None:",
+        _NOTHING,
+        "anybody fences",
+    ),
+    Mutant(
+        "Apache's wire: no role is asked for",
+        _APACHE,
+        "elif self._facts.authority is not None and not self._may(item):",
+        "elif False:",
+        (f"{_SECURE}test_apaches_wire_needs_roles_on_the_cluster",),
+        "Apache's clients do anything",
+    ),
+    Mutant(
+        "a client told secure takes an open bookie",
+        "bk_core/transport/lane_streams.py",
+        "if self._secure and not answer.secure:",
+        "if False:",
+        (f"{_SECURE}test_a_client_that_was_told_secure_refuses_an_open_bookie",),
+        "a downgrade is not noticed",
+    ),
+)
