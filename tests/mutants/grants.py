@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _STREAMS,
         '"id fence" if request.fence else "id"',
         '"id"',
-        (f"{_SECURE}test_a_role_gives_what_the_table_says_and_no_more",),
+        (f"{_SECURE}test_a_grant_to_read_is_good_for_nothing_else",),
         "a reader fences",
     ),
     Mutant(
