@@ -38,6 +38,7 @@ A particular case may know better than its class, so the line that was printed d
 - 4: conflict, fenced or closed
 - 5: unavailable (metadata store, bookies, quorum, transport)
 - 6: integrity
+- 7: denied: no role gives the right
 - 130: interrupted
 
 `bk bookie run` also ends with 70 after a bug of ours, and with 74 when its disk failed
