@@ -209,8 +209,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The application wants every entry sent so far to be durable, of a ledger whose bookies may ack before they
-    sync."""
+    """The application wants every entry sent so far to be durable, where bookies may ack before they sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +351,7 @@ class SendWatchLac:
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie's evidence of the LAC, which counts only with a valid digest (P5). After SendFence it also says that the
-    fence is durable."""
+    """A bookie's evidence of the LAC; only a valid digest counts (P5). After SendFence the fence is durable, too."""
 
     index: int
     last_entry_frame: Buffer = b""

@@ -28,7 +28,6 @@ from bk_core.errors import (
     MetadataUnavailableError,
     Outcome,
     RecoveryInconclusiveError,
-    WrongPasswordError,
 )
 from bk_core.model import ENTRY_ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource
@@ -201,7 +200,7 @@ class LedgerRecovery:
             return []
         if isinstance(event, ev.LacFailed) and event.reason is Reason.UNAUTHORIZED:
             what = f"the bookies hold ledger {self.digester.ledger_id} under another password"
-            return self._fail(WrongPasswordError(what, remedy="give the password the ledger was created with"))
+            return self._fail(errors.WrongPasswordError(what, remedy="give the one that it was created with"))
         if isinstance(event, ev.LacFailed) and event.reason is Reason.PERMISSION_DENIED:
             return self._fail(errors.PermissionDeniedError.told(event.message))
         if query.covered:

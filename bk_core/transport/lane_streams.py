@@ -249,9 +249,7 @@ class AddStream(LaneStream):
         if not (attaches or detaches or said or self._grants or traceparent):
             return LaneMessage(b"", frames) if frames else None
         grants, self._grants = self._grants, []
-        rest = lane_pb2.AddRequest(
-            hello=said, attach=attaches, detach=detaches, grants=grants, traceparent=traceparent
-        )
+        rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches, grants=grants, traceparent=traceparent)
         return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[Buffer]:
