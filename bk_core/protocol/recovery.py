@@ -220,8 +220,8 @@ class LedgerRecovery:
         if first > ENTRY_ID_MAX:
             return self._end_found()  # there is no higher entry id
         dropped = self._drop_window()
-        self._window = Window(first, min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX))
-        last = self._window.last
+        last = min(first + self.config.read_window_entries - 1, ENTRY_ID_MAX)
+        self._window = Window(first, last)
         return [*dropped, *(self._ask(index, first, last) for index in range(self._claimed.ensemble_size))]
 
     def _ask(self, index: int, first: EntryId, last: EntryId) -> ev.SendRead:

@@ -25,9 +25,8 @@ def refusal_error(
     if reason is Reason.PERMISSION_DENIED:
         return err.PermissionDeniedError.told(message, err.Outcome.UNKNOWN if lap > lac else err.Outcome.NOT_APPLIED)
     if reason is Reason.DELETED:
-        return err.NoSuchLedgerError(
-            f"ledger {ledger_id} was deleted while it was written", outcome=err.Outcome.UNKNOWN
-        )
+        gone = f"ledger {ledger_id} was deleted while it was written"
+        return err.NoSuchLedgerError(gone, outcome=err.Outcome.UNKNOWN)
     return None
 
 

@@ -43,6 +43,7 @@ LANES: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         "Add": {
             "hello": _IDENTITY,
             "grants": _IDENTITY,
+            "traceparent": _IDENTITY,  # what the work is part of
             "attach": _WRITE,
             "attach RECOVER": _RECOVER,
             "frames": _IDENTITY,  # of sessions that were attached; the machine refuses all others
@@ -51,6 +52,7 @@ LANES: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         "Read": {
             "hello": _IDENTITY,
             "grants": _IDENTITY,
+            "traceparent": _IDENTITY,  # what the work is part of
             "id": _READ,
             "id fence": _RECOVER,
             "cancel": _IDENTITY,  # of requests of this stream
@@ -58,6 +60,7 @@ LANES: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         "Control": {
             "hello": _IDENTITY,
             "grants": _IDENTITY,
+            "traceparent": _IDENTITY,  # what the work is part of
             "grant": _IDENTITY,  # what is granted is what the table of roles says
             "fence": _RECOVER,
             "read_lac": _READ,

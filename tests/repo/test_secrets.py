@@ -17,6 +17,7 @@ from tests.kit.canaries import PASSWORD
 _SECRET = re.compile(r"passw|passphrase|secret|token|credential|(^|_)key$")
 _HOLDS = re.compile(r"bytes|str")
 NO_SECRETS = {
+    ("Scope", "key"),  # the name of a custom metadata entry
     ("Stored", "key"),  # the schema of an entry
     ("TxnWrite", "key"),  # the hash of a transaction's id
 }

@@ -82,7 +82,7 @@ def everything(lane: Lane, ledger_id: int) -> dict[str, Callable[[], Awaitable[o
     }
 
 
-WITHOUT_A_RIGHT = {"hello", "grants", "frames", "detach", "cancel", "grant"}
+WITHOUT_A_RIGHT = {"hello", "grants", "traceparent", "frames", "detach", "cancel", "grant"}
 """An identity is enough for these: they do nothing by themselves."""
 
 
@@ -101,8 +101,8 @@ def test_every_rpc_and_every_message_of_our_lanes_is_in_the_table_of_needs() -> 
     plain |= {"ids_only", "head_bytes", "range_counts", "range_offsets", "range_sizes"}
     assert fields["Add"] == {name for name in LANES["Add"] if " " not in name}
     assert fields["Read"] - plain == {name for name in LANES["Read"] if " " not in name}
-    assert fields["Control"] == {"id", "hello", "deadline_ms", "grants"}
-    assert calls | {"hello", "grants"} == set(LANES["Control"])
+    assert fields["Control"] == {"id", "hello", "deadline_ms", "grants", "traceparent"}
+    assert calls | {"hello", "grants", "traceparent"} == set(LANES["Control"])
     free = {name for needs in LANES.values() for name, need in needs.items() if need.on in (On.FREE, On.IDENTITY)}
     assert free == WITHOUT_A_RIGHT
     assert not any(need.on is On.FREE for needs in LANES.values() for need in needs.values())
