@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -118,65 +120,151 @@ class BookieConfig:
     """
 
     metadata_service_uri: str
+    """Where the cluster's metadata is."""
     data_dir: Path | None = None
+    """The data directory; made if missing. Give this one or ``data_dirs``."""
     data_dirs: tuple[Path, ...] = ()
+    """Several directories instead of one, best each on a disk of its own (docs/bookie.md#several-data-directories)."""
     port: int = 3181
+    """TCP port for Apache's clients. 0, in the file only: any free one."""
     grpc_port: int | None = None
+    """TCP port for this project's clients over gRPC, by default 1000 above ``port``. 0, in the file only: any free one.
+    """
     direct_port: int | None = None
+    """TCP port for this project's clients, which find it in the bookie's registration; by default 2000 above ``port``.
+    0, in the file only: any free one."""
     unix_socket: bool = True
+    """Clients of this project on the same machine and network find a unix socket there as well, and take it. It has no
+    file; where it cannot be, they take the port."""
     admin_port: int | None = None
+    """TCP port for metrics and health (docs/bookie.md#the-admin-port) over HTTP, by default 3000 above ``port`` unless
+    another service has that one. 0: none."""
     admin_host: str = "127.0.0.1"
+    """Local address of the admin port. Who reaches it sees numbers, names of directories and settings, and changes
+    nothing."""
     admin_writes: str = "off"
+    """Whose PUT the admin port takes, which sets log levels (docs/bookie.md#logs): nobody's (``off``), that of programs
+    on this machine (``loopback``), anybody's (``any``)."""
     slow_operation_ms: float = 1_000.0
+    """A commit or a read of a disk that takes so long is logged (docs/bookie.md#logs). 0: none."""
     bookie_id: str | None = None
+    """Fixed at the first start; by default ``advertised_address:port``."""
     advertised_address: str | None = None
+    """Host that clients connect to; by default this host's name."""
     listen_address: str = "0.0.0.0"
+    """Local address to listen on."""
     allow_loopback: bool = False
+    """Register an address that only this machine can reach."""
     metadata_timeout_s: float = 10.0
+    """Deadline of a call to the metadata store."""
     session_timeout_s: float = 10.0
+    """After so long without a word the store takes the bookie for dead. If another process is registered under the
+    bookie's id, a start waits as long for it to go."""
     start_wait_s: float = 60.0
+    """A start that finds no metadata store tries again for so long, and says so; then it fails. 0: it fails at once."""
     stop_grace_s: float = 2.0
+    """How long a stop waits for streams to end."""
     segment_size_bytes: int = 256 << 20
+    """Size of each segment file, preallocated. It may change between starts. A bookie holds at least two or three, and
+    is read-only without room for three more."""
     group_bytes_max: int = 16 << 20
+    """Most bytes that one group commit takes."""
     group_frames_max: int = 1000
+    """Most frames that one group commit takes."""
     stream_bytes_max: int = 32 << 20
+    """Frames of one stream that wait for a commit. Above it the bookie stops reading the stream, and the client waits.
+    """
     in_flight_bytes_max: int = 64 << 20
+    """Frames of all streams together that wait for a commit. Beyond it streams take turns. The bookie refuses frames
+    only when three times as much waits for its turn. Recovery adds have a quarter as much to themselves."""
     reads_active_max: int = 32
+    """Parts of answers in memory at once; further reads wait for their turn."""
     read_part_bytes: int = 1 << 20
+    """Size of a part of an answer, or one frame if that is larger."""
     read_stall_s: float = 5.0
+    """A client that takes nothing of its answers for so long is cut off if others wait for room."""
     connections_max: int = 1024
+    """Clients connected at once. It is fewer, with a warning, if the process may not open as many files beside 64 for
+    itself and 192 for each data directory. A bookie raises its own soft limit (``ulimit -Sn``) as far as the hard one
+    allows."""
     connections_per_address_max: int = 0
+    """Connections of one address, so that none can take them all. The newest beyond it are ended. 0: half of
+    ``connections_max``. Raise it where many clients come from one address (a proxy, one large host)."""
     memory_bytes_max: int = 0
+    """When the process takes more, the bookie ends streams on which nothing comes, since each may hold a message that
+    was begun; clients connect again. 0: three quarters of what its control group, or the machine, has."""
     disk_usage_threshold: float = 0.95
+    """Used share of the file system, as ``df`` shows it, above which the bookie is read-only."""
     disk_usage_low_water: float = 0.90
+    """Used share of the file system at which a bookie that turned read-only is writable again."""
     disk_check_interval_s: float = 10.0
+    """How often the bookie looks at its file systems. It also looks when it begins a segment, and when a commit finds
+    no room."""
     index_cache_bytes: int = 64 << 20
+    """How much of the indexes of sealed segments is kept in memory. A look-up that misses it costs up to two reads."""
     segments_kept_free: int = 4
+    """Drained segments kept to be used again; more are given back to the file system."""
     checkpoint_interval_s: float = 60.0
+    """Least time between checkpoints while drained segments wait for one; less if the disk is short of space."""
     compaction_threshold: float = 0.5
+    """A sealed segment with a smaller live share is rewritten."""
     major_compaction_threshold: float = 0.8
+    """A sealed segment with a smaller live share is rewritten by the thorough run."""
     major_compaction_interval_s: float = 86_400.0
+    """How often compaction makes a thorough run."""
     compaction_bytes_per_s: int = 32 << 20
+    """Most that compaction reads and writes together."""
     scrub_bytes_per_s: int = 8 << 20
+    """Rate at which everything stored is verified, again and again. 10 TB take two weeks. While commits take more than
+    half of the time it is an eighth of that. Apache's ``localScrubRateLimit`` counts entries."""
     scrub_interval_s: float = 600.0
+    """Pause between two passes of the scrubber (Apache's ``localScrubInterval``). The first pass after a start begins
+    at a random segment."""
     gc_interval_s: float = 3600.0
+    """How often all ledgers held are compared with those that the store lists."""
     gc_grace_s: float = 600.0
+    """Time between the two looks at a ledger that seems deleted. A longer time gives more chance to notice that the
+    store lost ledgers, and frees space later."""
     auto_recovery: bool = False
+    """Take part in putting lost copies back (docs/bookie.md#when-copies-are-lost)."""
     replication_bytes_per_s: int = 100_000_000
+    """Most that this process reads for putting lost copies back. 0: no bound."""
     lost_bookie_delay_s: float = 60.0
+    """How long a bookie may be away before its copies are made elsewhere. What ``bk replication delay`` sets for the
+    cluster wins."""
     upkeep: bool = False
+    """Be a candidate for keeping the named logs of the cluster, as ``bk upkeep`` (docs/cli.md#upkeep) does."""
     upkeep_bytes_per_s: int = 32 << 20
+    """Most that compaction of logs copies a second. 0: no bound. A byte is read once, written to each replica, and read
+    back."""
     upkeep_bytes_per_hour: int = 20 << 30
+    """Most that compaction of logs copies in an hour, in the whole cluster. 0: no bound."""
     upkeep_passwords_file: Path | None = None
+    """The passwords of logs, a TOML file of lines ``"name" = "password"`` that nobody else should be able to read. Logs
+    that are not in it have none."""
     tls_certificate_path: Path | None = None
+    """The bookie's certificate, in PEM. With it, its key and the authorities, which go together, every port speaks TLS
+    and nothing else, and the bookie's own clients do so, too (docs/security.md#3-tls-built). Renewed files are taken
+    without a restart."""
     tls_key_path: Path | None = None
+    """The key of this certificate, in PEM, not encrypted. A renewed file is taken without a restart."""
     tls_ca_path: Path | None = None
+    """The authorities that are trusted, in PEM. A renewed file is taken without a restart."""
     tls_client_auth: str = "required"
+    """Whether clients need a certificate, or not (``none``)."""
     tls_identity: str = "subject"
+    """Which name of a client's certificate is its identity: ``subject``, ``dns`` or ``spiffe``."""
     tls_clients: tuple[str, ...] = ()
+    """The identities that are let in, with ``*`` for any text. An empty list admits all whose certificate an authority
+    of ``tls_ca_path`` signed."""
     tls_zookeeper: bool = False
+    """Speak TLS to the metadata service, too."""
     security: str = OPEN
+    """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS and ``tls_client_auth =
+    "required"``."""
     grant_keys_path: Path | None = None
+    """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex; the first signs grants.
+    """
 
     def __post_init__(self) -> None:
         self._set_directories()
@@ -384,27 +472,54 @@ class BookieConfig:
 def load_config(path: Path, **overrides: Any) -> BookieConfig:
     """Read the configuration from a TOML file whose keys are the field names; ``overrides`` win.
 
-    Raises InvalidArgumentError for a file that cannot be read, an unknown key, or values that do not fit.
+    Raises InvalidArgumentError for a file that cannot be read, an unknown key, or values that do not fit. It names the
+    file, and the lines of the keys that it is about.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgumentError("the configuration file cannot be read", value=f"{path}: {error}") from error
     known = {field.name: field.type for field in fields(BookieConfig)}
-    values.update(overrides)
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise InvalidArgumentError(
-            f"there is no such setting: {unknown[0]}", value=str(path), remedy=f"one of {', '.join(sorted(known))}"
-        )
+    lines = _lines_of(values, text)
     if overrides.keys() & {"data_dir", "data_dirs"}:
-        values = {name: value for name, value in values.items() if name not in ("data_dir", "data_dirs")} | overrides
+        values = {name: value for name, value in values.items() if name not in ("data_dir", "data_dirs")}
+    given, values = values, values | overrides
+    if unknown := sorted(values.keys() - known.keys(), key=lambda name: lines.get(name, 0)):
+        raise InvalidArgumentError(
+            f"there is no such setting: {unknown[0]}",
+            value=f"{path}, line {lines.get(unknown[0], '?')}",
+            remedy=_nearest(unknown[0], known),
+        )
     for names in (("data_dir", "data_dirs"), ("metadata_service_uri",)):
         if not any(name in values for name in names):
             raise InvalidArgumentError(f"{names[0]} is missing", value=str(path), remedy=f'add {names[0]} = "…"')
-    for name, value in values.items():
-        _check_type(name, value, str(known[name]))
-    return BookieConfig(**values)
+    try:
+        for name, value in values.items():
+            _check_type(name, value, str(known[name]))
+        return BookieConfig(**values)
+    except InvalidArgumentError as error:
+        about = set(re.findall(r"\w+", f"{error.what} {error.value}")) & given.keys() - overrides.keys()
+        places = [f"{name} is in line {lines[name]}" for name in sorted(about, key=lines.__getitem__)]
+        error.value = "; ".join(filter(None, (error.value, ", ".join([str(path), *places]))))
+        raise
+
+
+def _lines_of(keys: Iterable[str], text: str) -> dict[str, int]:
+    """The line of the file that each key, or the table of this name, begins in. tomllib does not tell."""
+    lines = text.splitlines()
+    found = {}
+    for key in keys:
+        begins = re.compile(rf"""\s*(\[+\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
+        found[key] = next((number for number, line in enumerate(lines, 1) if begins.match(line)), 0)
+    return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """What somebody meant who wrote this name, also as Apache's keys (``bookiePort``) and options (``admin-port``)."""
+    spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
+    near = get_close_matches(spelled, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else "docs/configuration.md has all settings"
 
 
 def _check_type(name: str, value: object, annotation: str) -> None:

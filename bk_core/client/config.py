@@ -56,42 +56,87 @@ class ClientConfig:
     """
 
     window_bytes_max: int = 16 << 20
+    """Most unconfirmed bytes of one writer; beyond it ``append`` waits."""
     slow_bookie_bytes_max: int = 64 << 20
+    """Most bytes that a writer keeps for its slowest bookie; beyond it the writer waits (P3)."""
     process_window_bytes_max: int = 256 << 20
+    """The bound of both for all writers of this process, which share it fairly. Beyond it each writer may hold one
+    entry. Of several clients in a process the smallest bound holds."""
     frame_bytes: int = 1 << 20
+    """Small entries are joined into frames of about this size, at most 4 MiB."""
     add_timeout_ms: float = 10_000
+    """How long a writer waits for one bookie's ack before it takes the bookie for failed."""
     add_quorum_timeout_ms: float = 60_000
+    """An entry that has no ack quorum after so long, for any reason, ends the writer with QuorumTimeoutError."""
     delay_ensemble_change: bool = False
+    """Replace a failed bookie only once an ack quorum needs it. Until then entries have fewer copies, and the close
+    marks the ledger."""
     allow_degraded_writes: bool = False
+    """Without spare bookies, go on while every write set has an ack quorum, instead of ending with
+    NotEnoughBookiesError. Such entries have fewer copies, and the close marks the ledger."""
     reconnect_budget_ms: float = 2_000
+    """How long a writer tries to reach a bookie again after a broken connection, before it takes the bookie for failed.
+    """
     explicit_lac_delay_ms: float = 5
+    """A writer that is idle for so long tells the bookies its last add confirmed."""
     close_linger_ms: float = 2_000
+    """How long a close waits for the acks of bookies that an ack quorum did not need."""
     read_timeout_ms: float = 10_000
+    """How long a read waits for the answer of one bookie."""
     read_bytes_max: int = 8 << 20
-    speculative_read_ms: float = 2_000  # after this silence of a bookie another one is asked too
+    """Most bytes of entries that one request for reading asks for."""
+    speculative_read_ms: float = 2_000
+    """After so long a silence of a bookie another one is asked, too."""
     lanes: str = ",".join(LANES)
+    """The wires over which bookies are talked to, comma-separated, best first. Of those that a bookie offers the first
+    one is used."""
     batch_reads: bool = True
+    """Read long ranges from Apache's bookies in batches, over a second connection of version 2 to each."""
     lac_timeout_ms: float = 5_000
+    """How long the question for a ledger's last add confirmed waits for its bookies."""
     lac_stall_ms: float = 2_000
+    """A reader that follows a ledger asks all bookies of it when the last add confirmed has not moved for so long."""
     watch_timeout_ms: float = 10_000
+    """How long a reader that follows a ledger waits for one bookie's word of a new last add confirmed before it asks
+    again."""
     quarantine_ms: float = 30_000
+    """A bookie that failed is not chosen for so long, unless too few others are left."""
     close_timeout_ms: float = 60_000
+    """How long a close of a writer waits for everything; then the ledger is not closed, and the outcome is unknown."""
     delete_hint_timeout_ms: float = 500
+    """Most time that a deletion waits to tell the bookies."""
     metadata_timeout_s: float = 8.0  # so that a wrong address is reported within 10 s, interpreter start included
+    """Deadline of a call to the metadata store."""
     session_timeout_s: float = 10.0
+    """After so long without a word the metadata store ends the client's session."""
     rack_script: str = ""
+    """A program that prints the rack of each host that it is given (docs/python.md)."""
     rack_file: str = ""
+    """A file of lines with a host and its rack (docs/python.md)."""
     racks_min: int = 2
+    """Racks in which the members of a write set are, where there are so many."""
     enforce_racks: bool = False
+    """Make no ledger at all where a write set would have members in fewer racks."""
     disk_weight_placement: bool = False
+    """Choose bookies with more free space more often."""
     disk_weight_ms: float = 60_000
+    """How often bookies are asked for their free space, at most."""
     slow_operation_ms: float = 1_000
+    """An append, a read or a recovery that takes so long is logged with what it waited for, a few lines a second at
+    most. 0: none."""
     tls_ca_path: str = ""
+    """Turns TLS on, for all bookies and lanes: a file with the authorities that are trusted, in PEM. Then nothing is
+    sent in plain, whatever a bookie says. Renewed files are taken without a restart (docs/security.md)."""
     tls_certificate_path: str = ""
+    """This client's certificate, in PEM, where the bookies want one. A renewed file is taken without a restart."""
     tls_key_path: str = ""
+    """The key of this certificate, in PEM, not encrypted. A renewed file is taken without a restart."""
     tls_endpoint_identification: str = HTTPS
+    """Whether a bookie's certificate must have the name of its host (``https``) or need not (``none``)."""
     tls_zookeeper: bool = False
+    """Speak TLS to the metadata service, too."""
     security: str = OPEN
+    """``secure``: speak only to bookies that ask who may do what (docs/security.md), and show them grants."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -113,6 +113,45 @@ def test_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
         load_config(path)
 
 
+COMMON = 'data_dir = "/d"\nmetadata_service_uri = "zk://a/ledgers"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("prot = 4000", "no such setting: prot; {path}, line 3; did you mean port?"),
+        ("# a comment\n\n'adminPort' = 1", "no such setting: adminPort; {path}, line 5; did you mean admin_port?"),
+        ("[tls]\nca_path = 1", "no such setting: tls; {path}, line 3; docs/configuration.md has all settings"),
+        ("zebra = 1\nbookiePort = 2", "no such setting: zebra; {path}, line 3"),
+        ("bookie.port = 2", "no such setting: bookie; {path}, line 3"),
+        ('port = "3181"', "port has another type; port='3181'; {path}, port is in line 3; wanted: int"),
+        (
+            "\nin_flight_bytes_max = 1000\nstream_bytes_max = 17000000",
+            "must not exceed in_flight_bytes_max; stream_bytes_max=17000000, in_flight_bytes_max=1000; "
+            "{path}, in_flight_bytes_max is in line 4, stream_bytes_max is in line 5",
+        ),
+        ("stream_bytes_max = 1000", "{path}, stream_bytes_max is in line 3"),
+        ("port = 1\nport = 2", "{path}: Cannot overwrite a value (at line 4"),
+        ("port = ", "{path}: Invalid value (at line 3"),
+    ],
+)
+def test_refusal_of_a_file_names_the_line_and_what_may_be_meant(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text(f"{COMMON}{text}\n")
+    with pytest.raises(InvalidArgumentError) as refused:
+        load_config(path)
+    assert says.format(path=path) in str(refused.value)
+
+
+def test_refusal_of_what_was_typed_does_not_blame_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text(f"{COMMON}port = 4000\n")
+    with pytest.raises(InvalidArgumentError) as refused:
+        load_config(path, port=70000)
+    assert "port=70000" in str(refused.value)
+    assert "line" not in str(refused.value)
+
+
 def test_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         load_config(tmp_path / "none.toml")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import struct
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -195,28 +195,6 @@ def test_every_setting_that_is_named_exists_and_every_link_to_a_heading_too() ->
     headings = re.findall(r"^#+ (.*)$", FORMATS, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"formats\.md#([\w-]+)", STORAGE)) - anchors == set()
-
-
-def shown(value: object) -> str:
-    """A default as the page shows it."""
-    if value is MISSING:
-        return "required"
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int) and value and not value % (1 << 20):
-        return f"{value >> 20} MiB"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def test_every_setting_is_described_with_its_default() -> None:
-    (chapter,) = re.findall(r"^## Settings\n(.*?)^## ", OPERATING, re.DOTALL | re.MULTILINE)
-    listed = re.findall(r"^- \*\*`(\w+)`\*\* \((.*?)\): .{10,}$", chapter, re.MULTILINE)
-    defaults = {field.name: shown(field.default) for field in fields(BookieConfig)}
-    defaults["data_dir"] = "required"  # or data_dirs
-    assert dict(listed) == defaults
-    assert len(listed) == len(defaults), "one is listed twice"
 
 
 def test_every_number_of_the_statistics_is_explained() -> None:
