@@ -260,11 +260,11 @@ class BookieConfig:
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
-    """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS and ``tls_client_auth =
-    "required"``."""
+    """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS, and that clients
+    need a certificate."""
     grant_keys_path: Path | None = None
-    """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex; the first signs grants.
-    """
+    """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first one signs
+    grants."""
 
     def __post_init__(self) -> None:
         self._set_directories()

@@ -74,8 +74,8 @@ OTHER_VARIABLES = {
     "XDG_CACHE_HOME": "The folder of the user's cache, for what `bk` downloads.",
     "_BK_COMPLETE": "Set by the script of `bk completion`.",
 }
-NOT_SETTINGS = {"PATH", "PYTHONPATH", "GRPC_ENABLE_FORK_SUPPORT", "PYSPARK_SPARK_SESSION_UUID"}
-"""What is read of the environment and is no way to configure anything here."""
+NOT_SETTINGS = {"PATH", "PYTHONPATH", "GRPC_ENABLE_FORK_SUPPORT", "PYSPARK_SPARK_SESSION_UUID", "name"}
+"""What is read of the environment and is no way to configure anything here; ``name`` is one that an option gives."""
 
 # The longest ending that fits decides; the last two are those of names without a unit in them.
 UNITS: tuple[tuple[str, str], ...] = (
