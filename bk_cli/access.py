@@ -31,8 +31,8 @@ METADATA_TIMEOUT_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A cluster, the password of its ledgers, and what the command line says of connections: the settings of TLS. What
-    is opened in a block is closed at its end."""
+    """A cluster, the password of its ledgers, and what the command line says of connections: the settings of TLS
+    and of ZooKeeper. What is opened in a block is closed at its end."""
 
     uri: str
     password: bytes = field(default=b"", repr=False)
@@ -103,10 +103,10 @@ def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[
         @functools.wraps(command)
         def run(*, uri: str | None, password: bytes = b"", password_file: str = "", **given: object) -> object:
             password = options.password_of(password, password_file)
-            settings = {name: value for name in options.TLS_SETTINGS if (value := given.pop(name))}
+            settings = {name: value for name in options.SECURITY_SETTINGS if (value := given.pop(name))}
             return command(access=None if uri is None else Access(uri, password, settings), **given)
 
-        found = options.tls(run)
+        found = options.security(run)
         found = options.metadata_service_uri(found, None, optional) if optional else options.metadata_service_uri(found)
         return options.ledger_password(found) if password else found
 

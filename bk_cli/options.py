@@ -33,11 +33,23 @@ def metadata_service_uri(
     )(command)
 
 
-TLS_SETTINGS = ("tls_ca_path", "tls_certificate_path", "tls_key_path", "tls_zookeeper", "security")
-"""The client's settings that :func:`tls` gives a command as arguments."""
+SECURITY_SETTINGS = (
+    *("tls_ca_path", "tls_certificate_path", "tls_key_path", "tls_zookeeper"),
+    *("security", "zookeeper_auth_path", "zookeeper_acl"),
+)
+"""The client's settings that :func:`security` gives a command as arguments."""
 
 
-def tls(command: Command) -> Command:
+def security(command: Command) -> Command:
+    """How a command connects: its options of TLS, and who it is to ZooKeeper."""
+    command = click.option(
+        "--zookeeper-acl", metavar="ACL", envvar="BK_ZOOKEEPER_ACL", default="", show_default=False,
+        help="Who may use the nodes that are created in ZooKeeper: open (the default), creator, or a list.",
+    )(command)  # fmt: skip
+    command = click.option(
+        "--zookeeper-auth-path", metavar="FILE", envvar="BK_ZOOKEEPER_AUTH_PATH", default="", show_default=False,
+        help="Credentials for ZooKeeper: digest:USER:PASSWORD or sasl:USER:PASSWORD.",
+    )(command)  # fmt: skip
     for name, what in (
         ("key", "Key of the certificate"),
         ("certificate", "This client's certificate, where bookies want one"),

@@ -192,6 +192,12 @@ class MetadataCorruptError(MetadataError):
     code = "BK_METADATA_CORRUPT"
 
 
+class MetadataAccessError(MetadataError):
+    """The metadata store refuses this process: its credentials are wrong, or its identity may not do this to a node."""
+
+    code = "BK_METADATA_ACCESS"
+
+
 class NoClusterError(MetadataError):
     """There is no cluster at the ledgers root: the path is mistyped, or no cluster was made yet (bk cluster init)."""
 

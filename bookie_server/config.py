@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
+from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.security.roles import OPEN, SECURITIES
 from bk_core.tls import IDENTITY_RULES, Tls, TlsPaths
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -117,6 +118,10 @@ class BookieConfig:
     **Security.** With ``security`` ``open`` whoever reaches a port, and is let in by TLS, may do anything there. With
     ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates, and
     ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
+
+    **ZooKeeper.** ``zookeeper_auth_path`` is a file with this bookie's credentials for ZooKeeper, read again for each
+    connection. ``zookeeper_acl`` says who may use the nodes that it creates there: ``open`` (everybody), ``creator``
+    (who shares its identity) or a list of identities by role, the same for the whole cluster.
     """
 
     metadata_service_uri: str
@@ -265,6 +270,12 @@ class BookieConfig:
     grant_keys_path: Path | None = None
     """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first one signs
     grants."""
+    zookeeper_auth_path: Path | None = None
+    """A file with the bookie's identity for ZooKeeper, a line ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, read
+    again for each connection (docs/security.md)."""
+    zookeeper_acl: str = ACL_OPEN
+    """Who may use the nodes that the bookie creates there: ``open`` (everybody), ``creator`` (who shares its identity),
+    or a list of identities by role. The same for the whole cluster."""
 
     def __post_init__(self) -> None:
         self._set_directories()
@@ -276,6 +287,9 @@ class BookieConfig:
         self._set_ports()
         self._set_tls()
         self._set_security()
+        if self.zookeeper_auth_path is not None:
+            object.__setattr__(self, "zookeeper_auth_path", Path(self.zookeeper_auth_path))
+        parse_acl(self.zookeeper_acl)
         self._check_word("admin_writes", ("off", "loopback", "any"), "whose PUT the admin port takes")
         if self.bookie_id is not None and not _is_id(self.bookie_id):
             raise InvalidArgumentError(
@@ -404,11 +418,15 @@ class BookieConfig:
 
     def client_settings(self) -> dict[str, Any]:
         """Those of this bookie's settings that a client of its own has, too."""
+        zookeeper = {"zookeeper_auth_path": self._auth_path, "zookeeper_acl": self.zookeeper_acl}
         if self.tls_ca_path is None:
-            return {}
-        return {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper} | {
-            "security": self.security
-        }
+            return zookeeper
+        tls = {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper}
+        return {**tls, **zookeeper, "security": self.security}
+
+    @property
+    def _auth_path(self) -> str:
+        return "" if self.zookeeper_auth_path is None else str(self.zookeeper_auth_path)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -455,6 +473,8 @@ class BookieConfig:
             "timeout_s": self.metadata_timeout_s,
             "session_timeout_s": self.session_timeout_s,
             "tls": self.tls() if self.tls_zookeeper else None,
+            "auth_path": self._auth_path,
+            "acl": self.zookeeper_acl,
         }
 
     def server_limits(self) -> ServerLimits:

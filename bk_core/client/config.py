@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
+from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.security.roles import OPEN, SECURE, SECURITIES
@@ -53,6 +54,10 @@ class ClientConfig:
 
     ``security``: with ``secure`` only bookies that allow nothing without a role are used, over our own lanes; a bookie
     that is ``open`` counts as unreachable.
+
+    ``zookeeper_auth_path``: a file with this client's credentials for ZooKeeper, read again for each connection.
+    ``zookeeper_acl``: who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its
+    identity) or a list of identities by role, the same for the whole cluster.
     """
 
     window_bytes_max: int = 16 << 20
@@ -137,6 +142,11 @@ class ClientConfig:
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
     """``secure``: speak only to bookies that ask who may do what (docs/security.md), and show them grants."""
+    zookeeper_auth_path: str = ""
+    """A file with this client's credentials for ZooKeeper, read again for each connection (docs/security.md)."""
+    zookeeper_acl: str = ACL_OPEN
+    """Who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its identity) or a list
+    of identities by role. The same for the whole cluster."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -162,6 +172,7 @@ class ClientConfig:
         self._lanes()
         self._tls_paths()
         self._check_security()
+        parse_acl(self.zookeeper_acl)
         if self.frame_bytes > FRAME_BYTES_MAX // 2:
             raise InvalidArgumentError(
                 "frame_bytes must leave room for columns",
@@ -232,6 +243,8 @@ class ClientConfig:
             "timeout_s": self.metadata_timeout_s,
             "session_timeout_s": self.session_timeout_s,
             "tls": self.tls() if self.tls_zookeeper else None,
+            "auth_path": self.zookeeper_auth_path,
+            "acl": self.zookeeper_acl,
         }
 
     def writer(self) -> WriterConfig:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
+    from bk_core.metadata.zookeeper.session import ZooKeeperTree
     from bk_core.tls import Tls
 
 OPENERS: dict[str, Callable[[str, float, float], MetadataStore]] = {}
@@ -24,25 +25,57 @@ class StoreSettings(TypedDict):
     timeout_s: float
     session_timeout_s: float
     tls: Tls | None
+    auth_path: str
+    acl: str
 
 
 def open_store(
-    uri: str, *, timeout_s: float = 10.0, session_timeout_s: float = 10.0, tls: Tls | None = None
+    uri: str,
+    *,
+    timeout_s: float = 10.0,
+    session_timeout_s: float = 10.0,
+    tls: Tls | None = None,
+    auth_path: str = "",
+    acl: str = "open",
 ) -> MetadataStore:
     """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers``, or one of OPENERS.
 
     ``timeout_s`` is the deadline of connecting and of each call; the session survives ``session_timeout_s`` without a
-    connection. With ``tls`` it is one over TLS. Raises InvalidArgumentError for a URI of another store,
-    MetadataUnavailableError when ZooKeeper does not answer in time, TlsError when no server can be spoken to over TLS.
-    The root need not hold a cluster yet. The caller closes the store; a forked child cannot use it.
+    connection. With ``tls`` it is one over TLS. ``auth_path`` is a file with this process's credentials, ``acl`` says
+    who may use the nodes that it creates (docs/security.md §7). Raises InvalidArgumentError for a URI of another store
+    or a setting that cannot be used, MetadataUnavailableError when ZooKeeper does not answer in time, TlsError when no
+    server can be spoken to over TLS, MetadataAccessError when it refuses the credentials. The root need not hold a
+    cluster yet. The caller closes the store; a forked child cannot use it.
     """
     if (opener := OPENERS.get(uri.partition("://")[0])) is not None:
         return opener(uri, timeout_s, session_timeout_s)
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.tree.store import TreeStore
+
+    tree = open_tree(
+        uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s, tls=tls, auth_path=auth_path, acl=acl
+    )
+    return TreeStore(tree, parse_service_uri(uri))
+
+
+def open_tree(
+    uri: str, *, timeout_s: float, session_timeout_s: float, tls: Tls | None, auth_path: str, acl: str
+) -> ZooKeeperTree:
+    """The session with ZooKeeper alone, as :func:`open_store` makes it: for who changes ACLs."""
+    from bk_core.metadata.acl import parse_acl
+    from bk_core.metadata.layout import parse_service_uri
+    from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
 
     parsed = parse_service_uri(uri)
-    tree = ZooKeeperTree(parsed.hosts, timeout_s=timeout_s, session_timeout_s=session_timeout_s, tls=tls)
+    tree = ZooKeeperTree(
+        parsed.hosts,
+        timeout_s=timeout_s,
+        session_timeout_s=session_timeout_s,
+        tls=tls,
+        identity=ZooKeeperIdentity(auth_path) if auth_path else None,
+        acl=parse_acl(acl),
+        root=parsed.root,
+    )
     tree.connect()
-    return TreeStore(tree, parsed)
+    return tree

@@ -90,7 +90,8 @@ class BkOptions:
 
     ``starting`` and ``ending`` have for each source the next entry id or log offset, or EARLIEST or LATEST. With
     ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST, and the time decides. ``client_settings``
-    are the ``bookkeeper.*`` pairs and those of TLS, sorted; :func:`bk_spark.workers.clients.client_config` reads them.
+    are the ``bookkeeper.*`` pairs, those of TLS and of ZooKeeper, sorted; they are read by
+    :func:`bk_spark.workers.clients.client_config`.
     """
 
     metadata_service_uri: str = _option("metadataServiceUri", Kind.TEXT, _ALL, kept=True)
@@ -187,6 +188,8 @@ class BkOptions:
             ),
             OptionDefinition("tls.zookeeper", Kind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
             OptionDefinition("security", Kind.CHOICE, _ALL, choices=("open", "secure"), kept=True),
+            OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",), kept=True),
+            OptionDefinition("zookeeper.acl", Kind.TEXT, _ALL, aliases=("zookeeperAcl",), kept=True),
         ),
     )
 
@@ -243,6 +246,8 @@ PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
     "tlsendpointidentification": "tls.endpoint.identification",
     "tlszookeeper": "tls.zookeeper",
     "security": "security",
+    "zookeeperauthpath": "zookeeper.auth.path",
+    "zookeeperacl": "zookeeper.acl",
 }
 
 # Keys that Spark itself adds for tables, views and streams. They mean nothing here.
@@ -284,7 +289,7 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
         columns=_columns(values["columns"]),
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
         ledger_password=_secret(values, "ledgerPassword"),
-        client_settings=tuple(sorted((*client, *_tls_settings(values)))),
+        client_settings=tuple(sorted((*client, *_security_settings(values)))),
     )
     return BkOptions(**made)
 
@@ -370,8 +375,8 @@ def _secret(values: Mapping[str, Any], name: str) -> bytes:
     return str(values[name]).encode()
 
 
-def _tls_settings(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The options of TLS as settings of the client, which have their names without the dots."""
+def _security_settings(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The options of TLS and ZooKeeper as settings of the client, which have their names without the dots."""
     given = {d.name: values[d.name] for d in _MADE_OF["client_settings"] if values[d.name] is not None}
     return [(name.replace(".", ""), str(int(v)) if isinstance(v, bool) else v) for name, v in given.items()]
 

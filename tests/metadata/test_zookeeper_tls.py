@@ -76,7 +76,7 @@ def test_an_answer_that_openssl_has_decrypted_counts_as_ready(authority: Authori
     thread.start()
     client = tls.client().wrap_socket(here, server_hostname="localhost")
     thread.join()
-    handler = BoundedHandler(5.0, lambda: True, lambda: None, tls)
+    handler = BoundedHandler(5.0, lambda: True, lambda: None, tls=tls)
     assert client.recv(5) == b"first"
     began = time.monotonic()
     assert handler.select([client], [], [], 5.0)[0] == [client]

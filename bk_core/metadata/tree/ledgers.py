@@ -13,6 +13,7 @@ from typing import NoReturn
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerExistsError,
+    MetadataAccessError,
     MetadataConflictError,
     MetadataCorruptError,
     MetadataError,
@@ -196,8 +197,9 @@ class Ledgers(Part):
         self._prune(path)
 
     def _prune(self, path: str) -> None:
-        """Deletes the folders that a deletion left empty; a creation makes its folders again."""
-        with contextlib.suppress(TreeError, MetadataUnavailableError):
+        """Deletes the folders that a deletion left empty; a creation makes its folders again. Of the highest one its
+        user may have no right to."""
+        with contextlib.suppress(TreeError, MetadataUnavailableError, MetadataAccessError):
             while (path := path.rpartition("/")[0]) != self._root:
                 self._tree.delete(path)
 

@@ -7,6 +7,9 @@ missing answer means outcome UNKNOWN. Kazoo's states CONNECTED, SUSPENDED and LO
 reconnects, and begins a new session after a loss. Its wait for one server is bounded below every call's deadline
 (:class:`BoundedHandler`, M5).
 
+With an identity the session counts as connected once ZooKeeper has taken it, on each connection anew: a call that needs
+rights never goes out before. Credentials that are refused end every call at once; they are read and tried again later.
+
 Reads never go back in time, whatever server answers. ZooKeeper does not move a session to a server that is behind it;
 and beginning a session is a write, so the server that answers it has all earlier writes.
 """
@@ -29,12 +32,15 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    ConnectionDropped,
     ConnectionLoss,
     InvalidACLError,
     KazooException,
     NoAuthError,
     RolledBackError,
     RuntimeInconsistency,
+    SASLException,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.exceptions import BadVersionError as KazooBadVersion
@@ -43,17 +49,19 @@ from kazoo.exceptions import NoNodeError as KazooNoNode
 from kazoo.exceptions import NotEmptyError as KazooNotEmpty
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import ACL, Id
 
 from bk_core.errors import (
     ClientClosedError,
     ForkedHandleError,
     InvalidArgumentError,
-    MetadataError,
+    MetadataAccessError,
     MetadataUnavailableError,
     Outcome,
     TlsError,
 )
+from bk_core.metadata.acl import OPEN_TO_ALL, Acl, Grant, ZooKeeperAcl, acl_bytes
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
@@ -74,6 +82,7 @@ from bk_core.metadata.tree.tree import (
     multi_bytes,
 )
 from bk_core.metadata.worker import Worker
+from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity
 from bk_core.metadata.zookeeper.told import without_data
 from bk_core.tls import Tls, failure
 
@@ -83,6 +92,8 @@ _kazoo_logger.addFilter(without_data)
 _kazoo_logger.addHandler(logging.NullHandler())  # its warnings go only to configured logging, not to stderr
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5
+_REFUSED_PAUSE_S = 10.0
+"""Between two tries with credentials that ZooKeeper refuses; calls fail at once meanwhile."""
 _ATTEMPT_MIN_S = 1.0
 _READS_AT_ONCE = 200
 """Kazoo's queue holds 278 requests while none is sent; then adding one blocks."""
@@ -100,7 +111,8 @@ _ANSWERS: dict[type[KazooException], type[TreeError]] = {
 _GARBLED = (RuntimeError, struct.error, IndexError, UnicodeDecodeError)
 """The exceptions that kazoo raises for an answer that it cannot parse."""
 _HAS_POLL = hasattr(select, "poll")  # not on Windows
-_REFUSED = (NoAuthError, InvalidACLError, AuthFailedError)
+_DENIED = (NoAuthError, InvalidACLError)
+_REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 
 
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -112,8 +124,8 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
     answers: one such attempt lasted longer than any call's deadline. Also, an unexpected error ends kazoo's connection
     thread for good.
 
-    ``is_connected`` says whether the greeting was answered. ``on_ended`` is called on the connection's thread when the
-    thread ends for any reason; it must not wait.
+    ``is_connected`` says whether the greeting was answered. ``on_connecting`` is called before each attempt;
+    ``on_ended`` on the connection's thread when the thread ends for any reason; it must not wait.
 
     With ``tls`` a connection is one over TLS, with a context of ours: kazoo's own does not look at renewed files, and
     tells nobody why a handshake failed. ``tls_errors`` says that by server. Kazoo also waits for its socket while
@@ -125,6 +137,7 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         attempt_s: float,
         is_connected: Callable[[], bool],
         on_ended: Callable[[], None],
+        on_connecting: Callable[[], None] = lambda: None,
         tls: Tls | None = None,
         on_tls_error: Callable[[], None] = lambda: None,
     ) -> None:
@@ -132,10 +145,12 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         self._tls, self._on_tls_error = tls, on_tls_error
         self.tls_errors: dict[str, TlsError] = {}
         self._attempt_s, self._is_connected, self._on_ended = attempt_s, is_connected, on_ended
+        self._on_connecting = on_connecting
         self._socket: socket.socket | None = None
         self._attempt_ends = self._heard = time.monotonic()
 
     def create_connection(self, *arguments: Any, **options: Any) -> socket.socket:
+        self._on_connecting()
         self._attempt_ends = time.monotonic() + self._attempt_s
         self.tls_errors.pop(_where(options), None)
         made = super().create_connection(*arguments, **{**options, "timeout": self._attempt_s})
@@ -219,10 +234,22 @@ def _where(options: Mapping[str, Any]) -> str:
 
 class ZooKeeperTree:
     """A :class:`~bk_core.metadata.tree.tree.Tree` over ZooKeeper; call :meth:`connect` first. A forked child cannot use
-    it."""
+    it.
+
+    ``identity``: who this process says it is. ``acl``: what every node gets that is created here, in the cluster whose
+    ledgers root is ``root``.
+    """
 
     def __init__(
-        self, hosts: tuple[str, ...], *, timeout_s: float, session_timeout_s: float, tls: Tls | None = None
+        self,
+        hosts: tuple[str, ...],
+        *,
+        timeout_s: float,
+        session_timeout_s: float,
+        tls: Tls | None = None,
+        identity: ZooKeeperIdentity | None = None,
+        acl: ZooKeeperAcl = OPEN_TO_ALL,
+        root: str = "",
     ) -> None:
         self._hosts, self._hosts_count = ",".join(hosts), len(hosts)
         self._timeout_s, self.session_timeout_s = timeout_s, session_timeout_s
@@ -230,6 +257,13 @@ class ZooKeeperTree:
         self._closed = False
         self._connected = threading.Event()
         self._settled = threading.Event()  # connected for the first time, or no server can be spoken to
+        self._identity, self._acl, self._root = identity, acl, root
+        self._certificate = "" if tls is None else tls.paths.certificate_path
+        self._refused: MetadataAccessError | None = None
+        self._presented = False  # an identity, which has no answer yet
+        self._closing = threading.Event()
+        self._changing = threading.Lock()  # held for moments: guards the next
+        self._changes = 0  # of kazoo's state
         self._session_id = 0
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-zookeeper-session")
@@ -237,7 +271,7 @@ class ZooKeeperTree:
         attempt_s = attempt_bound_s(timeout_s, session_timeout_s)
         self._silence_s = max(attempt_s, timeout_s / 3)
         self._handler = BoundedHandler(
-            attempt_s, lambda: self._client.connected, self._connection_ended, tls, self._tls_failed
+            attempt_s, self._is_greeted, self._connection_ended, self._present_identity, tls, self._tls_failed
         )
         self._client = KazooClient(
             hosts=self._hosts,
@@ -248,20 +282,25 @@ class ZooKeeperTree:
             logger=_kazoo_logger,
         )
         self._client.add_listener(self._state_changed)
+        connection = self._client._connection
+        connection._authenticate_with_sasl = partial(_authenticated, connection._authenticate_with_sasl)
 
     def connect(self) -> None:
         """Begin the session. Raises MetadataUnavailableError at the deadline, TlsError once there is no TLS with any
-        server; then nothing is left running."""
+        server, MetadataAccessError once one refuses our identity; then nothing is left running."""
         with self._running:
             self._client.start_async()
         if not self._settled.wait(self._timeout_s) or not self._connected.is_set():
             self._closed = True
+            self._closing.set()
             self._stop_client(wait_s=0)
+            if self._refused is not None:
+                raise self._refused
             for error in self._handler.tls_errors.copy().values():
                 raise error
             raise MetadataUnavailableError(
                 f"ZooKeeper did not answer within {self._timeout_s:g} s",
-                value=f"hosts {self._hosts}",
+                value=f"hosts {self._hosts}{self._in_silence()}",
                 remedy="check that it runs and that this host may connect to it; for a local one: bk local",
                 outcome=Outcome.NOT_APPLIED,
             )
@@ -276,16 +315,67 @@ class ZooKeeperTree:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
+    def _is_greeted(self) -> bool:
+        connected: bool = self._client.connected
+        return connected
+
+    def _present_identity(self) -> None:
+        """Called on kazoo's connection thread before each attempt: kazoo presents it once the session is there."""
+        if self._identity is not None:
+            if self._refused is not None:
+                self._closing.wait(_REFUSED_PAUSE_S)
+            self._identity.refresh()
+            self._client.auth_data = self._identity.digests
+            self._client._connection.sasl_options = self._identity.sasl
+
     def _state_changed(self, state: str) -> None:
         """Called on kazoo's connection thread; must not wait."""
+        with self._changing:
+            self._changes += 1
+            change = self._changes
         if state == KazooState.CONNECTED:
+            if self._identity is None:
+                self._became_usable(change)
+            else:  # kazoo says so before it presents the identity, and sends what it is asked after that
+                self._presented = True
+                self._client.exists_async("/").rawlink(partial(self._identity_answered, change))
+            return
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            self._identity_refused()
+        self._connected.clear()
+        self._tell(state)
+
+    def _identity_answered(self, change: int, answer: Any) -> None:
+        if answer.successful():
+            self._became_usable(change)
+        elif isinstance(answer.exception, _REFUSED) and self._refused is None:
+            self._identity_refused()
+
+    def _became_usable(self, change: int) -> None:
+        with self._changing:
+            if change != self._changes:
+                return  # the connection broke meanwhile
             self._session_id = self._client.client_id[0]
+            self._refused, self._presented = None, False
             self._connected.set()
             self._settled.set()
-        else:
-            self._connected.clear()
+            self._tell(KazooState.CONNECTED)
+
+    def _tell(self, state: str) -> None:
         for listener in list(self._listeners):
             self._events.submit(partial(listener, _STATES[state]))
+
+    def _identity_refused(self) -> None:
+        self._refused = MetadataAccessError(
+            "ZooKeeper refuses the identity of this process",
+            value=f"{self._identity} at hosts {self._hosts}",
+            remedy="correct the password in the file, or make the identity known to ZooKeeper's servers; "
+            f"it is read and tried again every {_REFUSED_PAUSE_S:g} s",
+        )
+        logger.error("%s", self._refused)
+        self._presented = False
+        self._connected.clear()
+        self._settled.set()
 
     def _tls_failed(self) -> None:
         """Called on kazoo's connection thread. A server that only ended the connection may be starting: it is tried
@@ -303,7 +393,7 @@ class ZooKeeperTree:
         with self._running:
             if self._closed:
                 return
-            logger.error("the connection to ZooKeeper broke down and is made again; hosts %s", self._hosts)
+            logger.error("the connection to ZooKeeper ended and is made again; hosts %s", self._hosts)
             try:
                 self._client.start_async()
             except Exception as error:
@@ -313,6 +403,7 @@ class ZooKeeperTree:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._closing.set()
             self._listeners.clear()
             if os.getpid() == self._pid:
                 self._connected.set()  # who waits for a connection hears that there will be none
@@ -390,6 +481,8 @@ class ZooKeeperTree:
     def _await_connection(self, path: str, deadline: float) -> None:
         """Waits for a connection. Without one no request is given to kazoo, because a full queue would block."""
         self._check_usable()
+        if self._refused is not None and not self._connected.is_set():
+            raise self._refused_at(path, self._refused)
         if not self._connected.wait(max(0.0, deadline - time.monotonic())) or self._closed:
             raise self._unavailable(path, Outcome.NOT_APPLIED)
 
@@ -413,7 +506,7 @@ class ZooKeeperTree:
         made: str = self._write(
             path,
             len(data),
-            lambda: self._client.create_async(path, data, ephemeral=ephemeral, sequence=sequential),
+            lambda: self._client.create_async(path, data, self._acl_of(path), ephemeral=ephemeral, sequence=sequential),
         )
         return made
 
@@ -429,13 +522,44 @@ class ZooKeeperTree:
             return []
         transaction = self._client.transaction()
         for op in ops:
-            _add(transaction, op)
+            _add(transaction, op, self._acl_of(op.path) if isinstance(op, Create) else [])
         size = multi_bytes(ops)
+        if self._acl.members:
+            size += sum(acl_bytes(self._acl.of(op.path, self._root)) for op in ops if isinstance(op, Create))
         sent = self._write(ops[0].path, size, transaction.commit_async, MULTI_BYTES_MAX)
         for op, result in zip(ops, sent, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 raise self._translated(op.path, result, Outcome.NOT_APPLIED) from result
         return [result for op, result in zip(ops, sent, strict=True) if isinstance(op, Create)]
+
+    def _acl_of(self, path: str) -> list[Any]:
+        """The ACL for a new node."""
+        return _kazoo_acl(self._acl.of(path, self._root))
+
+    # --- ACLs of nodes that exist ---
+
+    def acls(self, paths: Sequence[str]) -> list[tuple[Acl, int] | None]:
+        """The ACLs of many nodes and their versions, in one round trip; None for a node that does not exist."""
+        found: list[tuple[Acl, int] | None] = []
+        for start in range(0, len(paths), _READS_AT_ONCE):
+            batch = paths[start : start + _READS_AT_ONCE]
+            deadline = time.monotonic() + self._timeout_s
+            self._await_connection(batch[0], deadline)
+            sent = [self._client.get_acls_async(path) for path in batch]
+            found += [self._finish_acl(path, result, deadline) for path, result in zip(batch, sent, strict=True)]
+        return found
+
+    def _finish_acl(self, path: str, sent: Any, deadline: float) -> tuple[Acl, int] | None:
+        results = iter([sent])
+        try:
+            lines, stat = self._read(path, lambda: next(results, None) or self._client.get_acls_async(path), deadline)
+        except NoNodeError:
+            return None
+        return tuple(Grant(line.perms, line.id.scheme, line.id.id) for line in lines), stat.aversion
+
+    def set_acl(self, path: str, acl: Acl, version: int) -> None:
+        """Give a node another ACL, if its present one has this version. Raises NoNodeError, BadVersionError."""
+        self._write(path, 0, lambda: self._client.set_acls_async(path, _kazoo_acl(acl), version))
 
     def _write(self, path: str, size: int, send: Callable[[], Any], size_max: int = NODE_BYTES_MAX) -> Any:
         if size > size_max:
@@ -469,7 +593,7 @@ class ZooKeeperTree:
         failed = "".join(f"; {error.what}: {error.value}" for error in self._handler.tls_errors.copy().values())
         return MetadataUnavailableError(
             "ZooKeeper did not answer" if self._connected.is_set() else "The connection to ZooKeeper is broken",
-            value=f"{path} at hosts {self._hosts}, deadline {self._timeout_s:g} s{failed}",
+            value=f"{path} at hosts {self._hosts}, deadline {self._timeout_s:g} s{failed}{self._in_silence()}",
             remedy="check that ZooKeeper runs and is reachable",
             outcome=outcome,
         )
@@ -478,17 +602,61 @@ class ZooKeeperTree:
         for theirs, ours in _ANSWERS.items():
             if isinstance(error, theirs):
                 return ours(path)
-        if isinstance(error, _REFUSED):
-            return MetadataError(
-                "ZooKeeper refuses this client access", value=path, remedy="check its ACLs", outcome=Outcome.NOT_APPLIED
-            )
+        if isinstance(error, (*_DENIED, *_REFUSED)):
+            return self._denied(path, error)
         return MetadataUnavailableError(f"ZooKeeper answered {type(error).__name__}", value=path, outcome=outcome)
+
+    def _in_silence(self) -> str:
+        """Why there is no answer, if ZooKeeper greets and then says nothing to an identity, or hangs up."""
+        if not self._presented or self._identity is None or self._identity.sasl is None:
+            return ""
+        return f"; it greets, and says nothing to {self._identity}: perhaps it is not set up for SASL"
+
+    def _refused_at(self, path: str, refused: MetadataAccessError) -> MetadataAccessError:
+        return MetadataAccessError(refused.what, value=f"{path}, as {refused.value}", remedy=refused.remedy)
+
+    def _denied(self, path: str, error: Exception) -> MetadataAccessError:
+        who = str(self._identity or "nobody: zookeeper_auth_path is not set")
+        if self._certificate:
+            who += f", and the certificate {self._certificate}"
+        if isinstance(error, _REFUSED):
+            return MetadataAccessError(
+                "ZooKeeper refuses sessions without an identity that it knows",
+                value=f"{path}, as {who}",
+                remedy="give the identity, of scheme sasl if ZooKeeper demands that, with zookeeper_auth_path",
+            )
+        if isinstance(error, InvalidACLError):
+            return MetadataAccessError(
+                "ZooKeeper knows no identity of this process to give a new node to",
+                value=f"{path}, zookeeper_acl={self._acl.text!r}, as {who}",
+                remedy="give zookeeper_auth_path, or a certificate where ZooKeeper has the provider for x509; "
+                "identities in zookeeper_acl are written scheme:name",
+            )
+        return MetadataAccessError(
+            "ZooKeeper's ACLs do not let this process do that",
+            value=f"{path}, as {who}",
+            remedy="give the identity that may, with zookeeper_auth_path (a wrong password of scheme digest shows only "
+            "here), or change the ACLs with bk cluster secure-zookeeper",
+        )
 
 
 def attempt_bound_s(timeout_s: float, session_timeout_s: float) -> float:
     """The bound on connecting to one server: several attempts fit into a call's deadline and into the session timeout,
     but each is long enough for a handshake with a busy server."""
     return min(max(timeout_s / 4, _ATTEMPT_MIN_S), session_timeout_s / 3)
+
+
+def _authenticated(authenticate: Callable[..., None], *arguments: Any) -> None:
+    """Kazoo's exchange of SASL, with its errors sorted: a connection that breaks is made again, and only a refusal is
+    one. (ZooKeeper before 3.6 hangs up instead of refusing.)"""
+    try:
+        authenticate(*arguments)
+    except AuthFailedError as error:
+        if isinstance(error.__cause__, ConnectionDropped):
+            raise error.__cause__ from None
+        raise
+    except (SASLException, SessionClosedRequireSaslError) as error:
+        raise AuthFailedError(repr(error)) from error
 
 
 def _watcher(watch: Watcher | None) -> Callable[[Any], None] | None:
@@ -499,10 +667,14 @@ def _stat(stat: Any) -> NodeStat:
     return NodeStat(stat.version, stat.ctime, stat.ephemeralOwner, stat.mtime)
 
 
-def _add(transaction: Any, op: Op) -> None:
+def _kazoo_acl(acl: Acl) -> list[Any]:
+    return [ACL(grant.rights, Id(grant.scheme, grant.name)) for grant in acl]
+
+
+def _add(transaction: Any, op: Op, acl: list[Any]) -> None:
     match op:
         case Create():
-            transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
+            transaction.create(op.path, op.data, acl, ephemeral=op.ephemeral, sequence=op.sequential)
         case Set():
             transaction.set_data(op.path, op.data, op.version)
         case Delete():

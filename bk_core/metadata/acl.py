@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what to which node of ZooKeeper: one function from a path to its ACL, as the setting ``zookeeper_acl``
+says (docs/security.md §7, decision 0066). No I/O.
+
+``open`` and ``creator`` are Apache's ``zkEnableSecurity`` false and true. A list gives each identity one of ROLES,
+which a table here turns into the rights on each node. In ZooKeeper the right to create or delete a node is one on its
+parent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from bk_core.errors import InvalidArgumentError
+
+READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
+ALL = READ | WRITE | CREATE | DELETE | ADMIN
+CHANGES = ALL & ~READ
+"""The rights with which somebody could do harm."""
+
+
+class Grant(NamedTuple):
+    """One line of an ACL: rights, and whose: ``world:anyone``, ``sasl:bookies``, ``x509:CN=…``, ``digest:user:hash``;
+    ``auth:`` is whoever creates the node, under every identity it has."""
+
+    rights: int
+    scheme: str
+    name: str
+
+
+Acl: TypeAlias = tuple[Grant, ...]
+OPEN_ACL: Acl = (Grant(ALL, "world", "anyone"),)
+CREATOR_ACL: Acl = (Grant(ALL, "auth", ""),)
+ACL_OPEN, ACL_CREATOR = "open", "creator"
+
+ADMIN_ROLE = "admin"
+ROLES = ("client", "bookie", "auditor")
+"""The roles beside the admin. ``auditor``: auto-recovery and the upkeep of logs outside of a bookie."""
+
+BESIDE_ROOT = ("-bookies", "-logs", "-orders", "-upkeep")
+"""What stands beside the ledgers root and belongs to the cluster: the endings of the names."""
+
+FIRST_FOLDERS = (
+    *("/cookies", "/idgen", "/underreplication/auditorelection", "/underreplication/ledgers"),
+    *("/underreplication/locks", *BESIDE_ROOT, "-upkeep/election"),
+)
+"""Folders that who needs one first would make; made in advance, nobody can make one with rights of their own."""
+
+ACL_BYTES_MAX = 1000
+_LETTERS = {"r": READ, "w": WRITE, "c": CREATE, "d": DELETE}
+
+_RULES: tuple[tuple[str, str, str, str, str], ...] = (
+    # node, below the ledgers root or, with a hyphen, beside it           client   bookie   auditor
+    ("the ledgers root", r"", "rc", "rc", "rc"),
+    ("what every cluster has", r"/(INSTANCEID|LAYOUT)", "r", "r", "r"),
+    ("folders of registrations", r"/available(/readonly)?", "r", "rcd", "r"),
+    ("registrations", r"/available/(readonly/)?[^/]+", "r", "rw", "r"),
+    ("the folder of cookies", r"/cookies", "r", "rcd", "r"),
+    ("cookies", r"/cookies/[^/]+", "r", "rw", "r"),
+    ("folders of ids", r"/idgen|/idgen-long(/HOB-[^/]+)?", "rcd", "rcd", "rcd"),
+    ("ids", r"(/idgen|/idgen-long/HOB-[^/]+)?/ID-[^/]*", "r", "r", "r"),
+    ("folders of ledgers", r"/\d{2}(/\d{4})?|/\d{3}(/\d{4}){0,3}", "rcd", "rcd", "rcd"),
+    ("ledgers", r"(/\d{2,4})*/L\d+", "rw", "rw", "rw"),
+    ("under-replication", r"/underreplication", "r", "rc", "rc"),
+    ("what all auditors obey", r"/underreplication/(LAYOUT|disable|lostBookieRecoveryDelay)", "r", "r", "r"),
+    ("times of audits", r"/underreplication/[a-z]+ctime", "r", "rw", "rw"),
+    ("folders of marks", r"/underreplication/ledgers(/[0-9a-f]{4}){0,4}", "rc", "rcd", "rcd"),
+    ("marks", r"/underreplication/ledgers(/[0-9a-f]{4}){4}/urL\d+", "rw", "rw", "rw"),
+    ("the folder of locks", r"/underreplication/locks", "r", "rcd", "rcd"),
+    ("locks", r"/underreplication/locks/urL\d+", "r", "rw", "rw"),
+    ("the election of an auditor", r"/underreplication/auditorelection", "r", "rwcd", "rwcd"),
+    ("votes", r"(/underreplication/auditor|-upkeep/)election/V_\d*", "r", "r", "r"),
+    ("the folder of bookies' states", r"-bookies", "r", "rcd", "r"),
+    ("bookies' states", r"-bookies/[^/]+", "r", "rw", "r"),
+    ("the folder of orders", r"-orders", "r", "rd", "r"),
+    ("orders", r"-orders/[^/]+", "r", "r", "r"),
+    ("upkeep", r"-upkeep(/election)?", "r", "rcd", "rcd"),
+    ("the record of upkeep", r"-upkeep/record", "r", "rw", "rw"),
+    ("the folder of logs", r"-logs", "rcd", "rcd", "rcd"),
+    ("logs and all they have", r"-logs/.+", "rwcd", "rwcd", "rwcd"),
+)
+"""Each kind of node, and the rights of each of ROLES; the first that fits counts. An admin has all rights on all."""
+
+_ABOVE = ("what stands above the ledgers root", ("rc", "rc", "rc"))
+_OTHER = ("what nothing here knows", ("r", "r", "r"))
+
+
+def kind_of(path: str, root: str) -> str:
+    """What stands at this path of the cluster at ``root``, in words."""
+    return _rule(path, root)[0]
+
+
+def _rule(path: str, root: str) -> tuple[str, tuple[str, ...]]:
+    if f"{root}/".startswith(f"{path.rstrip('/')}/") and path != root:
+        return _ABOVE
+    if path.startswith(root):
+        rest = path[len(root) :]
+        for kind, pattern, *rights in _RULES:
+            if re.fullmatch(pattern, rest, re.ASCII):
+                return kind, tuple(rights)
+    return _OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAcl:
+    """The setting, parsed. ``members`` are role, scheme and name of each identity of a list."""
+
+    text: str = ACL_OPEN
+    members: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        return self.text == ACL_OPEN
+
+    def of(self, path: str, root: str) -> Acl:
+        """The ACL of the node at ``path`` in the cluster whose ledgers root is ``root``."""
+        if not self.members:
+            return OPEN_ACL if self.is_open else CREATOR_ACL
+        letters = dict(zip(ROLES, _rule(path, root)[1], strict=True))
+        rights: dict[tuple[str, str], int] = {}  # who has several roles has the rights of all
+        for role, scheme, name in self.members:
+            own = ALL if role == ADMIN_ROLE else sum(_LETTERS[letter] for letter in letters[role])
+            rights[scheme, name] = rights.get((scheme, name), 0) | own
+        return tuple(Grant(granted, *whose) for whose, granted in rights.items())
+
+
+OPEN_TO_ALL = ZooKeeperAcl()
+
+
+def parse_acl(text: str) -> ZooKeeperAcl:
+    """``open``, ``creator``, or ``client=SCHEME:NAME; bookie=…; auditor=…; admin=…``, each role as often as it has
+    identities; a semicolon within a name has a backslash before it. Raises InvalidArgumentError."""
+    word = text.strip()
+    if word in ("", ACL_OPEN, ACL_CREATOR):
+        return ZooKeeperAcl(word or ACL_OPEN)
+    members = tuple(_member(part.strip(), text) for part in re.split(r"(?<!\\);", word) if part.strip())
+    missing = [role for role in ("client", "bookie", ADMIN_ROLE) if role not in {each[0] for each in members}]
+    if missing:
+        raise _bad(f"A list for zookeeper_acl names no {' and no '.join(missing)}", text)
+    if acl_bytes([Grant(ALL, scheme, name) for _, scheme, name in members]) > ACL_BYTES_MAX:
+        raise _bad(f"An ACL has at most {ACL_BYTES_MAX} bytes", text, "share identities among processes of a role")
+    return ZooKeeperAcl(word, members)
+
+
+def _member(part: str, text: str) -> tuple[str, str, str]:
+    found = re.fullmatch(r"([a-z]+)\s*=\s*(digest|sasl|x509|ip):(\S.*)", part)
+    if found is None or found[1] not in (*ROLES, ADMIN_ROLE):
+        raise _bad(f"{part!r} is not a role and an identity", text)
+    if found[2] == "digest" and not re.fullmatch(r"[^:]+:[A-Za-z0-9+/]{27}=", found[3]):
+        raise _bad(
+            f"{part!r} is not user and hash",
+            text,
+            "write digest:USER:HASH; bk cluster secure-zookeeper --dry-run prints your own",
+        )
+    return found[1], found[2], found[3]
+
+
+def _bad(what: str, text: str, remedy: str = "") -> InvalidArgumentError:
+    example = 'write "open", "creator" or "client=sasl:app; bookie=sasl:bookie; admin=sasl:ops" (docs/security.md §7)'
+    return InvalidArgumentError(_veiled(what), value=f"zookeeper_acl={_veiled(text)!r}", remedy=remedy or example)
+
+
+def _veiled(text: str) -> str:
+    """Without what may be a password that stands where a hash belongs."""
+    return re.sub(r"(digest:[^:;]*:)[^;']*", r"\1…", text)
+
+
+def acl_bytes(acl: Sequence[Grant]) -> int:
+    """The bytes of an ACL in a request."""
+    return 4 + sum(12 + len(grant.scheme) + len(grant.name.encode()) for grant in acl)
+
+
+def may_change(acl: Sequence[Grant]) -> bool:
+    """Whether everybody may change something, whoever they are."""
+    return any(grant.scheme == "world" and grant.rights & CHANGES for grant in acl)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who this process is to ZooKeeper: credentials from a file, which is read anew for each connection.
+
+A certificate (TLS) is an identity by itself, of scheme ``x509``, where ZooKeeper's X509AuthenticationProvider is on.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+
+logger = logging.getLogger(__name__)
+_BYTES_MAX = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """One line of the file."""
+
+    scheme: str
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The identity as an ACL names it."""
+        if self.scheme == "sasl":
+            return f"sasl:{self.user}"
+        digest = hashlib.sha1(f"{self.user}:{self.password}".encode(), usedforsecurity=False).digest()
+        return f"digest:{self.user}:{base64.b64encode(digest).decode('ascii')}"
+
+
+class ZooKeeperIdentity:
+    """The credentials in the file at ``path``. Raises InvalidArgumentError if they cannot be used."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._read = read_credentials(path)
+        if os.stat(path).st_mode & 0o004:
+            logger.warning("every user of this host may read %s, which holds a password; chmod 600 ends that", path)
+
+    def __repr__(self) -> str:
+        return f"ZooKeeperIdentity({self.path!r})"
+
+    @property
+    def credentials(self) -> tuple[Credential, ...]:
+        """Those that were read last."""
+        return self._read
+
+    def refresh(self) -> None:
+        """Read the file again. If it cannot be used, because it is being written, what was read before stays."""
+        try:
+            self._read = read_credentials(self.path)
+        except InvalidArgumentError as error:
+            logger.warning("the credentials for ZooKeeper stay as they were: %s", error)
+
+    @property
+    def digests(self) -> set[tuple[str, str]]:
+        """For ``addauth``."""
+        return {("digest", f"{each.user}:{each.password}") for each in self._read if each.scheme == "digest"}
+
+    @property
+    def sasl(self) -> dict[str, Any] | None:
+        """Kazoo's options for SASL; None without."""
+        for each in self._read:
+            if each.scheme == "sasl":
+                return {"mechanism": "DIGEST-MD5", "username": each.user, "password": each.password}
+        return None
+
+    def __str__(self) -> str:
+        return f"{', '.join(f'{each.scheme}:{each.user}' for each in self._read)} of {self.path}"
+
+
+def read_credentials(path: str) -> tuple[Credential, ...]:
+    """The credentials in a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``; empty lines, and lines
+    that begin with #, say nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_BYTES_MAX)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable("The credentials for ZooKeeper cannot be read", f"{path}: {error}") from error
+    lines = [(number, line.strip("\r\n")) for number, line in enumerate(text.split("\n"), 1)]
+    found = tuple(_credential(path, *each) for each in lines if each[1].strip() and not each[1].startswith("#"))
+    if not found:
+        raise _unusable("The file for the credentials for ZooKeeper is empty", path)
+    if sum(each.scheme == "sasl" for each in found) > 1:
+        raise _unusable("A session with ZooKeeper has one identity of scheme sasl", path)
+    if any(each.scheme == "sasl" for each in found) and importlib.util.find_spec("puresasl") is None:
+        raise InvalidArgumentError(
+            "SASL needs the package pure-sasl, which is not installed",
+            value=f"zookeeper_auth_path={path}",
+            remedy="type: pip install 'pyspark-bookkeeper[sasl]'",
+        )
+    return found
+
+
+def _credential(path: str, number: int, line: str) -> Credential:
+    scheme, _, rest = line.partition(":")
+    user, colon, password = rest.partition(":")
+    if scheme not in ("digest", "sasl") or not user or not colon or not password:
+        raise _unusable("A line of the credentials for ZooKeeper cannot be read", f"{path}, line {number}")
+    return Credential(scheme, user, password)
+
+
+def _unusable(what: str, value: str) -> InvalidArgumentError:  # never with a line's text: it holds a password
+    return InvalidArgumentError(
+        what, value=f"zookeeper_auth_path={value}", remedy="write digest:USER:PASSWORD or sasl:USER:PASSWORD into it"
+    )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real ZooKeeper server that knows its clients: by SASL, by digest, and on its TLS port by their certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.kit.certificates import Files
+from tests.kit.zookeeper_tls import TlsZooKeeper
+
+SUPER = "super:of-tests"
+"""Of scheme digest: may do everything."""
+_SUPER_DIGEST = "super:R7b+rMjaJVqR9ILnttxHgMzs9E4="
+
+
+class AuthZooKeeper(TlsZooKeeper):
+    """``users`` are names and passwords of SASL. ``demands`` SASL: a client without it is refused."""
+
+    def __init__(self, files: Files, users: Mapping[str, str], *, demands: bool = False) -> None:
+        super().__init__(files)
+        self._users, self._demands = dict(users), demands
+
+    def _command(self, data_dir: Path) -> list[str]:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        jaas = data_dir / "jaas.conf"
+        users = "\n".join(f'  user_{name}="{password}"' for name, password in self._users.items())
+        jaas.write_text(f"Server {{\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n")
+        java, *rest = super()._command(data_dir)
+        flags = [
+            f"-Djava.security.auth.login.config={jaas}",
+            f"-Dzookeeper.DigestAuthenticationProvider.superDigest={_SUPER_DIGEST}",
+        ]
+        return [java, *(flags if self._users else flags[1:]), *rest]
+
+    def _config(self, data_dir: Path) -> str:
+        settings = {"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+        if self._demands:
+            settings |= {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
+        return super()._config(data_dir) + "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def credentials(path: Path, *lines: str) -> str:
+    """A file for ``zookeeper_auth_path``."""
+    path.write_text("\n".join(("# of a test", *lines)) + "\n", encoding="utf-8")
+    path.chmod(0o600)
+    return str(path)
