@@ -49,13 +49,14 @@ def open_store(
     """
     if (opener := OPENERS.get(uri.partition("://")[0])) is not None:
         return opener(uri, timeout_s, session_timeout_s)
+    from bk_core.metadata.acl import FIRST_FOLDERS, parse_acl
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.tree.store import TreeStore
 
     tree = open_tree(
         uri, timeout_s=timeout_s, session_timeout_s=session_timeout_s, tls=tls, auth_path=auth_path, acl=acl
     )
-    return TreeStore(tree, parse_service_uri(uri))
+    return TreeStore(tree, parse_service_uri(uri), FIRST_FOLDERS if parse_acl(acl).members else ())
 
 
 def open_tree(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bk_core.errors import MetadataCorruptError, MetadataError
 from bk_core.metadata.layout import ServiceUri
@@ -13,7 +13,7 @@ from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.metadata.tree.logs import Logs
 from bk_core.metadata.tree.security import Security
-from bk_core.metadata.tree.tree import Tree
+from bk_core.metadata.tree.tree import Tree, ensure_path
 from bk_core.metadata.tree.underreplication import Underreplication
 from bk_core.metadata.tree.upkeep import Upkeep
 from bk_core.metadata.tree.watches import Watches
@@ -21,9 +21,13 @@ from bk_core.metadata.worker import Worker
 
 
 class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs):
-    """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads."""
+    """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads.
 
-    def __init__(self, tree: Tree, uri: ServiceUri) -> None:
+    ``first_folders``, below or beside the root, are made with a cluster, so that they have the rights meant for them.
+    """
+
+    def __init__(self, tree: Tree, uri: ServiceUri, first_folders: Sequence[str] = ()) -> None:
+        self._first_folders = first_folders
         self._worker = Worker("bookkeeper-metadata-watches")
         self._uri = uri
         self._instance_id: str | None = None
@@ -56,6 +60,10 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, L
 
     def initialize_cluster(self, instance_id: str | None = None) -> str:
         make_cluster(self._tree, self._root, self._asked_layout, instance_id)
+        if self._first_folders:
+            self._make_folders()
+        for folder in self._first_folders:
+            ensure_path(self._tree, self._root + folder)
         return self.instance_id()
 
     def _no_cluster(self) -> MetadataError:

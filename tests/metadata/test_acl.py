@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what to which node of ZooKeeper, and every node that the code creates is one that the table knows."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.acl import ALL, BESIDE_ROOT, CREATOR_ACL, FIRST_FOLDERS, OPEN_ACL, Grant, kind_of, parse_acl
+from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
+from bk_core.metadata.zookeeper.identity import read_credentials
+from tests.kit.zookeeper_auth import credentials
+
+ROOT = "/a/ledgers"
+LIST = "client=sasl:app; bookie=sasl:bk; auditor=sasl:aud; admin=sasl:ops"
+RIGHTS = {
+    "/a": ("rc", "rc", "rc"),
+    ROOT: ("rc", "rc", "rc"),
+    f"{ROOT}/INSTANCEID": ("r", "r", "r"),
+    f"{ROOT}/LAYOUT": ("r", "r", "r"),
+    f"{ROOT}/available": ("r", "rcd", "r"),
+    f"{ROOT}/available/readonly": ("r", "rcd", "r"),
+    f"{ROOT}/available/127.0.0.1:3181": ("r", "rw", "r"),
+    f"{ROOT}/available/readonly/b1": ("r", "rw", "r"),
+    f"{ROOT}/cookies": ("r", "rcd", "r"),
+    f"{ROOT}/cookies/b1": ("r", "rw", "r"),
+    f"{ROOT}/idgen": ("rcd", "rcd", "rcd"),
+    f"{ROOT}/idgen/ID-": ("r", "r", "r"),
+    f"{ROOT}/idgen-long/HOB-0000000001": ("rcd", "rcd", "rcd"),
+    f"{ROOT}/ID-0000000007": ("r", "r", "r"),
+    f"{ROOT}{ledger_path(Layout.HIERARCHICAL, 7)}": ("rw", "rw", "rw"),
+    f"{ROOT}{ledger_path(Layout.LONG_HIERARCHICAL, 7)}": ("rw", "rw", "rw"),
+    f"{ROOT}{ledger_path(Layout.FLAT, 7)}": ("rw", "rw", "rw"),
+    f"{ROOT}/00/0000": ("rcd", "rcd", "rcd"),
+    f"{ROOT}/000/0000/0000/0000": ("rcd", "rcd", "rcd"),
+    f"{ROOT}/underreplication": ("r", "rc", "rc"),
+    f"{ROOT}/underreplication/disable": ("r", "r", "r"),
+    f"{ROOT}/underreplication/checkallledgersctime": ("r", "rw", "rw"),
+    f"{ROOT}/underreplication/ledgers/0000": ("rc", "rcd", "rcd"),
+    f"{ROOT}/underreplication/ledgers{mark_path(7)}": ("rw", "rw", "rw"),
+    f"{ROOT}{lock_path(7)}": ("r", "rw", "rw"),
+    f"{ROOT}/underreplication/auditorelection": ("r", "rwcd", "rwcd"),
+    f"{ROOT}/underreplication/auditorelection/V_": ("r", "r", "r"),
+    f"{ROOT}-bookies/b1": ("r", "rw", "r"),
+    f"{ROOT}-orders/b1": ("r", "r", "r"),
+    f"{ROOT}-upkeep/election/V_0000000001": ("r", "r", "r"),
+    f"{ROOT}-upkeep/record": ("r", "rw", "rw"),
+    f"{ROOT}-logs": ("rcd", "rcd", "rcd"),
+    f"{ROOT}-logs/events/txns/x": ("rwcd", "rwcd", "rwcd"),
+    f"{ROOT}-roles": ("r", "r", "r"),
+    "/elsewhere": ("r", "r", "r"),
+}
+_LETTERS = {"r": 1, "w": 2, "c": 4, "d": 8}
+
+
+@pytest.mark.parametrize("path", RIGHTS)
+def test_a_list_gives_each_role_its_rights_on_each_node(path: str) -> None:
+    expected = [
+        Grant(sum(_LETTERS[letter] for letter in letters), "sasl", name)
+        for letters, name in zip(RIGHTS[path], ("app", "bk", "aud"), strict=True)
+    ]
+    assert parse_acl(LIST).of(path, ROOT) == (*expected, Grant(ALL, "sasl", "ops"))
+
+
+def test_open_and_creator_are_apaches_and_hold_everywhere() -> None:
+    for path in RIGHTS:
+        assert parse_acl("open").of(path, ROOT) == parse_acl("").of(path, ROOT) == OPEN_ACL
+        assert parse_acl("creator").of(path, ROOT) == CREATOR_ACL == (Grant(31, "auth", ""),)
+
+
+def test_who_has_several_roles_has_the_rights_of_all() -> None:
+    both = parse_acl(r"client=x509:CN=a\;b,O=E; bookie=x509:CN=a\;b,O=E; admin=sasl:ops")
+    assert both.of(f"{ROOT}/cookies", ROOT)[0] == Grant(1 | 4 | 8, "x509", r"CN=a\;b,O=E")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "closed",
+        "client=sasl:a",
+        "client=sasl:a; bookie=sasl:b",
+        "client=world:anyone; bookie=sasl:b; admin=sasl:c",
+        "writer=sasl:a; client=sasl:a; bookie=sasl:b; admin=sasl:c",
+        f"client=sasl:{'x' * 1000}; bookie=sasl:b; admin=sasl:c",
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="zookeeper_acl"):
+        parse_acl(text)
+
+
+def test_no_error_shows_a_password(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        parse_acl("client=digest:app:canary; bookie=sasl:b; admin=sasl:c")
+    assert "canary" not in str(refused.value)
+    for line in ("digest:canary", "plain:app:canary", "digest::canary", "canary"):
+        with pytest.raises(InvalidArgumentError, match="line 2") as refused:
+            read_credentials(credentials(tmp_path / "auth", line))
+        assert "canary" not in str(refused.value)
+    (read,) = read_credentials(credentials(tmp_path / "auth", "digest:app:canary:with:colons"))
+    assert read.password == "canary:with:colons"
+    assert "canary" not in repr(read) + read.name
+
+
+def test_folders_that_are_made_in_advance_are_known_and_those_beside_the_root_are_all() -> None:
+    for folder in FIRST_FOLDERS:
+        assert kind_of(ROOT + folder, ROOT) != "what nothing here knows", folder
+    source = "".join(path.read_text() for path in Path("bk_core/metadata/tree").glob("*.py"))
+    found = {
+        f"-{each.split('}-')[1].split('/')[0].split(chr(34))[0]}"
+        for each in source.split("{self._root")[1:]
+        if each.startswith("}-")
+    }
+    assert found == set(BESIDE_ROOT)
+
+
+def test_whatever_creates_a_node_gives_it_an_acl() -> None:
+    """Only the session speaks to kazoo, and each of its calls that create a node has an ACL as an argument."""
+    tree = ast.parse(Path("bk_core/metadata/zookeeper/session.py").read_text())
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("create", "create_async", "ensure_path", "ensure_path_async")
+    ]
+    assert sorted(call.func.attr for call in calls if isinstance(call.func, ast.Attribute)) == [
+        "create",
+        "create_async",
+    ]
+    assert all(len(call.args) == 3 for call in calls)
