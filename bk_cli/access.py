@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper as AsyncBookKeeper
     from bk_core.client import ClientConfig
     from bk_core.metadata.port import MetadataStore
+    from bk_core.metadata.zookeeper.session import ZooKeeperTree
     from bk_core.transport.port import Caller
     from bookie_server.web.others import AdminPorts
 
@@ -92,6 +93,14 @@ class Access:
         from bk_core.metadata import open_store
 
         return open_store(self.uri, **self.config(metadata_timeout_s=timeout_s).store_settings())
+
+    @contextmanager
+    def zookeeper(self) -> Iterator[ZooKeeperTree]:
+        """The session with ZooKeeper below the metadata store, for who looks at rights."""
+        from bk_core.metadata import open_tree
+
+        with closing(open_tree(self.uri, **self.config().store_settings())) as tree:
+            yield tree
 
 
 def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[..., object]], Callable[..., object]]:

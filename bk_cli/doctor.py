@@ -25,6 +25,8 @@ from bk_core.model import BookieId
 
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 REACH_TIMEOUT_S = 3.0
+ACL_NODES_MAX = 10_000
+ACL_LOOK_S = 3.0
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
 
 
@@ -64,6 +66,7 @@ def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[
     yield Finding("packages", "ok", ", ".join(_versions()))
     yield from _guarded("java", _java)
     yield from _guarded("cluster", lambda: _cluster(access))
+    yield from _guarded("acls", lambda: _acls(access))
     if with_spark:
         yield from _guarded("spark", lambda: _spark(access, master))
 
@@ -118,6 +121,23 @@ def _cluster(access: Access) -> Iterator[Finding]:
         if bookie_id not in registered:
             yield _failed("bookie", _unregistered(bookie_id))
     yield from _guarded("quorum", lambda: _quorum(reached))
+
+
+def _acls(access: Access) -> Iterator[Finding]:
+    from bk_core.metadata.layout import parse_service_uri
+    from bk_core.metadata.zookeeper.securing import find_open_nodes
+
+    with access.zookeeper() as tree:
+        looked = find_open_nodes(tree, parse_service_uri(access.uri).root, nodes_max=ACL_NODES_MAX, within_s=ACL_LOOK_S)
+    count, of = sum(looked.open_kinds.values()), f"{looked.nodes}{'' if looked.is_whole else ' looked at'}"
+    if count:
+        yield Finding(
+            "acls", "note",
+            f"{count} of {of} nodes in ZooKeeper may be changed by everybody who reaches it, such as "
+            f"{', '.join(looked.open_paths)}; see bk cluster secure-zookeeper --dry-run",
+        )  # fmt: skip
+    else:
+        yield Finding("acls", "ok", f"none of {of} nodes in ZooKeeper may be changed by everybody")
 
 
 def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:

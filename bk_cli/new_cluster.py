@@ -9,6 +9,7 @@ import click
 
 from bk_cli import options, output
 from bk_cli.access import Access, access
+from bk_cli.secure_zookeeper import secure_zookeeper
 
 
 @click.group()
@@ -52,3 +53,6 @@ def top(access: Access, every_ms: int, once: bool, as_json: bool) -> None:
     from bk_cli import cluster_top
 
     cluster_top.top(access, every_s=max(0.2, every_ms / 1000), once=once, as_json=as_json)
+
+
+cluster.add_command(secure_zookeeper)

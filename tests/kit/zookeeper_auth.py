@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
-from tests.kit.certificates import Files
+from bk_cli.children import free_ports
+from bk_cli.cluster import PORTS_ABOVE, BookieProcess
+from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
 SUPER = "super:of-tests"
@@ -45,3 +50,74 @@ def credentials(path: Path, *lines: str) -> str:
     path.write_text("\n".join(("# of a test", *lines)) + "\n", encoding="utf-8")
     path.chmod(0o600)
     return str(path)
+
+
+class AuthBookie(BookieProcess):
+    """A bookie with a file of settings."""
+
+    def __init__(self, number: int, data_dir: Path, port: int, uri: str, settings: Mapping[str, object]) -> None:
+        super().__init__(number, data_dir, port, uri)
+        self.config_path = data_dir.parent / f"bookie-{number}.toml"
+        self.configure(settings)
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """For its next start."""
+        self.config_path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--config", str(self.config_path)]
+
+
+class AuthCluster:
+    """Real bookies on a ZooKeeper that knows its clients; a context manager. ``paths`` are the credentials of each user
+    of scheme sasl."""
+
+    def __init__(self, path: Path, users: Mapping[str, str], bookies: int, settings: Mapping[str, object]) -> None:
+        self.path = path
+        self.zookeeper = AuthZooKeeper(Authority(path / "pki").issue("zookeeper", hosts=("127.0.0.1",)), users)
+        self.paths = {name: credentials(path / f"{name}.auth", f"sasl:{name}:{users[name]}") for name in users}
+        self._count, self._settings = bookies, settings
+        self.bookies: list[AuthBookie] = []
+        self.uri = ""
+
+    def __enter__(self) -> Self:
+        self.zookeeper.start(self.path / "zookeeper")
+        self.uri = f"zk://{self.zookeeper.connect_string}/ledgers"
+        try:
+            for number, port in enumerate(free_ports(self._count, above=PORTS_ABOVE), 1):
+                bookie = AuthBookie(number, self.path / f"bookie-{number}", port, self.uri, self._settings)
+                self.bookies.append(bookie)
+                bookie.start()
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def wait(self) -> None:
+        """Until every bookie that was started serves."""
+        deadline = time.monotonic() + 60
+        for bookie in self.bookies:
+            while not bookie.is_ready:
+                assert bookie.is_running, bookie.log_path.read_text()
+                assert time.monotonic() < deadline, "the bookies do not get ready"
+                time.sleep(0.05)
+
+    def restart(self, settings: Mapping[str, object]) -> None:
+        """Every bookie, one after the other, with other settings."""
+        for bookie in self.bookies:
+            bookie.terminate()
+            bookie.stop()
+            bookie.configure(settings)
+            bookie.start()
+            self.wait()
+
+    def stop(self) -> None:
+        for bookie in self.bookies:
+            bookie.terminate()
+        for bookie in self.bookies:
+            bookie.stop()
+        self.zookeeper.stop()
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
