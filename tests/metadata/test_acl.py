@@ -4,14 +4,32 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.metadata.acl import ALL, BESIDE_ROOT, CREATOR_ACL, FIRST_FOLDERS, OPEN_ACL, Grant, kind_of, parse_acl
-from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
+from bk_core.metadata.acl import (
+    _RULES,
+    ALL,
+    BESIDE_ROOT,
+    CREATOR_ACL,
+    FIRST_FOLDERS,
+    OPEN_ACL,
+    Grant,
+    kind_of,
+    parse_acl,
+)
+from bk_core.metadata.layout import Layout, ServiceUri, ledger_path, lock_path, mark_path
+from bk_core.metadata.port import Audit
+from bk_core.metadata.records import BookieOrder, Order
+from bk_core.metadata.tree.store import TreeStore
+from bk_core.metadata.tree.tree import Create, Op
 from bk_core.metadata.zookeeper.identity import read_credentials
+from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
+from tests.kit.memory_store import MemoryCluster, MemoryTree
 from tests.kit.zookeeper_auth import credentials
 
 ROOT = "/a/ledgers"
@@ -115,6 +133,53 @@ def test_folders_that_are_made_in_advance_are_known_and_those_beside_the_root_ar
         if each.startswith("}-")
     }
     assert found == set(BESIDE_ROOT)
+
+
+def test_every_node_that_the_store_creates_is_in_the_table() -> None:
+    """Every place in the store that creates a node is run here, and each path made there is one that a rule names."""
+    made: dict[str, set[str]] = {}
+
+    class Recording(MemoryTree):
+        def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+            made.setdefault(kind_of(path, ROOT), set()).add(path)
+            return super().create(path, data, ephemeral=ephemeral, sequential=sequential)
+
+        def multi(self, ops: Sequence[Op]) -> list[str]:
+            for op in ops:
+                if isinstance(op, Create):
+                    made.setdefault(kind_of(op.path, ROOT), set()).add(op.path)
+            return super().multi(ops)
+
+    with closing(
+        TreeStore(
+            Recording(MemoryCluster(), timeout_s=5, session_timeout_s=5), ServiceUri(("h:1",), ROOT), FIRST_FOLDERS
+        )
+    ) as store:
+        store.initialize_cluster()
+        record = LedgerMetadata(
+            ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),)
+        )
+        for ledger_id in (None, 7, 2**40):
+            store.create_ledger(record, ledger_id)
+        for read_only in (False, True):
+            store.register_bookie(BookieServiceInfo("b1"), read_only=read_only)
+        store.write_cookie("b1", b"c", None)
+        store.write_bookie_state("b1", b"s", None)
+        store.write_bookie_order("b1", BookieOrder(Order.DRAIN, 0))
+        store.mark_underreplicated(7, ("b1",))
+        store.lock_underreplicated(7, "me")
+        store.vote_for_auditor("me")
+        store.vote_for_upkeep("me")
+        store.write_upkeep_record(b"r", None)
+        store.enable_replication(False)
+        store.set_lost_bookie_recovery_delay_s(1)
+        for audit in Audit:
+            store.write_audit_time_ms(audit, 1)
+        store.create_log("events", b"head")
+        store.create_page("events", "p1", b"page")
+    assert "what nothing here knows" not in made, made["what nothing here knows"]
+    kinds = {kind for kind, *_ in _RULES}
+    assert sorted(kinds - set(made)) == [], "rules of which no node is created"
 
 
 def test_whatever_creates_a_node_gives_it_an_acl() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataAccessError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store, open_tree
-from bk_core.metadata.acl import ALL, Grant
+from bk_core.metadata.acl import ALL, FIRST_FOLDERS, Grant
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.zookeeper.session import ZooKeeperTree
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
@@ -176,6 +176,13 @@ def test_roles_bound_what_a_client_may_and_a_stranger_may_nothing(zookeeper: Aut
         client.delete_ledger(ledger_id)
         ops.enable_replication(False)
         assert list(client.writable_bookies()) == ["b1"]
+
+
+def test_a_cluster_of_roles_has_its_folders_from_the_start(zookeeper: AuthZooKeeper, tmp_path: Path) -> None:
+    root, path = f"folders-{os.getpid()}", credentials(tmp_path / "ops", "sasl:ops:three")
+    with closing(store(zookeeper, root, path)) as ops, closing(tree(zookeeper.connect_string, path)) as looking:
+        ops.initialize_cluster()
+        assert None not in looking.acls([f"/{root}{folder}" for folder in FIRST_FOLDERS])
 
 
 def test_sasl_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

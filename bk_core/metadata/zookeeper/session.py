@@ -432,22 +432,26 @@ class ZooKeeperTree:
         return data, _stat(stat)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        found: list[tuple[bytes, NodeStat] | None] = []
+        answers = self._read_many(paths, self._client.get_async)
+        return [None if answer is None else (answer[0], _stat(answer[1])) for answer in answers]
+
+    def _read_many(self, paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
+        """The answers to requests about many nodes; None for a node that does not exist."""
+        found: list[Any] = []
         for start in range(0, len(paths), _READS_AT_ONCE):
             batch = paths[start : start + _READS_AT_ONCE]
             deadline = time.monotonic() + self._timeout_s
             self._await_connection(batch[0], deadline)
-            sent = [self._client.get_async(path) for path in batch]
-            found += [self._finish_get(path, result, deadline) for path, result in zip(batch, sent, strict=True)]
+            sent = [send(path) for path in batch]
+            found += [self._finish(path, result, send, deadline) for path, result in zip(batch, sent, strict=True)]
         return found
 
-    def _finish_get(self, path: str, sent: Any, deadline: float) -> tuple[bytes, NodeStat] | None:
+    def _finish(self, path: str, sent: Any, send: Callable[[str], Any], deadline: float) -> Any:
         results = iter([sent])
         try:
-            data, stat = self._read(path, lambda: next(results, None) or self._client.get_async(path), deadline)
+            return self._read(path, lambda: next(results, None) or send(path), deadline)
         except NoNodeError:
             return None
-        return data, _stat(stat)
 
     def exists(self, path: str) -> NodeStat | None:
         stat = self._read(path, lambda: self._client.exists_async(path))
@@ -540,22 +544,12 @@ class ZooKeeperTree:
 
     def acls(self, paths: Sequence[str]) -> list[tuple[Acl, int] | None]:
         """The ACLs of many nodes and their versions, in one round trip; None for a node that does not exist."""
-        found: list[tuple[Acl, int] | None] = []
-        for start in range(0, len(paths), _READS_AT_ONCE):
-            batch = paths[start : start + _READS_AT_ONCE]
-            deadline = time.monotonic() + self._timeout_s
-            self._await_connection(batch[0], deadline)
-            sent = [self._client.get_acls_async(path) for path in batch]
-            found += [self._finish_acl(path, result, deadline) for path, result in zip(batch, sent, strict=True)]
-        return found
-
-    def _finish_acl(self, path: str, sent: Any, deadline: float) -> tuple[Acl, int] | None:
-        results = iter([sent])
-        try:
-            lines, stat = self._read(path, lambda: next(results, None) or self._client.get_acls_async(path), deadline)
-        except NoNodeError:
-            return None
-        return tuple(Grant(line.perms, line.id.scheme, line.id.id) for line in lines), stat.aversion
+        return [
+            None
+            if answer is None
+            else (tuple(Grant(line.perms, line.id.scheme, line.id.id) for line in answer[0]), answer[1].aversion)
+            for answer in self._read_many(paths, self._client.get_acls_async)
+        ]
 
     def set_acl(self, path: str, acl: Acl, version: int) -> None:
         """Give a node another ACL, if its present one has this version. Raises NoNodeError, BadVersionError."""
