@@ -153,7 +153,7 @@ def _member(part: str, text: str) -> tuple[str, str, str]:
         raise _bad(
             f"{part!r} is not user and hash",
             text,
-            "write digest:USER:HASH; bk cluster secure-zookeeper --dry-run prints your own",
+            "write digest:USER:HASH; docs/security.md §7.2 says how to get the hash",
         )
     return found[1], found[2], found[3]
 

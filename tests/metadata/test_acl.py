@@ -90,7 +90,7 @@ def test_open_and_creator_are_apaches_and_hold_everywhere() -> None:
 
 
 def test_who_has_several_roles_has_the_rights_of_all() -> None:
-    both = parse_acl(r"client=x509:CN=a\;b,O=E; bookie=x509:CN=a\;b,O=E; admin=sasl:ops")
+    both = parse_acl(r"bookie=x509:CN=a\;b,O=E; client=x509:CN=a\;b,O=E; admin=sasl:ops")
     assert both.of(f"{ROOT}/cookies", ROOT)[0] == Grant(1 | 4 | 8, "x509", r"CN=a\;b,O=E")
 
 

@@ -101,8 +101,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a refused password is tried until the deadline",
         _SESSION,
-        "        if self._client.client_state == KeeperState.AUTH_FAILED:\n",
-        "        if False:\n",
+        "        elif isinstance(answer.exception, _REFUSED) and self._refused is None:\n",
+        "        elif False:\n",
         (f"{_AUTH_TEST}::test_a_wrong_password_is_told_at_once_and_by_the_file_that_has_it",),
         "a wrong password looks like a ZooKeeper that is away",
     ),

@@ -21,7 +21,7 @@ DOORS = {
     "open_store": {
         *("bk_core/client/bookkeeper.py", "bk_cli/access.py", "bookie_server/main.py", "bookie_server/web/admin.py"),
     },
-    "open_tree": {"bk_core/metadata/__init__.py", "bk_cli/access.py"},
+    "open_tree": {"bk_cli/access.py"},
     "AdminPorts": {"bk_cli/access.py"},
     "Tls": {"bk_core/client/config.py", "bookie_server/config.py"},
 }

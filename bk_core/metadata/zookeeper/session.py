@@ -49,7 +49,7 @@ from kazoo.exceptions import NoNodeError as KazooNoNode
 from kazoo.exceptions import NotEmptyError as KazooNotEmpty
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
 from bk_core.errors import (
@@ -340,8 +340,6 @@ class ZooKeeperTree:
                 self._presented = True
                 self._client.exists_async("/").rawlink(partial(self._identity_answered, change))
             return
-        if self._client.client_state == KeeperState.AUTH_FAILED:
-            self._identity_refused()
         self._connected.clear()
         self._tell(state)
 
