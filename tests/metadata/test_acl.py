@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bk_cli.access import Access
+from bk_core.client import ClientConfig
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.acl import (
     _RULES,
@@ -29,6 +31,9 @@ from bk_core.metadata.tree.store import TreeStore
 from bk_core.metadata.tree.tree import Create, Op
 from bk_core.metadata.zookeeper.identity import read_credentials
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
+from bk_spark.options.options import Use, parse_options
+from bk_spark.workers.clients import client_config
+from bookie_server.config import BookieConfig
 from tests.kit.memory_store import MemoryCluster, MemoryTree
 from tests.kit.zookeeper_auth import credentials
 
@@ -197,3 +202,25 @@ def test_whatever_creates_a_node_gives_it_an_acl() -> None:
         "create_async",
     ]
     assert all(len(call.args) == 3 for call in calls)
+
+
+@pytest.mark.parametrize("word", ["creator", LIST])
+def test_every_way_to_give_the_settings_leads_to_the_same_session(word: str) -> None:
+    uri, path = "zk://h:1/ledgers", "/etc/bookkeeper/zookeeper.auth"
+    bookie = BookieConfig(
+        metadata_service_uri=uri, data_dir=Path("d"), zookeeper_auth_path=Path(path), zookeeper_acl=word
+    )
+    given = {"zookeeper_auth_path": path, "zookeeper_acl": word}
+    spark = parse_options(
+        {"metadataServiceUri": uri, "log": "events", "zookeeper.auth.path": path, "zookeeper.acl": word}, Use.READ
+    )
+    found = [
+        each.store_settings()
+        for each in (
+            bookie,
+            ClientConfig(**bookie.client_settings()),
+            Access(uri, settings=given).config(),
+            client_config(spark),
+        )
+    ]
+    assert [(each["auth_path"], each["acl"]) for each in found] == [(path, word)] * 4
