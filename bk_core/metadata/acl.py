@@ -40,7 +40,7 @@ ADMIN_ROLE = "admin"
 ROLES = ("client", "bookie", "auditor")
 """The roles beside the admin. ``auditor``: auto-recovery and the upkeep of logs outside of a bookie."""
 
-BESIDE_ROOT = ("-bookies", "-logs", "-orders", "-upkeep")
+BESIDE_ROOT = ("-bookies", "-logs", "-orders", "-security", "-upkeep")
 """What stands beside the ledgers root and belongs to the cluster: the endings of the names."""
 
 FIRST_FOLDERS = (
@@ -77,6 +77,7 @@ _RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("bookies' states", r"-bookies/[^/]+", "r", "rw", "r"),
     ("the folder of orders", r"-orders", "r", "rd", "r"),
     ("orders", r"-orders/[^/]+", "r", "r", "r"),
+    ("roles", r"-security(/roles)?", "r", "r", "r"),
     ("upkeep", r"-upkeep(/election)?", "r", "rcd", "rcd"),
     ("the record of upkeep", r"-upkeep/record", "r", "rw", "rw"),
     ("the folder of logs", r"-logs", "rcd", "rcd", "rcd"),

@@ -31,6 +31,7 @@ from bk_core.metadata.tree.store import TreeStore
 from bk_core.metadata.tree.tree import Create, Op
 from bk_core.metadata.zookeeper.identity import read_credentials
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
+from bk_core.security.roles import RolesTable
 from bk_spark.options.options import Use, parse_options
 from bk_spark.workers.clients import client_config
 from bookie_server.config import BookieConfig
@@ -73,7 +74,8 @@ RIGHTS = {
     f"{ROOT}-upkeep/record": ("r", "rw", "rw"),
     f"{ROOT}-logs": ("rcd", "rcd", "rcd"),
     f"{ROOT}-logs/events/txns/x": ("rwcd", "rwcd", "rwcd"),
-    f"{ROOT}-roles": ("r", "r", "r"),
+    f"{ROOT}-security/roles": ("r", "r", "r"),
+    f"{ROOT}-of-a-later-version": ("r", "r", "r"),
     "/elsewhere": ("r", "r", "r"),
 }
 _LETTERS = {"r": 1, "w": 2, "c": 4, "d": 8}
@@ -176,6 +178,7 @@ def test_every_node_that_the_store_creates_is_in_the_table() -> None:
         store.vote_for_auditor("me")
         store.vote_for_upkeep("me")
         store.write_upkeep_record(b"r", None)
+        store.write_roles(RolesTable(), None)
         store.enable_replication(False)
         store.set_lost_bookie_recovery_delay_s(1)
         for audit in Audit:

@@ -115,6 +115,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a refusal is repeated for ever, and its outcome seems unknown",
     ),
     Mutant(
+        "the client that a bookie is itself has no identity",
+        "bookie_server/config.py",
+        '        zookeeper = {"zookeeper_auth_path": self._auth_path, "zookeeper_acl": self.zookeeper_acl}\n',
+        "        zookeeper = dict[str, Any]()\n",
+        (f"{_TABLE_TEST}::test_every_way_to_give_the_settings_leads_to_the_same_session",),
+        "a bookie registers, and repairs nothing",
+    ),
+    Mutant(
         "folders are not made with a cluster of roles",
         _STORE,
         "        for folder in self._first_folders:\n",
