@@ -20,45 +20,7 @@ from bk_core.wire.lane import FRAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """Times in milliseconds or seconds, sizes in bytes, as the names say.
-
-    ``window_bytes_max`` bounds the unconfirmed bytes of one writer; ``slow_bookie_bytes_max`` the bytes that it keeps
-    for its slowest bookie before it waits (P3). ``process_window_bytes_max`` bounds both for all writers of this
-    process, which share it fairly; beyond it each writer may hold one entry. With several clients in a process the
-    smallest bound holds. ``frame_bytes``: small entries are joined into frames of about this size.
-
-    ``add_timeout_ms`` bounds the wait for one bookie. An entry that has no ack quorum after ``add_quorum_timeout_ms``,
-    for any reason, ends the writer with QuorumTimeoutError. ``delay_ensemble_change``: replace a failed bookie only
-    once an ack quorum needs it. ``allow_degraded_writes``: without spare bookies, go on while every write set has an
-    ack quorum, instead of ending with NotEnoughBookiesError. Both leave entries with fewer copies; the close marks the
-    ledger under-replicated. A deletion waits at most ``delete_hint_timeout_ms`` to tell the bookies. A bookie that
-    failed is not chosen for ``quarantine_ms`` unless too few others are left.
-
-    ``lanes``: the wires over which bookies are talked to, comma-separated, best first. Of those that a bookie offers,
-    the first one is used. ``batch_reads``: read long ranges from Apache's bookies in batches, over a second connection
-    to each (version 2).
-
-    ``rack_script`` and ``rack_file`` say which rack a bookie is in (docs/python.md): then write sets get members in
-    ``racks_min`` racks where there are so many, and with ``enforce_racks`` no ledger is made elsewhere.
-    ``disk_weight_placement``: bookies with more free space are chosen more often; they are asked for it at most every
-    ``disk_weight_ms``.
-
-    ``slow_operation_ms``: an append, a read or a recovery that takes so long is logged with what it waited for, a few
-    lines a second at most; 0: none.
-
-    ``tls_ca_path`` turns TLS on, for all bookies and lanes: a file with the authorities that are trusted, in PEM. Then
-    nothing is sent in plain, whatever a bookie says. ``tls_certificate_path`` and ``tls_key_path``: this client's own,
-    where the bookies want one. ``tls_endpoint_identification``: ``https``, or ``none``, which does not compare a
-    bookie's certificate with its host. ``tls_zookeeper``: the metadata service, too, is spoken to over TLS. Renewed
-    files are taken for new connections (docs/security.md).
-
-    ``security``: with ``secure`` only bookies that allow nothing without a role are used, over our own lanes; a bookie
-    that is ``open`` counts as unreachable.
-
-    ``zookeeper_auth_path``: a file with this client's credentials for ZooKeeper, read again for each connection.
-    ``zookeeper_acl``: who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its
-    identity) or a list of identities by role, the same for the whole cluster.
-    """
+    """Times in milliseconds or seconds, sizes in bytes, as the names say. What each setting means stands under it."""
 
     window_bytes_max: int = 16 << 20
     """Most unconfirmed bytes of one writer; beyond it ``append`` waits."""
@@ -145,8 +107,8 @@ class ClientConfig:
     zookeeper_auth_path: str = ""
     """A file with this client's credentials for ZooKeeper, read again for each connection (docs/security.md)."""
     zookeeper_acl: str = ACL_OPEN
-    """Who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its identity) or a list
-    of identities by role. The same for the whole cluster."""
+    """Who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its identity) or a
+    list of identities by role. The same for the whole cluster."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

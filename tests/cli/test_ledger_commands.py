@@ -234,7 +234,7 @@ def test_logs_are_listed_shown_and_read_and_their_ledgers_are_not_deleted_by_mis
 
 def test_doctor_finds_four_bookies_well(bk: Any) -> None:
     findings = bk.json("doctor")
-    assert [each["status"] for each in findings] == ["ok"] * len(findings)
+    assert {each["check"] for each in findings if each["status"] != "ok"} == {"acls"}, "ZooKeeper is open to everybody"
     assert sum(each["check"] == "bookie" for each in findings) == 4
 
 
