@@ -160,6 +160,8 @@ def test_the_services_come_up_from_nothing_and_again_with_their_data(services: S
     assert services.stop() == [0, 0, 0, 0]
     services.up()
     said = services.run("doctor").replace("note  java", "ok    java")
+    assert "note  acls" in said, "ZooKeeper is open to everybody here, and the doctor says so"
+    said = said.replace("note  acls", "ok    acls")
     assert {line.split()[0] for line in said.splitlines()} == {"ok"}, said
     assert len(re.findall(r"^ok    bookie ", said, re.MULTILINE)) == 4
     said = services.run("spark", WRITE_AND_READ.format(uri=services.uri))
