@@ -335,7 +335,7 @@ def test_a_close_that_the_store_never_takes_ends_the_recovery() -> None:
 
 
 @pytest.mark.rule("P8")
-def test_a_bookie_that_lagged_when_the_writer_died_is_marked_though_its_answer_is_late() -> None:
+def test_a_bookie_that_lagged_when_the_writer_died_is_marked_though_late() -> None:
     machine, _ = claimed()
     last, body = frame(1, b"x", lac=0, length_before=1), lac_body(1, digester())
     machine.step(LacAnswered(0, last_entry_frame=last, lac_body=body))

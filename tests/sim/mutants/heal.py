@@ -17,6 +17,7 @@ from bk_core.metadata.tree.underreplication import Underreplication
 from bk_core.model import LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.delivery import LaneState
+from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.replication import machine as module
 from bk_core.protocol.replication.absence import Absences
 from bk_core.protocol.replication.check import CopyCheck
@@ -459,6 +460,10 @@ def _nobody_lost(self: LedgerReplication) -> list[Any]:
     return []
 
 
+def _nobody_lagged(recovery: LedgerRecovery) -> list[str]:
+    return []
+
+
 MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a copy is present once it is sent", "I15", _property(FragmentCopy, "done", _is_sent)),
     ("a target that failed has its copy", "I15", failed_targets_count),
@@ -500,6 +505,7 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a bookie looks at its copy once", "S5", a_look_is_the_last),
     ("a bookie looks for its neighbour's entries", "S5", anothers_part),
     ("a target that lost its disk is not marked", "S8", _method(LedgerReplication, "_mark_who_lost_it", _nobody_lost)),
+    ("a recovery marks nobody who lagged", "P8", _method(LedgerRecovery, "_lagging", _nobody_lagged)),
 )  # fmt: skip
 """Name, rule, context."""
 
@@ -509,6 +515,7 @@ STORIES = {
     "a bookie that is drained takes copies": "test_bookie_that_is_drained_is_replaced_and_serves_as_a_source",
     "a target that failed has its copy": "test_target_that_fails_is_not_chosen_again",
     "a stale record is written over a newer one": "test_copy_of_a_fragment_that_another_repaired_is_given_up",
+    "a recovery marks nobody who lagged": "test_a_bookie_that_lagged_when_the_writer_died_is_marked_though_late",
     "a change whose answer was lost is made": "test_change_whose_answer_was_lost_and_not_made_is_made_again",
 }
 """Mutants that random schedules show too rarely, and what shows them."""

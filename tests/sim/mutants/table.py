@@ -128,14 +128,16 @@ def _protocol() -> Iterator[Case]:
 
 
 def _heal() -> Iterator[Case]:
-    from tests.protocol.replication import test_replication as stories
+    from tests.protocol import test_recovery
+    from tests.protocol.replication import test_replication
 
+    stories = vars(test_recovery) | vars(test_replication)
     for name, rule, planted in heal.MUTANTS:
         story = heal.STORIES.get(name)
         if story is None:
             yield Case(name, rule, "heal", planted, lambda: _random("heal"))
         else:
-            yield Case(name, rule, "heal", planted, lambda s=story: iter([getattr(stories, s)]), "stories")
+            yield Case(name, rule, "heal", planted, lambda s=story: iter([stories[s]]), "stories")
 
 
 def _random(profile: str = "protocol") -> Iterator[Callable[[], None]]:
