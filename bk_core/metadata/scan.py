@@ -28,13 +28,15 @@ def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
 
 
 def scan_all_there_is(
-    store: MetadataStore,
+    store: MetadataStore, *, readers: int = READERS
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | BookKeeperError]]:
-    """As :func:`scan_ledgers`, but an error of the store about one record stands in its place and hides no other."""
+    """As :func:`scan_ledgers`, but an error of the store about one record stands in its place and hides no other.
+    ``readers`` are threads; 0: records are read one by one where the result is asked for."""
     store.sync()
-    with ThreadPoolExecutor(READERS, thread_name_prefix="ledger-records") as readers:
+    with ThreadPoolExecutor(max(1, readers), thread_name_prefix="ledger-records") as pool:
+        each = pool.map if readers else map
         for part in _parts(store.list_ledgers()):
-            for ledger_id, found in zip(part, readers.map(lambda one: _read(store, one), part), strict=True):
+            for ledger_id, found in zip(part, each(lambda one: _read(store, one), part), strict=True):
                 if found is not None:
                     yield ledger_id, found
 

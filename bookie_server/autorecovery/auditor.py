@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
-from bk_core.metadata.scan import scan_all_there_is
+from bk_core.metadata.scan import READERS, scan_all_there_is
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
@@ -47,9 +47,10 @@ class Auditor:
         is_stopped: Callable[[], bool] = lambda: False,
         *,
         clock: Callable[[], float] = time.monotonic,
+        readers: int = READERS,
     ) -> None:
         self._store, self._owner, self._presence, self._config = store, owner, presence, config
-        self._is_stopped, self._clock = is_stopped, clock
+        self._is_stopped, self._clock, self._readers = is_stopped, clock, readers
         self._scanned: tuple[tuple[_Reason, ...], float] | None = None  # for which all is marked, since when
         self._again_at: float | None = None
         self.elected = False
@@ -88,7 +89,7 @@ class Auditor:
     def _scan(self, wanted: Collection[BookieId]) -> bool:
         """Marks every ledger that names one of these bookies; whether all could be looked at."""
         is_whole = True
-        for number, (ledger_id, found) in enumerate(scan_all_there_is(self._store)):
+        for number, (ledger_id, found) in enumerate(scan_all_there_is(self._store, readers=self._readers)):
             if number % VOTE_EVERY == 0 and not self._store.vote_for_auditor(self._owner):
                 return False
             if self._is_stopped():

@@ -142,6 +142,7 @@ class SimAuditor:
             presence,
             config,
             clock=lambda: world.scheduler.now / 1000,
+            readers=0,  # the world goes on within a call of the store, and knows one thread
         )
         self._wait(TICK_MS / 2)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
 from bk_core.protocol.follower import LedgerFollower
@@ -16,6 +16,7 @@ from bookie_server.machine import events as ev
 from tests.sim.host import PASSWORD, Host
 
 if TYPE_CHECKING:
+    from tests.kit.memory_store import MemoryStore
     from tests.sim.world import World
 
 WATCH_MS = 2_000.0
@@ -62,6 +63,11 @@ class ReadHost(Host):
             self.scheduler.note(f"{self.name} read fails: {type(error).__name__}: {error.what}")
             self.scheduler.reached(f"read ended by {type(error).__name__}")
         self.done(error)
+
+
+def _newest(store: MemoryStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+    store.sync()
+    return store.read_ledger(ledger_id)
 
 
 class TailHost(Host):
@@ -145,8 +151,22 @@ class TailHost(Host):
         self.next = reader.next
         if error is None:
             self._read_on()
+        elif isinstance(error, (EntryUnreadableError, NoSuchEntryError)):
+            self.store.read_synced(self.name, self.ledger_id, self._record_read, _newest)
         else:
-            self.scheduler.at(50, f"{self.name} clock", f"{self.name} reads again", self._read_on)
+            self._read_again()
+
+    def _record_read(self, said: object) -> None:
+        """Copies may have moved, so the record is read anew before the next try, as ``bk_core/client/reader.py`` does.
+        A follower takes it after its end, too."""
+        if isinstance(said, pe.MetadataRead):
+            before, self.over = self.over, False
+            self.feed(pe.MetadataChanged(said.metadata))
+            self.over = before or self.over
+        self._read_again()
+
+    def _read_again(self) -> None:
+        self.scheduler.at(50, f"{self.name} clock", f"{self.name} reads again", self._read_on)
 
     def _fail(self, effect: pe.Fail) -> None:
         self.error, self.over = effect.error, True

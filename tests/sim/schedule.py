@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -70,6 +71,12 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
     return world, plan
 
 
+def _place(error: Exception) -> str:
+    """Where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}, {frame.line}"
+
+
 def run_schedule(
     seed: int,
     engine: str,
@@ -89,9 +96,9 @@ def run_schedule(
     except Violation as error:
         violation = str(error)
     except AssertionError as error:
-        violation = f"assertion: {error}"
+        violation = f"assertion: {error} at {_place(error)}"
     except Exception as error:
-        violation = f"exception: {error!r}"
+        violation = f"exception: {error!r} at {_place(error)}"
     scheduler = world.scheduler
     return Outcome(
         seed,
