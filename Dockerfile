@@ -12,6 +12,7 @@ COPY bk_core ./bk_core
 COPY bookie_server ./bookie_server
 COPY bk_spark ./bk_spark
 COPY bk_cli ./bk_cli
+COPY docs ./docs
 RUN pip install --no-cache-dir '.[spark]'
 
 RUN useradd --create-home --uid 1000 bk && install -d -o bk -g bk /data

@@ -4,11 +4,12 @@
 Three environments: one without pyspark (every package must import, ``bk local`` and the Python snippet must work), one
 with the ``spark`` extra (the PySpark snippet, without any register call), and ``uvx``. Only the package's name is
 replaced, by the wheel just built, and the ports, by free ones. ``.ci/run`` itself runs ``scripts/demo`` and
-``scripts/test``.
+``scripts/test``. ``scripts/release`` tries the wheel of the release, ``scripts/test-pythons`` one on other Pythons.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,20 +49,31 @@ assert not left_out, f"files of the web page are not in the wheel: {left_out}"
 print(f"imported {len(sys.argv) - 1} packages without pyspark")
 """
 
+VERSIONS = """
+import importlib.metadata, platform
+names = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark")
+each = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+print(f"versions: {platform.python_implementation()} {platform.python_version()}: {each}")
+"""
+
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheel", type=Path, help="try this one (default: build one)")
+    parser.add_argument("--python", default=sys.executable, help="on this interpreter (default: that of .venv)")
+    given = parser.parse_args()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="bk-smoke-") as name:
         folder = Path(name)
-        wheel = build(folder)
-        packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-            "packages"
-        ]
-        plain = environment(folder / "plain", str(wheel))
-        plain_packages = [each for each in packages if not each.startswith("bk_spark.")]  # what is inside needs pyspark
+        wheel = given.wheel.resolve() if given.wheel else build(folder)
+        plain = environment(folder / "plain", given.python, str(wheel))
+        plain_packages = [
+            each for each in packages_of(wheel) if not each.startswith("bk_spark.")
+        ]  # what is inside needs pyspark
         run([plain / "python", "-c", IMPORT_EVERYTHING, *plain_packages], folder)
         run([plain / "bk", "--version"], folder)
-        spark = environment(folder / "spark", f"{wheel}[spark]")
+        spark = environment(folder / "spark", given.python, f"{wheel}[spark]")
+        run([spark / "python", "-c", VERSIONS], folder)
         jars = spark_home(spark)
         ran = set(RUN_BY_CI)
         for command in commands(readme):
@@ -75,7 +87,7 @@ def main() -> int:
                     run([plain / "bk", "doctor", "--metadata-service-uri", uri], folder)
                     compare(readme, "python", snippet(readme, "python", plain, uri, folder))
             elif command == "uvx pyspark-bookkeeper local":
-                uvx = [UV, "tool", "run", "--from", str(wheel), "pyspark-bookkeeper"]
+                uvx = [UV, "tool", "run", "--python", given.python, "--from", str(wheel), "pyspark-bookkeeper"]
                 with local(uvx, folder / "data-uvx", {"SPARK_HOME": jars}) as uri:
                     print(f"uvx: a cluster at {uri}")
             elif command not in ran:
@@ -93,9 +105,16 @@ def build(folder: Path) -> Path:
     return wheel
 
 
-def environment(folder: Path, *requirements: str) -> Path:
+def packages_of(wheel: Path) -> list[str]:
+    """Every package that is in the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        folders = {name.rpartition("/")[0] for name in archive.namelist() if re.fullmatch(r"\w+(/\w+)+\.py", name)}
+    return sorted(folder.replace("/", ".") for folder in folders)
+
+
+def environment(folder: Path, python: str, *requirements: str) -> Path:
     """A fresh virtual environment with the wheel, compiled as pip does; the folder of its programs."""
-    run([UV, "venv", "--quiet", "--python", sys.executable, folder], folder.parent)
+    run([UV, "venv", "--quiet", "--python", python, folder], folder.parent)
     install = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "bin" / "python"]
     run([*install, *requirements], folder.parent)
     return folder / "bin"

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -59,7 +60,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+def documentation() -> str:
+    """Where the pages are that came with the package; in a checkout, that of the repository."""
+    checkout = Path(__file__).parent.parent / "docs"
+    return str(checkout if checkout.is_dir() else Path(sys.prefix) / "share" / "doc" / "pyspark-bookkeeper")
+
+
+@click.command(
+    cls=LazyGroup,
+    epilog=f"Documentation: {documentation()}",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(bk_core.__version__, prog_name="bk")
 @click.option(
     "-v", "--verbose", count=True, show_default=False, help="Log to stderr: -v for INFO, -vv for DEBUG and tracebacks."

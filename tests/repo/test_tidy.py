@@ -154,14 +154,6 @@ def test_only_the_command_line_reads_the_environment() -> None:
     ]
 
 
-def test_every_package_is_in_the_distribution() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    listed = set(project["tool"]["setuptools"]["packages"])
-    there = {relative(path.parent).replace("/", ".") for package in PACKAGES for path in files_of(f"{package}/*.py")}
-    assert there - listed == set(), "add it to tool.setuptools.packages"
-    assert listed - there == set(), "it is listed and does not exist"
-
-
 def test_one_version_everywhere() -> None:
     import bk_core
 
