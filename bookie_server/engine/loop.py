@@ -13,7 +13,7 @@ import contextlib
 import math
 import select
 import selectors
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
 from typing import Any
 
@@ -27,6 +27,7 @@ class TurnSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._keys: dict[int, SelectorKey] = {}
+        self._map = _Registered(self._keys, self._number)
         self.found = 0
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
@@ -81,7 +82,26 @@ class TurnSelector(selectors.BaseSelector):
         return number
 
     def get_map(self) -> Mapping[Any, SelectorKey]:
-        return self._keys
+        return self._map
+
+
+class _Registered(Mapping[Any, SelectorKey]):
+    """What is registered, by file or by its number. From Python 3.13 on asyncio looks up sockets here."""
+
+    def __init__(self, keys: dict[int, SelectorKey], number: Callable[[Any], int]) -> None:
+        self._keys, self._number = keys, number
+
+    def get(self, fileobj: Any, default: Any = None) -> Any:
+        return self._keys.get(self._number(fileobj), default)
+
+    def __getitem__(self, fileobj: Any) -> SelectorKey:
+        return self._keys[self._number(fileobj)]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._keys)
 
 
 def _mask(events: int) -> int:

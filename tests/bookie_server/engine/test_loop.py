@@ -92,3 +92,24 @@ def test_a_selector_keeps_what_is_registered() -> None:
         there.close()
         chosen.unregister(there)
         assert not chosen.get_map()
+
+
+@pytest.mark.parametrize("kind", [TurnSelector, selectors.DefaultSelector])
+def test_a_file_is_found_in_the_map_by_itself_and_by_its_number(kind: type[selectors.BaseSelector]) -> None:
+    """asyncio looks for sockets there from Python 3.13 on. Found by numbers alone, none was ever unregistered, and the
+    next connection that got the number of a closed one was refused."""
+    chosen = kind()
+    here, there = socket.socketpair()
+    with contextlib.closing(chosen), here, there:
+        chosen.register(here, selectors.EVENT_READ, "data")
+        found = chosen.get_map()
+        for file in (here, here.fileno()):
+            assert found[file].data == "data"
+            assert (key := found.get(file)) is not None
+            assert key.data == "data"
+            assert file in found
+        assert found.get(there) is None
+        assert there not in found
+        with pytest.raises(KeyError):
+            found[there]
+        assert len(found) == 1
