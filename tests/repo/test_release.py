@@ -93,7 +93,15 @@ def test_the_sdist_has_what_builds_it_and_no_tests(made: list[Path]) -> None:
         names = {member.name.partition("/")[2] for member in archive.getmembers()}
         assert {member.mtime for member in archive.getmembers()} == {EPOCH}
         assert {member.uid for member in archive.getmembers()} == {0}
-    assert {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "NOTICE", "docs/bookie.md"} <= names
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "NOTICE",
+        "docs/bookie.md",
+        "deploy/bookie.toml",
+    } <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
 
 
