@@ -49,7 +49,7 @@ class Told:
         steps: Any = self._steps
         while isinstance(steps, Generator):
             frame: Any = steps.gi_frame
-            yield frame.f_code.co_name, frame.f_lineno, frame.f_locals
+            yield frame.f_code.co_name, frame.f_lineno, dict(frame.f_locals)
             steps = steps.gi_yieldfrom
 
     @property

@@ -117,6 +117,13 @@ def test_files_are_opened_and_synced_in_one_place() -> None:
     assert found == []
 
 
+def test_nobody_writes_lines_to_a_transport() -> None:
+    """From Python 3.12 on ``writelines()`` of a socket's transport never calls ``pause_writing()``, so what a slow peer
+    does not take would have no bound."""
+    packages = files_of("bk_core/*.py", "bookie_server/*.py")
+    assert [relative(p) for p in packages if ".writelines(" in p.read_text(encoding="utf-8")] == []
+
+
 STORAGE_WAITS = re.compile(
     r"\btime\.sleep\("
     r"|^\s*(?:from|import) (?:asyncio|concurrent|multiprocessing|queue|select|selectors|signal|socket|subprocess|"

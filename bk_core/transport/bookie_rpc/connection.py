@@ -90,7 +90,7 @@ class Connection:
             buffers = talk.next_buffers()
             if buffers is None:
                 break
-            self._transport.writelines(buffers)
+            self._transport.write(b"".join(buffers))  # writelines() of Python 3.12 and later never pauses the writer
         if talk.owes and not self._watched:
             self._watched = True
             self._loop.call_later(SILENCE_S, self._look_for_silence, self._heard)

@@ -242,10 +242,8 @@ class _Peer(asyncio.BufferedProtocol):
             return
         while connection.answers and self._writable and not self._transport.is_closing():
             message = connection.next_message()
-            if len(message) == 1:
-                self._transport.write(message[0])
-            else:
-                self._transport.writelines(message)
+            # joined: writelines() of Python 3.12 and later never pauses the writer
+            self._transport.write(message[0] if len(message) == 1 else b"".join(message))
             connection.message_left()
         if connection.closing and not self._transport.is_closing() and not connection.answers:
             self._timers.start("end", GRACE_S, lambda: connection.cut("the client takes nothing"))

@@ -41,9 +41,9 @@ def _slots(kind: type) -> tuple[str, ...] | None:
     """Names of the attributes of a class with slots only, None for one with a dictionary."""
     names: list[str] = []
     for base in kind.__mro__[:-1]:
-        if "__slots__" not in base.__dict__:
+        if base.__dictoffset__:
             return None
-        slots = base.__dict__["__slots__"]
+        slots = base.__dict__.get("__slots__", ())  # typing.Generic has none from Python 3.12 on, and no dictionary
         names += [slots] if isinstance(slots, str) else list(slots)
     return tuple(name for name in names if name != "__weakref__")
 

@@ -258,7 +258,7 @@ def test_each_selected_source_needs_its_position_and_no_other_has_one() -> None:
 
 
 def test_malformed_offsets_say_where() -> None:
-    assert "line 2 column 1: Expecting property name" in refusal(path="events", startingoffsets='{"events":1,\n}')
+    assert "line 2 column 2: Expecting property name" in refusal(path="events", startingoffsets='{"events":1,\n 1}')
     assert "twice: events" in refusal(path="events", startingoffsets='{"events":1,"events":1}')
     assert "not b=1.5, c=null" in refusal(logs="a,b,c", startingoffsets='{"a":1,"b":1.5,"c":null}')
 
