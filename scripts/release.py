@@ -91,6 +91,8 @@ def what_is_missing(version: str) -> Iterable[str]:
         yield f"the first heading of CHANGELOG.md is not {version}"
     elif not re.fullmatch(r"\d{4}-\d\d-\d\d", headings[0][1]):
         yield f"CHANGELOG.md has no date for {version}: it says ({headings[0][1]})"
+    if not (ROOT / "tests" / "data" / f"release-{version}").is_dir():
+        yield f"tests/data has nothing of {version} for later versions to open: scripts/release-data"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if "Documentation" not in project.get("urls", {}):
         yield "pyproject.toml has no address of the documentation ([project.urls] Documentation): where will it be?"
