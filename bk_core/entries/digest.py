@@ -31,7 +31,7 @@ crc32c: Callable[..., int] = _crc32c.crc32c
 _BLOCK_BYTES = 64  # of SHA-1
 _finish = methodcaller("digest")
 ENTRY_HEADER = struct.Struct(">qqqq")
-FEW_ENTRIES = 12  # up to here a loop is faster than numpy's fixed cost
+FEW_ENTRIES = 32  # up to here a loop is faster than numpy's fixed cost
 WIDE_ROW_BYTES = 256  # from here a view of each row is faster than a copy
 COPIED_BYTES = 64 << 10
 """So many bytes of rows are copied at a time: copies of a whole frame would be memory that Python's allocator gets from
