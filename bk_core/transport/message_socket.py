@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import sys
 from collections.abc import Callable
 
 from bk_core.errors import BookKeeperError
@@ -28,9 +29,13 @@ MESSAGE_TIMEOUT_S = 10.0
 GONE = "the other side ended the connection"
 LATE = "a message did not end"
 
+WAKE_BYTES = 128 << 10
+"""Of a long message so much is let come before this process is woken: packets of 1,500 bytes would each wake it."""
+
 _QUEUED_BYTES = 1 << 20
 """More messages are asked for while less than this waits to be sent."""
 
+_LINUX = sys.platform == "linux"
 _ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 20_000))
 """A host that is gone is noticed in 20 seconds. Where the system has no such option, its own times hold."""
 
@@ -67,6 +72,8 @@ class MessageSocket:
         self._flushing = self._again = False
         self._received_at = self._loop.time()
         self._late: asyncio.TimerHandle | None = None  # looks whether a message goes on
+        self._wakes_at = 1  # the bytes with which the system wakes us
+        self._can_wait = _LINUX and isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX
         _prepare(sock)
 
     @property
@@ -148,6 +155,10 @@ class MessageSocket:
         left = since + MESSAGE_TIMEOUT_S - self._loop.time()
         if left > 0:
             self._late = self._loop.call_later(left, self._look)
+        elif self._wakes_at > 1:
+            self._wake_at(1)
+            call, *arguments = self._on_readable
+            call(*arguments)  # it may be slow: what came counts, and if nothing did, this is asked again
         else:
             self._end(LATE)
 
@@ -171,7 +182,16 @@ class MessageSocket:
                 self._long_bytes = self._reader.long_bytes
                 self._long(self._long_bytes)
             if count < sum(map(len, buffers)):
-                return  # that was all
+                break  # that was all
+        if self._can_wait and (self._long_bytes or self._wakes_at > 1):
+            self._wake_at(min(self._reader.missing, WAKE_BYTES) or 1)
+
+    def _wake_at(self, count: int) -> None:
+        """Let the system wake us once so many bytes are there, or as many as it has room for. Not with TLS, which may
+        hold some of them itself, nor on unix sockets, which have no packets."""
+        if count != self._wakes_at and not self._closed:
+            self._wakes_at = count
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     # --- sending ---
 

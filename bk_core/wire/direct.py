@@ -80,6 +80,11 @@ class MessageReader:
         self._body, self.long_bytes = None, 0
         self.in_message = self._end > self._begin
 
+    @property
+    def missing(self) -> int:
+        """How much of the message is to come that is received into a buffer of its own."""
+        return 0 if self._body is None else len(self._body) - self._filled
+
     def buffers(self) -> list[memoryview]:
         """Where the next bytes are received, in this order."""
         staging = memoryview(self._staging)[self._end :]

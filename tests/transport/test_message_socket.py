@@ -11,6 +11,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,76 @@ def test_a_message_that_stands_still_ends_the_connection(monkeypatch: pytest.Mon
             assert not there.told, "it goes on"
             await until(lambda: LATE in there.told)
             assert there.told == [LATE]
+
+    asyncio.run(story())
+
+
+PACKET = 1_400
+
+
+@contextlib.contextmanager
+def over_tcp() -> Iterator[tuple[socket.socket, End, list[int]]]:
+    """A bare socket, an end, and how many bytes the end received each time."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as bare:
+        bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        counted = Counted(server.accept()[0])
+        end = End(counted)
+        end.socket.read(True)
+        try:
+            yield bare, end, counted.sizes
+        finally:
+            end.socket.close()
+
+
+class Counted(socket.socket):
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(fileno=sock.detach())
+        self.sizes: list[int] = []
+
+    def recvmsg_into(self, *arguments: Any) -> Any:
+        received = super().recvmsg_into(*arguments)
+        self.sizes.append(received[0])
+        return received
+
+
+async def trickle(bare: socket.socket, data: bytes, pause_s: float = 0.0) -> None:
+    for at in range(0, len(data), PACKET):
+        bare.sendall(data[at : at + PACKET])
+        await asyncio.sleep(pause_s)
+
+
+def test_the_packets_of_a_long_message_do_not_wake_the_receiver_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each message is given when it is whole, whatever follows."""
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 60.0)  # which would look, too
+
+    async def story() -> None:
+        body = bytes(range(256)) * 2_000
+        message = struct.pack("<II", len(body), 0) + body
+        with over_tcp() as (bare, end, sizes):
+            await trickle(bare, message)
+            await until(lambda: len(end.came) == 1)
+            bare.sendall(struct.pack("<II", 0, 1) + b"x")
+            await until(lambda: len(end.came) == 2)
+            assert bytes(end.came[0].frames or b"") == body
+            assert end.came[1].rest == b"x"
+            assert sum(sizes) == len(message) + 9
+            assert len(sizes) < 20, f"of {len(message) // PACKET} packets"
+            await trickle(bare, message[: len(message) // 2])
+            bare.close()
+            await until(lambda: GONE in end.told)
+
+    asyncio.run(story())
+
+
+def test_a_long_message_may_come_slowly_but_may_not_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.4)
+
+    async def story() -> None:
+        with over_tcp() as (bare, end, _):
+            await trickle(bare, struct.pack("<II", 100_000, 0) + bytes(12 * PACKET), 0.1)
+            assert not end.told, "three times the timeout, and never as much as would wake it"
+            await until(lambda: LATE in end.told)
+            assert end.told == [LATE]
 
     asyncio.run(story())
 
