@@ -21,6 +21,7 @@ from rich.console import Console
 from benchmarks import page, slow_sync, tables
 from benchmarks.figures import Figure, Record
 from benchmarks.groups.of_measurements import MeasurementGroup
+from benchmarks.growing import model
 from benchmarks.results import Results
 from benchmarks.settings import Settings
 from benchmarks.spark import group as spark
@@ -44,12 +45,13 @@ class Group(Protocol):
         ...
 
 
-STORAGE, INTEROP = "storage", "interop"
+STORAGE, INTEROP, GROWTH = "storage", "interop", "growth"
 GROUPS: Mapping[str, Group] = {
     **{name: MeasurementGroup(name) for name in ("append", "read", "recovery", "metadata", "memory", "arrow", "heal")},
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),
+    GROWTH: MeasurementGroup(GROWTH),
 }
 USUAL = [name for name in GROUPS if name != INTEROP]
 """Interop is measured when it is named: it is beside Apache alone."""
@@ -133,7 +135,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; what was written is removed")
         return 130
-    found = {group: results.of(group, names) for group, names in parts.items()}
+    found = {group: records_of(group, names, results) for group, names in parts.items()}
     if not options.json:
         show(found, conditions)
     if options.page:
@@ -164,8 +166,14 @@ def measure_group(
             failed = lacking.pop(0)
             results.failed.append(failed)
             console.print(f"{failed} failed: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
-    for record in results.of(group, names) if options.json else ():
+    for record in records_of(group, names, results) if options.json else ():
         print(json.dumps(record), flush=True)
+
+
+def records_of(group: str, names: Collection[str], results: Results) -> list[Record]:
+    """What was measured, and what the model of growth makes of it."""
+    measured = results.of(group, names)
+    return measured + [figure.as_record() for figure in model.figures(measured) if group == GROWTH]
 
 
 def show(found: Mapping[str, list[Record]], conditions: Conditions) -> None:
@@ -181,6 +189,8 @@ def show(found: Mapping[str, list[Record]], conditions: Conditions) -> None:
     ):  # fmt: skip
         if rows:
             console.print(tables.terminal_table(title, columns, rows))
+    for name, header, lines in model.tables(found.get(GROWTH, [])):
+        console.print(tables.terminal_table(name, header, lines))
     for note in tables.notes(record for records in found.values() for record in records):
         console.print(note, markup=False, highlight=False)
 

@@ -36,6 +36,8 @@ class Figure:
     peer_note: str = ""
     cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
     peer_cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    """What our runs consisted of, where that is counted."""
 
     @property
     def median(self) -> float:
@@ -91,7 +93,7 @@ class Figure:
             "peer_runs": self.peer_values, "worst": self.worst, "worst_ratio": self.worst_ratio,
             "cpu_s_per_gb": self.cpu_s_per_gb, "peer_cpu_s_per_gb": self.peer_cpu_s_per_gb,
             "wish": self.wish, "wanted_ratio": self.wanted_ratio, "meets": self.meets,
-            "note": self.note, "peer_note": self.peer_note,
+            "counts": self.counts, "note": self.note, "peer_note": self.peer_note,
         }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import plots, tables
 from benchmarks.figures import Record
+from benchmarks.growing import model
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
 from benchmarks.storage.figures import row as storage_row
 from benchmarks.storage.machine import describe
@@ -66,7 +67,10 @@ def section(group: str, records: Sequence[Record]) -> list[str]:
     costs = list(tables.cost_rows(records))
     if costs:
         lines += ["", *tables.markdown_table(tables.COST_COLUMNS, costs)]
-    return [*lines, "", *(f"- {note}" for note in tables.notes(records))]
+    lines += ["", *(f"- {note}" for note in tables.notes(records))]
+    for title, columns, rows in model.tables(records):
+        lines += ["", f"### {title}", "", *tables.markdown_table(columns, rows)]
+    return lines
 
 
 def replaced(text: str, name: str, lines: Sequence[str]) -> str:

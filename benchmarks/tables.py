@@ -17,7 +17,7 @@ from benchmarks.figures import Record, number
 
 COLUMNS = ("figure", "unit", "ours", "worst", "peer", "its", "ratio", "worst ratio", "wanted", "")
 COST_COLUMNS = ("figure", "CPU-s a GB: ours", "peer", "CPU-s a GB: the peer's")
-TEXT_COLUMNS = {"figure", "unit", "peer", *COST_COLUMNS}
+TEXT_COLUMNS = {"figure", "unit", "peer", *COST_COLUMNS, "side", "of", "point", "load"}
 MARKS = {True: "✓", False: "✗", None: ""}
 
 Row = tuple[str, ...]

@@ -19,6 +19,7 @@ from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig
 
 if TYPE_CHECKING:
+    from benchmarks.growing.network import Network
     from benchmarks.measurement import Run
     from benchmarks.peers.apache import Apache
     from benchmarks.peers.kafka import Kafka
@@ -100,6 +101,13 @@ class World:
         from benchmarks.peers.raw import Raw
 
         return Raw(self)
+
+    @cached_property
+    def network(self) -> Network:
+        """Bookies and clients at the ends of cables, and not on loopback."""
+        from benchmarks.growing.network import Network
+
+        return Network(self)
 
     @property
     def profile(self) -> Profile | None:

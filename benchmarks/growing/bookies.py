@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bookies of ours whom clients reach over TCP alone, on loopback or in networks of their own, and what they count."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Self
+
+from benchmarks.groups.memory import resident_bytes
+from bk_cli.children import last_lines
+from bk_cli.cluster import START_TIMEOUT_S, BookieProcess
+from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
+from bk_core.errors import NotEnoughBookiesError
+
+SETTINGS = "unix_socket = false\n"
+COUNTERS = {
+    "frames": "bookie_commit_frames_total",
+    "groups": "bookie_commit_groups_total",
+    "frame_bytes": "bookie_commit_frame_bytes_total",
+    "disk_bytes": "bookie_commit_written_bytes_total",
+    "adds": 'bookie_requests_total{kind="add"}',
+    "hints": 'bookie_requests_total{kind="write_lac"}',
+}
+METRICS_S, POLL_S = 10.0, 0.05
+
+
+class Place:
+    """Where a process listens: an address, and the network that it is started in."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
+
+    def entered(self) -> AbstractContextManager[object]:
+        """What is started in the block is there."""
+        return nullcontext()
+
+
+class PlacedBookie(BookieProcess):
+    """A bookie at a place."""
+
+    def __init__(self, number: int, data_dir: Path, port: int, uri: str, place: Place, settings: Path) -> None:
+        super().__init__(number, data_dir, port, uri)
+        self._place, self._settings = place, settings
+
+    def start(self) -> None:
+        with self._place.entered():
+            super().start()
+
+    def _command(self) -> list[str]:
+        host = self._place.host
+        said_last_counts = ["--listen-address", host, "--advertised-address", host, "--config", str(self._settings)]
+        return [*super()._command(), *said_last_counts]
+
+    def counted(self) -> dict[str, float]:
+        """:data:`COUNTERS` since it began."""
+        url = f"http://127.0.0.1:{self.port + PORTS_ABOVE[-1]}/metrics"
+        with self._place.entered(), urllib.request.urlopen(url, timeout=METRICS_S) as page:
+            text = page.read().decode()
+        return {name: _sum_of(metric, text) for name, metric in COUNTERS.items()}
+
+
+class Bookies:
+    """One at each of the places; a context manager."""
+
+    def __init__(self, folder: Path, uri: str, places: Sequence[Place]) -> None:
+        folder.mkdir(parents=True)
+        settings = folder / "bookies.toml"
+        settings.write_text(SETTINGS, encoding="utf-8")
+        self.folder, self.uri, self._stack = folder, uri, ExitStack()
+        ports = free_bookie_ports(len(places))
+        self.bookies = [
+            PlacedBookie(number, folder / f"bookie-{number}", port, uri, place, settings)
+            for number, (port, place) in enumerate(zip(ports, places, strict=True), start=1)
+        ]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for bookie in self.bookies:
+                stack.callback(bookie.stop)
+                bookie.start()
+            for bookie in self.bookies:
+                stack.callback(bookie.terminate)  # all of them, before the first is waited for
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while waiting := [bookie for bookie in self.bookies if not bookie.is_ready]:
+                if time.monotonic() > deadline or not waiting[0].is_running:
+                    said = last_lines(waiting[0].log_path)
+                    raise NotEnoughBookiesError(f"bookie {waiting[0].number} did not start", value=said)
+                time.sleep(POLL_S)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def counted(self) -> dict[str, float]:
+        """:data:`COUNTERS` of all of them, since they began."""
+        each = [bookie.counted() for bookie in self.bookies]
+        return {name: sum(one[name] for one in each) for name in COUNTERS}
+
+    def memory_bytes(self) -> int:
+        """Of all of them."""
+        return sum(resident_bytes(bookie.pid) for bookie in self.bookies if bookie.pid)
+
+
+def _sum_of(metric: str, text: str) -> float:
+    """Over its labels, if it names none."""
+    return sum(map(float, re.findall(rf"^{re.escape(metric)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of ours in a process of their own, so that theirs are its seconds and its memory:
+``python -m benchmarks.growing.clients`` takes commands as lines of JSON and answers them.
+
+Each client has its connections and its session with ZooKeeper; all of them share one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bk_core import client
+from bk_core.client.config import ClientConfig
+from bk_core.entries.batch import EntryBatch
+
+DATA_BYTES = 32 << 20
+CREATED_AT_ONCE = 16
+Answer = dict[str, Any]
+
+
+class Clients:
+    """What the commands do; each method of a public name is one."""
+
+    def __init__(self) -> None:
+        self._data = memoryview(random.Random(1).randbytes(DATA_BYTES))
+        self._clients: list[client.BookKeeper] = []
+        self._writers: list[client.LedgerWriter] = []
+
+    async def connect(self, uri: str, lane: str, clients: int, frame_bytes: int) -> Answer:
+        """So many clients, whose frames are of that size at most."""
+        config = ClientConfig(lanes=lane, frame_bytes=max(1024, frame_bytes))
+        for _ in range(clients):
+            self._clients.append(await client.connect(uri, config=config))
+        return {}
+
+    async def open(self, ledgers: int, quorums: list[int]) -> Answer:
+        """So many ledgers for all clients in turn, each with an entry. They are hidden from Python's garbage collector,
+        as docs/python.md says."""
+        some = asyncio.Semaphore(CREATED_AT_ONCE)
+        ensemble, write, ack = quorums
+
+        async def one(number: int) -> client.LedgerWriter:
+            async with some:
+                bookkeeper = self._clients[number % len(self._clients)]
+                writer = await bookkeeper.create_ledger(
+                    ensemble_size=ensemble, write_quorum_size=write, ack_quorum_size=ack
+                )
+                await writer.append(b"first")
+                return writer
+
+        self._writers = await asyncio.gather(*(one(number) for number in range(ledgers)))
+        gc.collect()
+        gc.freeze()
+        return {}
+
+    async def counted(self) -> Answer:
+        """System calls that sent or received, and the frames that were made, since it began."""
+        return {"calls": CALLS[0], "made": sum(each.metrics().appended_frames for each in self._clients)}
+
+    async def append(self, count: int, rows: int, size: int, in_flight: int) -> Answer:
+        """``count`` batches of ``rows`` entries, ``in_flight`` of them at a time, to the ledgers in turn."""
+        lengths, batch_bytes = np.full(rows, size, dtype=np.uint32), rows * size
+        places = DATA_BYTES // batch_bytes
+
+        async def some(first: int) -> None:
+            for number in range(first, count, in_flight):
+                writer, at = self._writers[number % len(self._writers)], number % places * batch_bytes
+                if rows == 1:
+                    await writer.append(bytes(self._data[at : at + size]))
+                    continue
+                batch = EntryBatch(lengths=lengths, payload=self._data[at : at + batch_bytes])
+                await writer.wait_confirmed(await writer.append_batch(batch))
+
+        return await clocked(lambda: asyncio.gather(*(some(first) for first in range(in_flight))))
+
+    async def single(self, count: int, size: int) -> Answer:
+        """Milliseconds of one append at a time."""
+        (writer, *_), samples = self._writers, []
+        for _ in range(count):
+            began = time.perf_counter()
+            await writer.append(bytes(self._data[:size]))
+            samples.append((time.perf_counter() - began) * 1e3)
+        return {"p50": float(np.percentile(samples, 50)), "p99": float(np.percentile(samples, 99))}
+
+    async def close(self) -> Answer:
+        """The ledgers, to be read."""
+        for writer in self._writers:
+            await writer.close()
+        return {"ledgers": [writer.ledger_id for writer in self._writers]}
+
+    async def read(self, ledger_id: int, times: int = 1) -> Answer:
+        """All of it, without looking into it, again and again."""
+        async with await self._clients[0].open_ledger(ledger_id, recover=False) as reader:
+
+            async def all_of_it() -> None:
+                seen = 0
+                for _ in range(times):
+                    async for batch in reader.read(0, reader.last_add_confirmed):
+                        seen += len(batch)
+                assert seen == times * (reader.last_add_confirmed + 1)
+
+            return {"bytes": times * reader.length, **await clocked(all_of_it)}
+
+    async def cycle(self, count: int, at_once: int) -> Answer:
+        """Ledgers created, given one entry, and closed."""
+
+        async def some(times: int) -> None:
+            for _ in range(times):
+                async with await self._clients[0].create_ledger() as writer:
+                    await writer.append(self._data[:100].tobytes())
+
+        return await clocked(lambda: asyncio.gather(*(some(count // at_once) for _ in range(at_once))))
+
+
+CALLS = [0]
+
+
+def count_calls() -> None:
+    """From now on those of all sockets are counted."""
+    for name in ("sendmsg", "recvmsg_into"):
+        setattr(socket.socket, name, _counting(getattr(socket.socket, name)))
+
+
+def _counting(call: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(*arguments: Any) -> Any:
+        CALLS[0] += 1
+        return call(*arguments)
+
+    return counting
+
+
+async def clocked(work: Callable[[], Awaitable[object]]) -> Answer:
+    began = time.perf_counter()
+    await work()
+    return {"seconds": time.perf_counter() - began}
+
+
+async def serve() -> None:
+    """Until the input ends: one command after the other."""
+    loop, clients = asyncio.get_running_loop(), Clients()
+    say({"id": 0, "ok": {}})
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        command: Mapping[str, Any] = json.loads(line)
+        given = {name: value for name, value in command.items() if name not in ("id", "do")}
+        try:
+            say({"id": command["id"], "ok": await getattr(clients, command["do"])(**given)})
+        except Exception as error:  # it is whoever asked who must know
+            say({"id": command["id"], "error": {"name": type(error).__name__, "message": str(error)}})
+
+
+def say(answer: Mapping[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    count_calls()
+    asyncio.run(serve())
