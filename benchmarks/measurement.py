@@ -73,6 +73,8 @@ class Measurement:
     """It takes long and needs no warm-up: one run."""
     needs: str = ""
     """A peer without whom it cannot be measured."""
+    disk_bytes: float | None = None
+    """At the usual scale, where it needs less of the disk than its group."""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from bk_cli.children import child_environment
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import encode_frame
+from bk_core.errors import BookKeeperError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata
@@ -40,8 +41,11 @@ def _whole_command(uri: str, *arguments: str) -> Run:
     """Seconds, the start of the interpreter included."""
     command = [sys.executable, "-m", "bk_cli.main", *arguments, "--metadata-service-uri", uri]
     began = time.perf_counter()
-    subprocess.run(command, env=child_environment(), stdout=subprocess.DEVNULL, check=True)
-    return Run.of(time.perf_counter() - began)
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
+    took = time.perf_counter() - began
+    if done.returncode:
+        raise BookKeeperError(f"bk {' '.join(arguments)} ended with {done.returncode}", value=done.stderr[-2000:])
+    return Run.of(took)
 
 
 @contextmanager

@@ -37,10 +37,16 @@ class MeasurementGroup:
         """Their names."""
         return [one.name for one in self._measurements if not one.needs or one.needs in peers]
 
+    def needed_bytes(self, names: Collection[str], scale: float) -> int:
+        """What these need of the disk."""
+        whole: float = getattr(self._module, "NEEDED_BYTES", LEAST_BYTES)
+        wanted = (one for one in self._measurements if one.name in names)
+        most = max((whole if one.disk_bytes is None else one.disk_bytes for one in wanted), default=0.0)
+        return max(LEAST_BYTES, int(most * scale))
+
     def measure(self, names: Collection[str], folder: Path, settings: Settings) -> Iterator[tuple[str, list[Figure]]]:
         """The figures of each. InvalidArgumentError where there is too little room, before the first begins."""
-        needed = getattr(self._module, "NEEDED_BYTES", LEAST_BYTES) * settings.scale
-        check_room(folder, max(LEAST_BYTES, int(needed)), f"the group {self._name}")
+        check_room(folder, self.needed_bytes(names, settings.scale), f"{', '.join(names)} of the group {self._name}")
         wanted = [one for one in self._measurements if one.name in names]
         with (
             terminated_as_interrupted(),

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import page, tables
 from benchmarks.__main__ import arguments, chosen
 from benchmarks.figures import Figure, side_by_side
+from benchmarks.groups.of_measurements import MeasurementGroup
 from benchmarks.measurement import Measurement, Peer, Run, measure
 from benchmarks.processes import Processes, cost
 from benchmarks.results import Results
@@ -102,6 +103,12 @@ def test_a_measurement_without_peers_is_one_figure_and_may_run_but_once() -> Non
     one = Measurement(("x",), "MB", world.side("ours", 3), (), (4,), less_is_better=True, once=True)
     (figure,) = measure(one, world, {"raw"}, 3)  # type: ignore[arg-type]  # a world of the test's own
     assert (world.order, figure.values, figure.meets, figure.peer) == (["ours"], [3.0], True, "")
+
+
+def test_parts_that_leave_little_are_not_refused_for_the_room_of_their_group() -> None:
+    heal = MeasurementGroup("heal")
+    few = heal.needed_bytes(("explain_seconds", "bookie_list_seconds"), 1.0)
+    assert few < heal.needed_bytes(("lost",), 1.0) / 4 == heal.needed_bytes(heal.parts(()), 1.0) / 4
 
 
 def test_what_a_gigabyte_costs_is_of_the_kinds_that_work_for_it() -> None:
