@@ -44,8 +44,9 @@ MEASUREMENTS = (
     ),
     Measurement(
         ("audit_seconds", "audit_megabytes"), "s, MB", operating.auditing, wanted=(60, 500), less_is_better=True,
-        once=True, disk_bytes=SMALL_BYTES, note=f"an auditor looks at {operating.LEDGERS:,} ledgers, of which some name a bookie that is lost; "
-        "seconds, and the most memory of its process",
+        once=True, disk_bytes=SMALL_BYTES,
+        note=f"an auditor looks at {operating.LEDGERS:,} ledgers, of which some name a bookie that is lost; seconds "
+        "and the most memory of its process",
     ),
     Measurement(
         ("metrics_median", "metrics_worst"), "ms", operating.scraping, wanted=(20, None), less_is_better=True,
