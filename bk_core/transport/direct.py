@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 
 from bk_core.errors import BookKeeperError, TlsError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
@@ -22,7 +21,7 @@ from bk_core.transport.port import Caller
 from bk_core.transport.same_host import address_of
 from bk_core.transport.slots import Slots
 from bk_core.transport.tcp import over_tcp
-from bk_core.transport.tls_socket import TlsMessageSocket, shake_hands
+from bk_core.transport.tls_socket import Connected, TlsSocket, message_socket, shake_hands
 from bk_core.wire.direct import Received, preamble
 
 
@@ -51,13 +50,13 @@ class DirectLink(LaneLink):
                 ended.set_result(error or reason)
 
         carrier: MessageSocket | None = None
-        kind: type[MessageSocket]
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                sock, kind = await self._connected(), MessageSocket
-                if self.tls is not None:
-                    sock, kind = await self._secured(sock, self.tls), TlsMessageSocket
-                carrier = kind(sock, self._slots, receive=receive, next_message=stream.next_message, ended=end)
+                plain = await self._connected()
+                sock: Connected = plain if self.tls is None else await self._secured(plain, self.tls)
+                carrier = message_socket(
+                    sock, self._slots, receive=receive, next_message=stream.next_message, ended=end
+                )
                 carrier.send_first(preamble(stream.method))
                 stream.wake = carrier.wake
                 carrier.read(True)
@@ -91,9 +90,9 @@ class DirectLink(LaneLink):
                 return await _local(address)
         return await over_tcp(self.endpoint.host, self.endpoint.port)
 
-    async def _secured(self, sock: socket.socket, tls: Tls) -> ssl.SSLSocket:
+    async def _secured(self, sock: socket.socket, tls: Tls) -> TlsSocket:
         """The connection over TLS. Raises TlsError; then it is closed."""
-        secured = tls.client().wrap_socket(sock, server_hostname=self.endpoint.host, do_handshake_on_connect=False)
+        secured = TlsSocket(sock, tls.client(), server_hostname=self.endpoint.host)
         try:
             await shake_hands(secured)
         except OSError as error:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS on sockets of our own, for either side of the direct lane: the handshake, and a :class:`MessageSocket` over it.
 
-Two things differ from a plain socket. OpenSSL keeps what it has decrypted and nobody has taken, of which the loop hears
-nothing; and what it could not send it wants again, the very same bytes. Both stay here, so that a connection without
-TLS makes no call more.
+OpenSSL works in memory here: by itself it would send and receive one record of 16 KB a system call, and wake the other
+end for each. Two things differ from a plain socket. OpenSSL keeps what came and nobody has taken, of which the loop
+hears nothing; and what is encrypted must leave, in this order, before anything else. Both stay here, so that a
+connection without TLS makes no call more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from bk_core.errors import TlsError
 from bk_core.tls import explained
@@ -21,11 +23,157 @@ from bk_core.transport.message_socket import MessageSocket
 RECORD_BYTES = 16 << 10
 """Shorter pieces are joined up to this: a record of TLS has so many bytes."""
 
-PIECE_BYTES = 256 << 10
-"""So much is encrypted and sent in one call, which others wait for."""
+PIECE_BYTES = 128 << 10
+"""So much is encrypted and sent, or received and decrypted, in one call, which others wait for. A connection keeps as
+much memory."""
 
 
-async def shake_hands(sock: ssl.SSLSocket, turns: asyncio.Lock | None = None) -> None:
+class TlsSocket:
+    """A socket over TLS, which owns ``sock``, one that does not block. It has what is used of a socket here."""
+
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool = False, server_hostname: str = ""
+    ) -> None:
+        self.plain, self.family = sock, sock.family
+        self._came, self._leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._came, self._leaves, server_side=server_side, server_hostname=server_hostname or None
+        )
+        self._unsent = memoryview(b"")
+        self._piece_bytes = 0  # what is encrypted in it
+        self._is_dry = False  # there is no whole record
+
+    # --- as a socket ---
+
+    def fileno(self) -> int:
+        return self.plain.fileno()
+
+    def setblocking(self, wanted: bool) -> None:
+        self.plain.setblocking(wanted)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        self.plain.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        self.plain.close()
+
+    def getpeercert(self) -> dict[str, Any] | None:
+        return self._tls.getpeercert()
+
+    def do_handshake(self) -> None:
+        """Goes on with it. Raises BlockingIOError until it is done, ``ssl.SSLWantWriteError`` if it waits for room."""
+        while True:
+            try:
+                self._push()
+            except BlockingIOError:
+                raise ssl.SSLWantWriteError from None
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._encrypted()
+                self._push()
+                self._pull(RECORD_BYTES)
+            except ssl.SSLError:
+                self._encrypted()  # why, in a word
+                with contextlib.suppress(OSError):
+                    self._push()
+                raise
+            else:
+                self._encrypted()
+                if not self._unsent:
+                    return
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's."""
+        buffer = memoryview(bytearray(size))
+        (count,) = self.recvmsg_into([buffer])
+        return bytes(buffer[:count])
+
+    def send(self, data: bytes) -> int:
+        """As a socket's, of a short message."""
+        return self.sendmsg([memoryview(data)])
+
+    # --- receiving ---
+
+    def pending(self) -> bool:
+        """Whether something has come that nobody has taken."""
+        return not self._is_dry and bool(self._tls.pending() or self._came.pending)
+
+    def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
+        """Fills the buffers as far as anything has come. Less than they hold means that nothing more is there. Raises
+        BlockingIOError, TlsError for what the other end says of the handshake once it is over, OSError."""
+        room = sum(map(len, buffers))
+        size = 0
+        self._is_dry = False
+        try:
+            for buffer in buffers:
+                while buffer:
+                    count = self._some(buffer, room - size)
+                    if not count:
+                        return (size,)
+                    size += count
+                    buffer = buffer[count:]
+        except BlockingIOError:
+            self._is_dry = True
+            if not size:
+                raise
+        except ssl.SSLError as error:
+            if not size:  # else it comes again
+                why, remedy = explained(error)
+                raise TlsError("a connection over TLS ended", value=why, remedy=remedy) from error
+        return (size,)
+
+    def _some(self, buffer: memoryview, room: int) -> int:
+        """Of one record; 0 at the end. Raises BlockingIOError if there is no whole one, OSError."""
+        while True:
+            try:
+                return cast(int, self._tls.read(len(buffer), buffer))  # the stubs know only the other form
+            except ssl.SSLWantReadError:
+                if self._leaves.pending:  # an answer of TLS's own
+                    self._encrypted()
+                    self._push()
+                self._pull(room)
+            except ssl.SSLEOFError:  # without a farewell, as programs end that are killed
+                return 0
+
+    def _pull(self, room: int) -> None:
+        """Receive what fills so much room, within bounds. Raises BlockingIOError if nothing has come, OSError."""
+        data = self.plain.recv(min(max(room, RECORD_BYTES), PIECE_BYTES) + RECORD_BYTES)
+        if data:
+            self._came.write(data)
+        else:
+            self._came.write_eof()
+
+    # --- sending ---
+
+    def sendmsg(self, buffers: Sequence[memoryview]) -> int:
+        """Sends as many of these bytes as the system takes, of which what it did not take must come first the next
+        time. Raises BlockingIOError if it does not take all that was encrypted, OSError."""
+        if not self._piece_bytes:
+            piece = _first_piece(buffers)
+            self._piece_bytes = self._tls.write(piece)
+            self._encrypted()
+        self._push()
+        size, self._piece_bytes = self._piece_bytes, 0
+        return size
+
+    def _encrypted(self) -> None:
+        """What OpenSSL has encrypted leaves next."""
+        if self._leaves.pending:
+            made = self._leaves.read()
+            self._unsent = memoryview(bytes(self._unsent) + made if self._unsent else made)
+
+    def _push(self) -> None:
+        """Send what is encrypted. Raises BlockingIOError unless the system takes all, OSError."""
+        while self._unsent:
+            self._unsent = self._unsent[self.plain.send(self._unsent) :]
+
+
+Connected: TypeAlias = socket.socket | TlsSocket
+"""With TLS or without."""
+
+
+async def shake_hands(sock: TlsSocket, turns: asyncio.Lock | None = None) -> None:
     """The handshake of a socket that does not block. Each step has a turn of the loop of its own, and with ``turns``
     all handshakes that share it have one at a time. Raises OSError, of which ssl.SSLError is one."""
     while True:
@@ -36,7 +184,7 @@ async def shake_hands(sock: ssl.SSLSocket, turns: asyncio.Lock | None = None) ->
                 async with turns:
                     await asyncio.sleep(0)
                     sock.do_handshake()
-        except ssl.SSLWantReadError:
+        except BlockingIOError:
             await ready(sock)
         except ssl.SSLWantWriteError:
             await ready(sock, to_write=True)
@@ -44,7 +192,7 @@ async def shake_hands(sock: ssl.SSLSocket, turns: asyncio.Lock | None = None) ->
             return
 
 
-async def ready(sock: socket.socket, *, to_write: bool = False) -> None:
+async def ready(sock: Connected, *, to_write: bool = False) -> None:
     """Returns once there is something to read, or room to write."""
     loop = asyncio.get_running_loop()
     now: asyncio.Future[None] = loop.create_future()
@@ -62,79 +210,19 @@ async def ready(sock: socket.socket, *, to_write: bool = False) -> None:
         remove(number)
 
 
-async def exactly(sock: socket.socket, size: int) -> bytes:
+async def exactly(sock: Connected, size: int) -> bytes:
     """The next bytes of a connection with TLS or without, and not one more. Raises OSError."""
     taken = b""
     while len(taken) < size:
         try:
             more = sock.recv(size - len(taken))
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except BlockingIOError:
             await ready(sock)
         else:
             if not more:
                 raise ConnectionError("the other end is gone")
             taken += more
     return taken
-
-
-class TlsSocket:
-    """What :class:`MessageSocket` wants of a socket, over one whose handshake is done."""
-
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        self._sock, self.family = sock, sock.family
-        self._again: memoryview | None = None  # what OpenSSL could not send, and wants to be given again
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def setblocking(self, wanted: bool) -> None:
-        self._sock.setblocking(wanted)
-
-    def setsockopt(self, level: int, option: int, value: int) -> None:
-        self._sock.setsockopt(level, option, value)
-
-    def close(self) -> None:
-        self._sock.close()
-
-    def pending(self) -> int:
-        """How much OpenSSL has decrypted and nobody has taken."""
-        return self._sock.pending()
-
-    def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
-        """Fills the buffers as far as anything has come. Less than they hold means that nothing more is there. Raises
-        BlockingIOError, TlsError for what the other end says of the handshake once it is over, OSError."""
-        size = 0
-        try:
-            for buffer in buffers:
-                while buffer:
-                    count = self._sock.recv_into(buffer)
-                    if not count:
-                        return (size,)
-                    size += count
-                    buffer = buffer[count:]
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            if not size:
-                raise BlockingIOError from None
-        except ssl.SSLError as error:
-            if not size:  # else it comes again
-                why, remedy = explained(error)
-                raise TlsError("a connection over TLS ended", value=why, remedy=remedy) from error
-        return (size,)
-
-    def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Sends as many of these bytes as the system takes. Raises BlockingIOError if it takes none, OSError."""
-        piece = self._again if self._again is not None else _first_piece(buffers)
-        size = 0
-        try:
-            while size < len(piece):
-                size += self._sock.send(piece[size:])
-        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            self._again = piece[size:]
-            if not size:
-                raise BlockingIOError from None
-        else:
-            self._again = None
-        return size
 
 
 def _first_piece(buffers: Sequence[memoryview]) -> memoryview:
@@ -154,20 +242,27 @@ def _first_piece(buffers: Sequence[memoryview]) -> memoryview:
 
 
 class TlsMessageSocket(MessageSocket):
-    """A :class:`MessageSocket` over TLS. What OpenSSL has decrypted already is taken in the next turn of the loop."""
+    """A :class:`MessageSocket` over TLS. What OpenSSL has already is taken in the next turn of the loop."""
 
-    def __init__(self, sock: ssl.SSLSocket, *arguments: Any, **named: Any) -> None:
-        self._tls = TlsSocket(sock)
+    def __init__(self, sock: TlsSocket, *arguments: Any, **named: Any) -> None:
+        self._tls = sock
         super().__init__(cast(socket.socket, self._tls), *arguments, **named)
 
     def read(self, wanted: bool) -> None:
         super().read(wanted)
-        self._take_decrypted()
+        self._take_pending()
 
     def _readable(self) -> None:
         super()._readable()
-        self._take_decrypted()
+        self._take_pending()
 
-    def _take_decrypted(self) -> None:
+    def _take_pending(self) -> None:
         if self._reading and self._tls.pending():
             self._loop.call_soon(*self._on_readable)
+
+
+def message_socket(sock: Connected, *arguments: Any, **named: Any) -> MessageSocket:
+    """Of the kind that fits the connection."""
+    kind: Any = TlsMessageSocket if isinstance(sock, TlsSocket) else MessageSocket
+    made: MessageSocket = kind(sock, *arguments, **named)
+    return made

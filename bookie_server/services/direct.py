@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
 from bk_core.errors import BookKeeperError
 from bk_core.model import DIRECT, TLS, Endpoint
 from bk_core.transport import same_host
-from bk_core.transport.message_socket import MessageSocket
 from bk_core.transport.slots import Slots
-from bk_core.transport.tls_socket import TlsMessageSocket, exactly
+from bk_core.transport.tls_socket import Connected, exactly, message_socket
 from bk_core.wire.direct import HEAD_BYTES, PREAMBLE_BYTES, Received, SendQueue, stream_of
 from bk_core.wire.lane import LaneMessage
 from bk_core.wire.proto import lane_pb2
@@ -91,13 +89,14 @@ class DirectServer:
         local = sock.family == socket.AF_UNIX and sum(each.is_local for each in self.opened) >= bounds.share_max
         return local or len(self.opened) + greeted >= bounds.connections_max
 
-    async def _greet(self, sock: socket.socket) -> None:
+    async def _greet(self, plain: socket.socket) -> None:
         """Learn which stream a new connection is."""
+        sock: Connected = plain
         client: Principal | str
         if self._tls is not None:
-            sock, client = await self._tls.greeted(sock, "direct lane")
+            sock, client = await self._tls.greeted(plain, "direct lane")
         else:
-            client = Principal(peer_of(sock))
+            client = Principal(peer_of(plain))
         try:
             name = stream_of(await exactly(sock, PREAMBLE_BYTES))
             if isinstance(client, str):
@@ -108,7 +107,7 @@ class DirectServer:
             raise
         _Connection(sock, STREAMS[name](self._engine, self._facts, client), self)
 
-    async def _refuse(self, sock: socket.socket, name: str, why: str) -> None:
+    async def _refuse(self, sock: Connected, name: str, why: str) -> None:
         """Say why in the answer to a hello that is not looked at."""
         answer = ANSWERS[name](hello=refusal(self._facts, why))
         queue = SendQueue()
@@ -133,7 +132,7 @@ class DirectServer:
 class _Connection:
     """Carries the messages of one stream until either side ends it."""
 
-    def __init__(self, sock: socket.socket, stream: LaneStream, server: DirectServer) -> None:
+    def __init__(self, sock: Connected, stream: LaneStream, server: DirectServer) -> None:
         self.stream, self._server, self._clients, self._opened = stream, server, server.clients, server.opened
         self.is_local = sock.family == socket.AF_UNIX
         self._waits = False  # for room, in front of a long message
@@ -141,8 +140,7 @@ class _Connection:
         self._timers = Timers()
         self._leaving = 0  # bytes of the stream's messages that have not left
         self._silent_yet, self._is_stuck = True, False
-        kind: Any = TlsMessageSocket if isinstance(sock, ssl.SSLSocket) else MessageSocket
-        self._socket: MessageSocket = kind(
+        self._socket = message_socket(
             sock,
             server.slots,
             receive=self._receive,

@@ -16,7 +16,7 @@ import time
 
 from bk_core.errors import TlsError
 from bk_core.tls import Admission, Names, Tls, explained, names_of
-from bk_core.transport.tls_socket import ready, shake_hands
+from bk_core.transport.tls_socket import Connected, TlsSocket, ready, shake_hands
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.services.sockets import peer_of
 
@@ -46,7 +46,7 @@ class PortTls:
     def context(self) -> ssl.SSLContext:
         return self.tls.server()
 
-    async def greeted(self, sock: socket.socket, port: str) -> tuple[socket.socket, Principal | str]:
+    async def greeted(self, sock: socket.socket, port: str) -> tuple[Connected, Principal | str]:
         """The connection to go on with, and its client, or why that is refused: it speaks plain, or is not let in.
         Raises OSError if no handshake came about; then the connection is closed, and it is logged."""
         peer = peer_of(sock)
@@ -59,8 +59,8 @@ class PortTls:
         except TlsError as error:
             return secured, f"{error.what}: {error.value}"
 
-    async def _secured(self, sock: socket.socket, peer: str, port: str) -> ssl.SSLSocket:
-        secured = self.context().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+    async def _secured(self, sock: socket.socket, peer: str, port: str) -> TlsSocket:
+        secured = TlsSocket(sock, self.context(), server_side=True)
         try:
             await shake_hands(secured, self._turns)
         except OSError as error:
@@ -107,17 +107,15 @@ async def speaks_tls(sock: socket.socket) -> bool:
             return first == _HANDSHAKE
 
 
-async def linger(sock: socket.socket) -> None:
+async def linger(sock: Connected) -> None:
     """Close a connection whose client has something to read first. Takes what it still sends, within bounds."""
     left = _LINGER_BYTES
     try:
         with contextlib.suppress(OSError):
-            if isinstance(sock, ssl.SSLSocket):  # what comes is not looked at, so it need not be decrypted
-                sock = socket.socket(fileno=sock.detach())
-                sock.setblocking(False)
-            sock.shutdown(socket.SHUT_WR)
+            plain = sock.plain if isinstance(sock, TlsSocket) else sock  # nobody decrypts what is not looked at
+            plain.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(_LINGER_S):
-                while left > 0 and (taken := await asyncio.get_running_loop().sock_recv(sock, left)):
+                while left > 0 and (taken := await asyncio.get_running_loop().sock_recv(plain, left)):
                     left -= len(taken)
     finally:
         sock.close()

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import random
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from bk_core.errors import TlsError
 from bk_core.tls import Tls
 from bk_core.transport.message_socket import GONE, TURN_BYTES_MAX
-from bk_core.transport.tls_socket import PIECE_BYTES, TlsMessageSocket, exactly, shake_hands
+from bk_core.transport.tls_socket import PIECE_BYTES, TlsMessageSocket, TlsSocket, exactly, shake_hands
 from bk_core.wire.lane import LaneMessage
 from tests.kit.certificates import Authority
 from tests.transport.test_message_socket import End, turns, until
@@ -27,7 +26,7 @@ def tls(tmp_path: Path) -> Tls:
     return Authority(tmp_path).issue("both").tls()
 
 
-async def secured(tls: Tls, sizes: int = 0) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+async def secured(tls: Tls, sizes: int = 0) -> tuple[TlsSocket, TlsSocket]:
     """Both ends of a connection; ``sizes`` is about what the system keeps of it."""
     plain = socket.socketpair()
     for each in plain:
@@ -35,8 +34,8 @@ async def secured(tls: Tls, sizes: int = 0) -> tuple[ssl.SSLSocket, ssl.SSLSocke
         if sizes:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sizes)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, sizes)
-    client = tls.client().wrap_socket(plain[0], server_hostname="localhost", do_handshake_on_connect=False)
-    server = tls.server().wrap_socket(plain[1], server_side=True, do_handshake_on_connect=False)
+    client = TlsSocket(plain[0], tls.client(), server_hostname="localhost")
+    server = TlsSocket(plain[1], tls.server(), server_side=True)
     await asyncio.gather(shake_hands(client), shake_hands(server, asyncio.Lock()))
     return client, server
 
@@ -130,9 +129,9 @@ def test_a_changed_byte_ends_the_connection_and_no_message_comes_of_it(tls: Tls)
         client, server = await secured(tls)
         end = End(server, TlsMessageSocket)
         end.socket.read(True)
-        with socket.socket(fileno=client.detach()) as between:
-            between.send(b"\x17\x03\x03\x00\x20" + bytes(32))  # a record that the client has not sealed
-            await until(lambda: end.error is not None)
+        client.plain.send(b"\x17\x03\x03\x00\x20" + bytes(32))  # a record that the client has not sealed
+        await until(lambda: end.error is not None)
+        client.close()
         assert isinstance(end.error, TlsError)
         assert end.came == []
 
