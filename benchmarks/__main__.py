@@ -47,7 +47,10 @@ class Group(Protocol):
 
 STORAGE, INTEROP, GROWTH = "storage", "interop", "growth"
 GROUPS: Mapping[str, Group] = {
-    **{name: MeasurementGroup(name) for name in ("append", "read", "recovery", "metadata", "memory", "arrow", "heal")},
+    **{
+        name: MeasurementGroup(name)
+        for name in ("append", "tls", "read", "recovery", "metadata", "memory", "arrow", "heal")
+    },
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),

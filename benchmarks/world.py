@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.apache import Apache
     from benchmarks.peers.kafka import Kafka
     from benchmarks.peers.raw import Raw
+    from benchmarks.secured import Secured
 
 BOOKIE_COUNT = 3
 Profile = Callable[[str, Callable[[], "Run"]], None]
@@ -85,6 +86,13 @@ class World:
         return self.stack.enter_context(connect(self.cluster.uri, config=ClientConfig(lanes=self.lane)))
 
     @cached_property
+    def secured(self) -> Secured:
+        """Three of our bookies with TLS."""
+        from benchmarks.secured import Secured
+
+        return Secured(self)
+
+    @cached_property
     def apache(self) -> Apache:
         from benchmarks.peers.apache import Apache
 
@@ -108,6 +116,13 @@ class World:
         from benchmarks.growing.network import Network
 
         return Network(self)
+
+    @cached_property
+    def raw_tls(self) -> Raw:
+        """The same over TLS."""
+        from benchmarks.peers.raw import Raw
+
+        return Raw(self, tls=True)
 
     @property
     def profile(self) -> Profile | None:

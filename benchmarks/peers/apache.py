@@ -65,17 +65,26 @@ class Apache:
         """Of bookies that sync at once (``journalMaxGroupWaitMSec=0``)."""
         return self._cluster("eager", {"journalMaxGroupWaitMSec": 0})
 
-    def client(self, uri: str | None = None, wire: int = 3) -> Java:
+    @cached_property
+    def secured_uri(self) -> str:
+        """Of bookies with TLS, and else their defaults."""
+        return self._cluster("apache-tls", self._world.secured.java_settings)
+
+    def client(self, uri: str | None = None, wire: int = 3, conf: dict[str, object] | None = None) -> Java:
         """A client of theirs, by default on their bookies with their defaults."""
-        return Java(self._program, uri or self.uri, wire)
+        return Java(self._program, uri or self.uri, wire, conf or {})
+
+    def secured_client(self) -> Java:
+        """A client of theirs on their bookies, over TLS."""
+        return self.client(self.secured_uri, conf=self._world.secured.java_settings)
 
 
 class Java:
     """Apache's client on one cluster."""
 
-    def __init__(self, program: Any, uri: str, wire: int) -> None:
+    def __init__(self, program: Any, uri: str, wire: int, conf: dict[str, object]) -> None:
         self._program = program
-        self._client = self._call("client", uri=uri, wire=wire)["client"]
+        self._client = self._call("client", uri=uri, wire=wire, conf=conf)["client"]
 
     def _call(self, command: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._program.call(command, within_s=JAVA_S, **arguments)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's own limit: one process that sends the same bytes to three others, which write and sync them."""
+"""The machine's own limit: one process that sends the same bytes to three others, which write and sync them; in plain,
+or over TLS by Python's ``ssl``."""
 
 from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -34,6 +36,8 @@ WINDOW = 16
 BEHIND_MAX = 64
 """Messages that the slowest server may be behind, as a bookie of ours."""
 READ_BYTES = 1 << 20
+TLS_PIECE = 256 << 10
+"""So much is encrypted by one call. What OpenSSL could not send it wants again."""
 PATIENCE_S = 60
 
 Message = list[memoryview]
@@ -42,15 +46,17 @@ Message = list[memoryview]
 class Raw:
     """Three servers, each with a file of its own, and a connection to each."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, *, tls: bool = False) -> None:
+        self._world, self._tls = world, tls
         with world.processes.born(RAW_SERVERS):
             servers = [self._start(number) for number in range(SERVERS)]
         self._sockets = [self._connect(server) for server in servers]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        path = self._world.folder / f"raw-{number}"
+        path = self._world.folder / f"raw-{'tls-' * self._tls}{number}"
         command = [sys.executable, "-m", "benchmarks.peers.raw_server", str(path), str(FILE_BYTES)]
+        if self._tls:
+            command += self._world.secured.server_files.pem
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), start_new_session=True
         )
@@ -63,6 +69,10 @@ class Raw:
         connection = socket.create_connection(("127.0.0.1", int(server.stdout.readline())))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PATIENCE_S, 0))
+        if self._tls:
+            context = self._world.secured.client_files.tls().client()
+            connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
+            connection.setblocking(False)
         return self._world.stack.enter_context(connection)
 
     def append(self, entry_bytes: int, total: int, *, digests: bool) -> Run:
@@ -158,13 +168,28 @@ class FanOut:
             if event & select.POLLOUT:
                 self._write(fd)
             if event & select.POLLIN:
-                self._acked[fd] += len(self._sockets[fd].recv(PIECE, socket.MSG_DONTWAIT))
+                self._acked[fd] += self._acks(self._sockets[fd])
             elif event & (select.POLLHUP | select.POLLERR):
                 raise ConnectionError("a raw server is gone")
 
+    def _acks(self, sock: socket.socket) -> int:
+        """How many came; some of them, over TLS."""
+        if not isinstance(sock, ssl.SSLSocket):
+            return len(sock.recv(PIECE, socket.MSG_DONTWAIT))
+        try:
+            return len(sock.recv(PIECE))
+        except ssl.SSLWantReadError:
+            return 0
+
     def _write(self, fd: int) -> None:
-        queue = self._queues[fd]
-        done = self._sockets[fd].sendmsg(list(queue)[:64], (), socket.MSG_DONTWAIT)
+        queue, sock = self._queues[fd], self._sockets[fd]
+        if not isinstance(sock, ssl.SSLSocket):
+            done = sock.sendmsg(list(queue)[:64], (), socket.MSG_DONTWAIT)
+        else:
+            try:
+                done = sock.send(queue[0][:TLS_PIECE])
+            except ssl.SSLWantWriteError:
+                return
         while done:
             first = queue.popleft()
             if done < len(first):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a bookie would be if it did nothing: ``python -m benchmarks.peers.raw_server PATH BYTES`` prints its port.
+With ``CERTIFICATE KEY AUTHORITY`` behind that, files in PEM, it speaks TLS.
 
 A request is an operation and a number. WRITE is followed by so many bytes, which are received into an aligned buffer,
 written to the file with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``. ECHO answers one
@@ -11,19 +12,28 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import ssl
 import struct
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bk_cli.lifeline import end_with
+from bk_core.tls import Tls, TlsPaths
 
 REQUEST = struct.Struct("<II")
 WRITE, ECHO, SYNC, STREAM = range(4)
 DIRECT = getattr(os, "O_DIRECT", 0)
 BLOCK, PIECE = 4096, 1 << 20
 MESSAGE_MAX = 4 << 20
+
+
+def tls_paths(pem: Sequence[str]) -> TlsPaths:
+    """Of the files of a certificate, its key and its authority."""
+    certificate, key, authority = pem
+    return TlsPaths(ca_path=authority, certificate_path=certificate, key_path=key)
 
 
 def open_direct(path: Path) -> int:
@@ -57,13 +67,12 @@ class RawServer:
 
     def serve(self, connection: socket.socket) -> None:
         """Answer one client until it is gone."""
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         body = memoryview(mmap.mmap(-1, MESSAGE_MAX))
-        head = bytearray(REQUEST.size)
-        while connection.recv_into(head, REQUEST.size, socket.MSG_WAITALL) == REQUEST.size:
+        head = memoryview(bytearray(REQUEST.size))
+        while filled(connection, head):
             what, size = REQUEST.unpack(head)
             if what == WRITE:
-                connection.recv_into(body, size, socket.MSG_WAITALL)
+                filled(connection, body[:size])
                 self.write(body[: -(-size // BLOCK) * BLOCK])
                 connection.sendall(b"\0")
             elif what == ECHO:
@@ -83,14 +92,30 @@ class RawServer:
             at = (at + PIECE) % self._size
 
 
-def main(path: str, size: str) -> None:
+def filled(connection: socket.socket, buffer: memoryview) -> bool:
+    """Receive until the buffer is full; whether it is. A socket of TLS gives a record at most."""
+    flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
+    while buffer:
+        received = connection.recv_into(buffer, len(buffer), flags)
+        if not received:
+            return False
+        buffer = buffer[received:]
+    return True
+
+
+def main(path: str, size: str, *pem: str) -> None:
     end_with(sys.stdin.fileno())
-    server = RawServer(Path(path), int(size))
+    server, tls = RawServer(Path(path), int(size)), Tls(tls_paths(pem)) if pem else None
+
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.serve(connection if tls is None else tls.server().wrap_socket(connection, server_side=True))
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=server.serve, args=(connection,), daemon=True).start()
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
 if __name__ == "__main__":

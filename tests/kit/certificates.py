@@ -28,6 +28,11 @@ class Files:
     key: Path
     ca: Path
 
+    @property
+    def pem(self) -> list[str]:
+        """Arguments of a program."""
+        return [str(self.certificate), str(self.key), str(self.ca)]
+
     def settings(self, **more: Any) -> dict[str, Any]:
         """Of a bookie, or a client."""
         return {

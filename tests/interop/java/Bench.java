@@ -30,8 +30,7 @@ final class Bench implements Lines.Program {
     @Override
     public Map<String, Object> run(String command, Lines.Arguments arguments) throws Exception {
         if (command.equals("client")) {
-            ClientConfiguration conf = new ClientConfiguration();
-            conf.setUseV2WireProtocol(arguments.small("wire") == 2);
+            ClientConfiguration conf = PeerClient.configuration(arguments);
             conf.setMetadataServiceUri(arguments.text("uri"));
             conf.setThrottleValue(0); // else 5,000 operations a second
             // At full rate 4.17.3 looks at the age of adds that are recycled meanwhile, and fails some that were answered.
