@@ -50,7 +50,10 @@ class Raw:
         self._world, self._tls = world, tls
         with world.processes.born(RAW_SERVERS):
             servers = [self._start(number) for number in range(SERVERS)]
-        self._sockets = [self._connect(server) for server in servers]
+        self.ports = [int(server.stdout.readline()) for server in servers if server.stdout is not None]
+        self._sockets = [self.connection(port) for port in self.ports]
+        for each in self._sockets:
+            each.setblocking(not tls)  # a piece that OpenSSL sends blocks until it is gone
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         path = self._world.folder / f"raw-{'tls-' * self._tls}{number}"
@@ -64,15 +67,14 @@ class Raw:
         self._world.stack.callback(process.kill)
         return process
 
-    def _connect(self, server: subprocess.Popen[bytes]) -> socket.socket:
-        assert server.stdout is not None
-        connection = socket.create_connection(("127.0.0.1", int(server.stdout.readline())))
+    def connection(self, port: int) -> socket.socket:
+        """A new one, which ends with the world."""
+        connection = socket.create_connection(("127.0.0.1", port))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PATIENCE_S, 0))
         if self._tls:
             context = self._world.secured.client_files.tls().client()
             connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
-            connection.setblocking(False)
         return self._world.stack.enter_context(connection)
 
     def append(self, entry_bytes: int, total: int, *, digests: bool) -> Run:
