@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +17,12 @@ from benchmarks.peers import apache
 from benchmarks.peers.raw_server import REQUEST, SYNC
 from benchmarks.storming import storms
 from benchmarks.world import World
+from bk_cli.children import child_environment
 from bk_core import client
 
 NEEDED_BYTES = 7e9
 ENTRY_BYTES = 1_000
-CLIENTS = 1_000
+CLIENTS, SESSIONS, ROUNDS = 1_000, 2_000, 200
 
 
 def over_tls(world: World) -> Callable[[], Run]:
@@ -41,6 +43,25 @@ def java_over_tls(world: World) -> Callable[[], Run]:
 
 def bare_over_tls(world: World) -> Callable[[], Run]:
     return partial(world.raw_tls.append, ENTRY_BYTES, world.scaled(BYTES), digests=False)
+
+
+# --- grants ---
+
+
+def grant_checked(world: World) -> Callable[[], Run]:
+    count = str(world.scaled(SESSIONS, 100))
+    return lambda: Run(tuple(_printed("check", count)))
+
+
+def calls_of_secure(world: World) -> Callable[[], Run]:
+    rounds = str(world.scaled(ROUNDS, 10))
+    return lambda: Run(tuple(_printed("calls", rounds)[:2]))
+
+
+def _printed(*arguments: str) -> list[float]:
+    command = [sys.executable, "-m", "benchmarks.granting", *arguments]
+    done = subprocess.run(command, env=child_environment(), stdout=subprocess.PIPE, text=True, check=True)
+    return list(map(float, done.stdout.split()))
 
 
 # --- a storm of handshakes ---
@@ -121,6 +142,17 @@ MEASUREMENTS = (
             Peer("apache", java_over_tls, (2,), note=f"{apache.NOTE}, both with TLS by netty-tcnative (OpenSSL)"),
             Peer("raw", bare_over_tls, (0.7,), "TLS", note=BARE),
         ),
+    ),
+    Measurement(
+        ("grant_checked",), "µs", grant_checked, wanted=(20,), less_is_better=True, disk_bytes=0,
+        note=f"what a session takes more of a processor in mode secure than in open on the stream of a bookie: its "
+        f"grant is parsed, verified and looked up; of {SESSIONS:,} sessions with a grant each",
+    ),
+    Measurement(
+        ("secure_calls_entry", "secure_calls_frame"), "calls", calls_of_secure, wanted=(0, 0), less_is_better=True,
+        disk_bytes=0, once=True,
+        note="calls of our functions, and from them of those in C, that mode secure takes more than open over TLS, by "
+        "client and bookie, of an entry that is waited for, and of a frame of 1 MB, once the session is attached",
     ),
     Measurement(
         ("handshakes_seconds", "handshakes_stall"), "s, ms", storm, wanted=(10, 100), less_is_better=True,

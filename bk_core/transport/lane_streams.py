@@ -578,7 +578,8 @@ class LaneLink:
             self._permits.attach(self._stream(AddStream), session)
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
-        if self._permits is not None and self._permits.holds(session, frame):
+        permits = self._permits
+        if permits is not None and permits.waiting and permits.holds(session, frame):
             return
         stream = self._streams.get(AddStream)
         if isinstance(stream, AddStream):

@@ -127,7 +127,8 @@ class Permits:
 
     def __init__(self, wallet: Wallet, ask: Ask) -> None:
         self._wallet, self._asked = wallet, ask
-        self._waiting: dict[int, _Waiting] = {}  # sessions that have no grant yet
+        self.waiting: dict[int, _Waiting] = {}
+        """Sessions that have no grant yet."""
         self._sessions: dict[int, tuple[LedgerId, Right]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.TimerHandle | None = None
@@ -160,11 +161,11 @@ class Permits:
             self._attach(stream, session, right, held)
         else:
             task = self._spawn(self._attach_later(stream, session, right))
-            self._waiting[session.number] = _Waiting(session, [], task)
+            self.waiting[session.number] = _Waiting(session, [], task)
 
     def holds(self, session: int, frame: bytes | bytearray | memoryview) -> bool:
         """Whether the session waits for its grant, and so keeps the frame here. Its window bounds them."""
-        waiting = self._waiting.get(session)
+        waiting = self.waiting.get(session)
         if waiting is not None:
             waiting.frames.append(frame)
         return waiting is not None
@@ -172,7 +173,7 @@ class Permits:
     def detach(self, session: int) -> bool:
         """Whether the session has not begun yet: then it is gone."""
         self._sessions.pop(session, None)
-        waiting = self._waiting.pop(session, None)
+        waiting = self.waiting.pop(session, None)
         if waiting is not None:
             waiting.task.cancel()
         return waiting is not None
@@ -187,13 +188,13 @@ class Permits:
         try:
             held = await self._wallet.get(session.ledger_id, right, self._asked)
         except RefusedError as error:
-            del self._waiting[session.number]
+            del self.waiting[session.number]
             session.listener.on_ended(session.number, 0, error.reason, error.what)
         except BookKeeperError as error:
-            del self._waiting[session.number]
+            del self.waiting[session.number]
             session.listener.on_broken(session.number, str(error))
         else:
-            frames = self._waiting.pop(session.number).frames
+            frames = self.waiting.pop(session.number).frames
             self._attach(stream, session, right, held)
             for frame in frames:
                 stream.send(session.number, frame)
@@ -246,7 +247,7 @@ class Permits:
 
     def lost(self, message: str) -> None:
         """The link broke."""
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         if self._renewing is not None:
             self._renewing.cancel()
         for task in self._tasks:

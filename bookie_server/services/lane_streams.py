@@ -275,7 +275,7 @@ class AddStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
-        # mode secure: what sessions were attached for, and how many of their frames were acked
+        # mode secure: what sessions were attached for, and how many of their frames the client was told
         self._attached: dict[int, tuple[str, LedgerId]] = {}
         self._durable: dict[int, int] = {}
         self._looking: asyncio.TimerHandle | None = None
@@ -333,8 +333,8 @@ class AddStream(LaneStream):
         return True
 
     def _end_session(self, session: int, refused: Refusal) -> None:
-        self._acks.pop(session, None)
-        self._ended.append(events.Ended(session, self._durable.get(session, 0), *refused))
+        durable = self._acks.pop(session, self._durable.get(session, 0))
+        self._ended.append(events.Ended(session, durable, *refused))
         self.waiting += 1
         self.wake()
 
@@ -343,6 +343,7 @@ class AddStream(LaneStream):
             for session in sessions:
                 self._attached.pop(session, None)
                 self._durable.pop(session, None)
+                self._acks.pop(session, None)  # nobody waits for it
 
     def _look_at(self, ledger_id: LedgerId) -> None:
         """Look at all sessions when this ledger's grant ends, unless that is done before."""
@@ -374,18 +375,19 @@ class AddStream(LaneStream):
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, events.SendAcks)
         self._acks.update(zip(effect.sessions, effect.frames, strict=True))
-        if self._attached:
-            self._durable.update(zip(effect.sessions, effect.frames, strict=True))
-            self._forget(ended.session for ended in effect.ended)
         for ended in effect.ended:
             self._acks.pop(ended.session, None)
             self._ended.append(ended)
             self.waiting += 1
+        if effect.ended:
+            self._forget(ended.session for ended in effect.ended)
 
     def next_message(self) -> LaneMessage | None:
         if not (self._acks or self._ended or self._hello):
             return None
         acks = self._acks
+        if self._attached:
+            self._durable |= acks
         answer = lane_pb2.AddResponse(sessions=acks.keys(), frames=acks.values(), hello=self._hello)
         self._acks, self._hello = {}, None
         if self._ended:
