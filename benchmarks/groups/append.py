@@ -142,6 +142,10 @@ def java_many_ledgers(world: World) -> Callable[[], Run]:
     return lambda: java.many(ledgers, 100, ROUNDS)
 
 
+def bare_writers(world: World) -> Callable[[], Run]:
+    return partial(world.raw.many, world.scaled(LEDGERS, 10), ROUNDS, 100)
+
+
 def produced(size: int) -> Prepare:
     return lambda world: partial(world.kafka.produce, size, world.scaled(BYTES))
 
@@ -280,9 +284,15 @@ MEASUREMENTS = (
         note="append_batch of 1 MB, 100 B an entry, E 3, Qw 2, Qa 2",
     ),
     Measurement(
-        ("append_many_ledgers",), "k entries/s", many_ledgers, per=1e3,
+        ("append_many_ledgers",), "k entries/s", many_ledgers, per=1e3, disk_bytes=3e9,
         note=f"{LEDGERS:,} ledgers, one entry of 100 B in flight each, by asyncio, gc.freeze() before; {QUORUM}",
-        peers=(Peer("apache", java_many_ledgers, (2,), note=f"{apache.NOTE}, one a ledger"),),
+        peers=(
+            Peer("apache", java_many_ledgers, (2,), note=f"{apache.NOTE}, one a ledger"),
+            Peer("raw", bare_writers, (None,), "asyncio",
+                 note="raw: the ceiling of a client in Python: a task a writer and a future an entry on asyncio, which "
+                 "sends as many messages as ours, each to three processes that write and sync it, and waits for two; "
+                 "no digests, frames, sessions, windows or LAC"),
+        ),
     ),
     Measurement(
         ("hmac_100b",), "M entries/s", by_batches(100, digest_type=DigestType.MAC, password=b"secret"), per=1e8,

@@ -4,6 +4,7 @@ or over TLS by Python's ``ssl``."""
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import ssl
@@ -19,6 +20,7 @@ import numpy as np
 
 from benchmarks.figures import elapsed, percentile
 from benchmarks.measurement import Run
+from benchmarks.peers.bare_writers import BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE
 from benchmarks.processes import RAW_SERVERS
 from bk_cli.children import child_environment
@@ -97,6 +99,22 @@ class Raw:
             batch = EntryBatch(lengths=lengths, payload=chunk, first_entry_id=number * rows, ledger_id=1, lac=-1,
                                length_before=number * rows * entry_bytes)  # fmt: skip
             yield [memoryview(digester.for_batch(batch)).cast("B"), chunk]
+
+    def many(self, writers: int, rounds: int, size: int) -> Run:
+        """Entries a second of so many writers, each of which waits for its entry."""
+
+        async def write() -> float:
+            bare = BareWriters()
+            await bare.connect(self._sockets)
+            rate = await bare.rate(writers, rounds, bytes(self._world.data.take(size)))
+            bare.close()
+            return rate
+
+        try:
+            return Run.of(asyncio.run(write()), writers * rounds * size)
+        finally:
+            for each in self._sockets:
+                each.setblocking(True)  # the copies, which share it, were not
 
     def stream(self, total: int) -> Run:
         """Bytes a second that one server reads from its file and this process receives."""

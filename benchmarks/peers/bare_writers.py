@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least that a client in Python does for many writers, each of which waits for its entry: the ceiling of
+``append_many_ledgers``.
+
+A task a writer, a future an entry; what all of them append in a turn of the loop leaves in messages of as many entries
+as ours, to three servers that write and sync them; two acks set the futures. There is no protocol: no digests, frames,
+sessions, windows, deadlines or LAC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import deque
+
+from benchmarks.peers.raw_server import REQUEST, WRITE
+from bk_core.transport.lane_streams import MESSAGE_FRAMES_MAX
+
+QUORUM = 2
+
+
+class BareWriters:
+    """On connections to raw servers, which it duplicates. It belongs to the running loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._sent: deque[list[asyncio.Future[None]]] = deque()  # of messages that no quorum has acked
+        self._acked: list[int] = []  # messages, by server
+        self._done = 0
+        self._transports: list[asyncio.Transport] = []
+
+    async def connect(self, sockets: list[socket.socket]) -> None:
+        for number, each in enumerate(sockets):
+            self._acked.append(0)
+            transport, _ = await self._loop.create_connection(lambda n=number: _Acks(self, n), sock=each.dup())  # type: ignore[misc]
+            self._transports.append(transport)
+
+    def close(self) -> None:
+        for each in self._transports:
+            each.close()
+
+    async def append(self, payload: bytes) -> None:
+        done = self._loop.create_future()
+        self._pending.append((payload, done))
+        if len(self._pending) == 1:
+            self._loop.call_soon(self._flush)
+        await done
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        for at in range(0, len(pending), MESSAGE_FRAMES_MAX):
+            some = pending[at : at + MESSAGE_FRAMES_MAX]
+            body = b"".join([payload for payload, _ in some])
+            message = REQUEST.pack(WRITE, len(body)) + body
+            self._sent.append([done for _, done in some])
+            for each in self._transports:
+                each.write(message)
+
+    def acked(self, server: int, messages: int) -> None:
+        self._acked[server] += messages
+        quorum = sorted(self._acked)[-QUORUM]
+        while self._done < quorum:
+            self._done += 1
+            for done in self._sent.popleft():
+                done.set_result(None)
+
+    async def rate(self, writers: int, rounds: int, payload: bytes) -> float:
+        """Entries a second."""
+
+        async def write() -> None:
+            for _ in range(rounds):
+                await self.append(payload)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(write() for _ in range(writers)))
+        took = time.perf_counter() - began
+        while min(self._acked) < self._done:
+            await asyncio.sleep(0.001)
+        return writers * rounds / took
+
+
+class _Acks(asyncio.Protocol):
+    def __init__(self, writers: BareWriters, server: int) -> None:
+        self._writers, self._server = writers, server
+
+    def data_received(self, data: bytes) -> None:
+        self._writers.acked(self._server, len(data))
