@@ -88,27 +88,34 @@ class Driver:
             self._carry(effects, logger.isEnabledFor(logging.DEBUG))
         finally:
             self._running = False
-        self._drain()
+        if self._events and not self.stopped:
+            self._run(self._events.popleft())
 
     def feed(self, event: Any) -> None:
         """Give the machine an event: now, or after the events that came before. A stopped driver ignores it."""
         if self.stopped:
             return
-        self._events.append(event)
-        if not self._running:
-            self._drain()
+        if self._running or self._events:
+            self._events.append(event)
+            if self._running:
+                return
+            event = self._events.popleft()  # an interrupt left it
+        self._run(event)
 
-    def _drain(self) -> None:
+    def _run(self, event: Any) -> None:
+        """Handle this event and those that wait. Usually it is alone, and passes no queue."""
         self._running = True
         try:
-            events, debug = self._events, logger.isEnabledFor(logging.DEBUG)
-            while events and not self.stopped:
-                event = events.popleft()
+            debug = logger.isEnabledFor(logging.DEBUG)
+            while True:
                 if debug:
                     logger.debug("%s <- %s", self.name, _short(event))
                 effects = self._step(event)
                 if effects:
                     self._carry(effects, debug)
+                if not self._events or self.stopped:
+                    return
+                event = self._events.popleft()
         except Exception as error:
             self._crash(error)
         finally:

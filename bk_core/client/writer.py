@@ -518,7 +518,8 @@ class LedgerWriter:
         if self._error is None:
             self._room.settle(self._machine.retained_bytes)
             self._room.serve()
-            self._flush()
+            if self._queue:
+                self._flush()
             if self._room.is_waited_for or self._machine.retained_bytes > self._config.window_bytes_max:
                 self._force_for_room()
             self._moved.set()

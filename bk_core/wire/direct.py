@@ -149,14 +149,13 @@ class SendQueue:
         if not message.frames:
             self._put(_HEAD.pack(0, len(message.rest)) + message.rest)
             return
-        frames = [memoryview(each).cast("B") for each in message.frames]
-        size = sum(map(len, frames))
+        size = sum(map(len, message.frames))
         head = _HEAD.pack(size, len(message.rest))
-        if size <= SMALL_FRAME_BYTES * len(frames):
-            self._put(b"".join((head, *frames, message.rest)))
+        if size <= SMALL_FRAME_BYTES * len(message.frames):
+            self._put(b"".join((head, *message.frames, message.rest)))
             return
         self._put(head)
-        for each in frames:
+        for each in message.frames:
             self._put(each)
         self._put(message.rest)
 

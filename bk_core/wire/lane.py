@@ -55,7 +55,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class LaneMessage(NamedTuple):
-    """A message of a lane: a protobuf message without its field ``frames``, and these frames."""
+    """A message of a lane: a protobuf message without its field ``frames``, and these frames, whose items are bytes."""
 
     rest: bytes
     frames: Sequence[Buffer] = ()

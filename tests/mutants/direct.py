@@ -74,8 +74,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "frames are copied before they are sent",
         _WIRE,
-        '        frames = [memoryview(each).cast("B") for each in message.frames]',
-        "        frames = [memoryview(bytes(each)) for each in message.frames]",
+        "        for each in message.frames:\n            self._put(each)\n",
+        "        for each in message.frames:\n            self._put(bytes(each))\n",
         (
             f"{_WIRE_TEST}::test_frames_are_sent_from_where_they_are_and_received_into_one_buffer",
             f"{_GUARD}::test_a_frame_is_copied_no_more_often",
