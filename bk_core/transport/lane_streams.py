@@ -204,10 +204,11 @@ class AddStream(LaneStream):
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self._listeners:
-            self._frames.append((session, frame))
             if self._spans is not None:
                 self._traceparent = self._traceparent or self._spans.traceparent()
-            if len(self._frames) == 1:  # else the lane was woken, and takes all there are
+            is_first = not self._frames
+            self._frames.append((session, frame))
+            if is_first:  # else the lane was woken, and takes all there are
                 self.wake()
 
     def detach(self, session: int) -> None:
@@ -254,16 +255,18 @@ class AddStream(LaneStream):
 
     def _next_frames(self) -> list[Buffer]:
         taken: list[Buffer] = []
-        size = 0
-        while self._frames and len(taken) < MESSAGE_FRAMES_MAX:
-            session, frame = self._frames[0]
-            if taken and size + len(frame) > MESSAGE_FRAMES_BYTES:
+        size = looked = 0
+        for session, frame in self._frames:
+            length = len(frame)
+            if looked == MESSAGE_FRAMES_MAX or (taken and size + length > MESSAGE_FRAMES_BYTES):
                 break
-            self._frames.popleft()
+            looked += 1
             if session in self._listeners:  # else the session ended meanwhile
                 self._sent[session] += 1
                 taken.append(frame)
-                size += len(frame)
+                size += length
+        for _ in range(looked):
+            self._frames.popleft()
         return taken
 
     def lost(self, error: TransportError) -> None:
@@ -554,6 +557,7 @@ class LaneLink:
         self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client, grants=wallet is not None)
         self._permits = Permits(wallet, self._ask_grant) if wallet is not None else None
         self._streams: dict[type[LaneStream], LaneStream] = {}
+        self._adds: AddStream | None = None  # the one of them that each frame asks for
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self.broken: TransportError | None = None
@@ -581,16 +585,14 @@ class LaneLink:
         permits = self._permits
         if permits is not None and permits.waiting and permits.holds(session, frame):
             return
-        stream = self._streams.get(AddStream)
-        if isinstance(stream, AddStream):
-            stream.send(session, frame)
+        if self._adds is not None:
+            self._adds.send(session, frame)
 
     def detach(self, session: int) -> None:
         if self._permits is not None and self._permits.detach(session):
             return
-        stream = self._streams.get(AddStream)
-        if isinstance(stream, AddStream):
-            stream.detach(session)
+        if self._adds is not None:
+            self._adds.detach(session)
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
         """Nothing to do: what was acked is durable."""
@@ -682,6 +684,8 @@ class LaneLink:
         stream = self._streams.get(kind)
         if stream is None or stream.broken:
             stream = self._streams[kind] = kind(self._said)
+            if isinstance(stream, AddStream):
+                self._adds = stream
             if self._permits is not None:
                 stream.distrusted = self._permits.distrust
                 if isinstance(stream, ReadStream):
