@@ -9,6 +9,7 @@ E4). It listens on loopback only, so that only this machine can connect (RULES E
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from bk_cli import cluster_layout
 from bk_cli.access import Access
@@ -27,7 +28,9 @@ from bk_cli.apache_jars import find_jars
 from bk_cli.children import check_port_free, child_environment, last_lines
 from bk_cli.cluster_layout import HOST, PORTS_ABOVE, Wanted
 from bk_cli.java import find_java
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local_security import ADMIN, CLIENT, LocalSecurity
+from bk_cli.role import change_roles
+from bk_cli.zookeeper_server import ServerTls, ZooKeeperServer
 from bk_core.errors import NotEnoughBookiesError, PortInUseError
 from bk_core.metadata.port import MetadataStore
 
@@ -58,10 +61,16 @@ APACHE_SETTINGS: Mapping[str, object] = {
 
 
 class BookieProcess:
-    """One bookie as a process. Its data stays when it ends; it can be started again."""
+    """One bookie as a process, with ``settings`` beside those that are said here. Its data stays when it ends; it can
+    be started again."""
 
-    def __init__(self, number: int, data_dir: Path, port: int, uri: str) -> None:
+    def __init__(
+        self, number: int, data_dir: Path, port: int, uri: str, settings: Mapping[str, object] | None = None
+    ) -> None:
         self.number, self.data_dir, self.port, self._uri = number, data_dir, port, uri
+        self.config_path: Path | None = None
+        if settings is not None:
+            self.configure(settings)
         self.log_path = data_dir.parent / "logs" / f"bookie-{number}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -88,6 +97,12 @@ class BookieProcess:
         """Where it listens."""
         return self.port, *(self.port + above for above in PORTS_ABOVE)
 
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Have these settings from its next start on."""
+        self.config_path = self.data_dir.parent / f"bookie-{self.number}.toml"
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        self.config_path.write_text("".join(lines), encoding="utf-8")
+
     def check_ports_free(self) -> None:
         """Raises PortInUseError."""
         for port in self.ports:
@@ -111,7 +126,8 @@ class BookieProcess:
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
         command += ["--data", str(self.data_dir), "--port", str(self.port), "--metadata-service-uri", self._uri]
-        return [*command, "--listen-address", HOST, "--advertised-address", HOST, "--init-cluster"]
+        command += ["--listen-address", HOST, "--advertised-address", HOST, "--init-cluster"]
+        return command if self.config_path is None else [*command, "--config", str(self.config_path)]
 
     @property
     def is_ready(self) -> bool:
@@ -208,8 +224,10 @@ class LocalCluster:
     """ZooKeeper and ``bookies`` bookies with their data in ``data_dir``; a context manager that starts and stops them.
 
     ``zookeeper_uri`` uses a running ZooKeeper instead of starting one. Ports count up from ``port``; 0 takes free ones.
-    With ``apache`` the bookies are Apache's. All of these are for the first start only: afterwards the directory knows
-    them, and other values are refused. ``note`` gets one line about each step that takes time.
+    With ``apache`` the bookies are Apache's; with ``secure`` all ports are of mode secure, with certificates that are
+    made here. All of these are for the first start only: afterwards the directory knows them, and other values are
+    refused. ``settings`` are more settings of each of our bookies. ``note`` gets one line about each step that takes
+    time.
     """
 
     def __init__(
@@ -221,11 +239,14 @@ class LocalCluster:
         zookeeper_port: int | None = None,
         zookeeper_uri: str | None = None,
         apache: bool = False,
+        secure: bool = False,
+        settings: Mapping[str, object] | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
-        self._wanted = Wanted(bookies, port, zookeeper_port, zookeeper_uri, apache)
-        self._zookeeper_uri, self._note = zookeeper_uri, note
+        self._wanted = Wanted(bookies, port, zookeeper_port, zookeeper_uri, apache, secure)
+        self._zookeeper_uri, self._note, self._settings = zookeeper_uri, note, settings
+        self.security: LocalSecurity | None = None
         self._lock: IO[bytes] | None = None
         self.zookeeper: ZooKeeperServer | None = None
         self.uri = ""
@@ -238,6 +259,19 @@ class LocalCluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """Of a client's configuration; nothing for a cluster that is open."""
+        return self.security.settings(CLIENT) if self.security else {}
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        return {"metadataServiceUri": self.uri, **(self.security.spark_options() if self.security else {})}
+
+    def access(self) -> Access:
+        """As its administrator."""
+        return Access(self.uri, settings=self.security.settings(ADMIN) if self.security else {})
+
     def start(self) -> None:
         """Start everything and wait until every bookie serves. If it raises, nothing is left running.
 
@@ -248,14 +282,12 @@ class LocalCluster:
         self._lock = cluster_layout.lock(self.data_dir)
         try:
             layout = cluster_layout.choose(self.data_dir, self._wanted)
-            if layout.zookeeper_port:
-                self._note("starting ZooKeeper")
-                self.zookeeper = ZooKeeperServer(note=self._note)
-                address = self.zookeeper.start(self.data_dir / "zookeeper", layout.zookeeper_port)
-                self.uri = f"zk://{address}{LEDGERS_ROOT}"
-            else:
-                self.uri = self._zookeeper_uri or ""
-            new_bookie = self._apache() if layout.apache else BookieProcess
+            if layout.secure:
+                self.security = LocalSecurity(self.data_dir / "security")
+                self.security.prepare()
+            own = layout.zookeeper_port
+            self.uri = self._start_zookeeper(own) if own else self._zookeeper_uri or ""
+            new_bookie = self._apache() if layout.apache else self._ours()
             self._note(f"starting {len(layout.bookie_ports)} bookies")
             self.bookies = [
                 new_bookie(number, self.data_dir / f"bookie-{number}", port, self.uri)
@@ -270,6 +302,26 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def _start_zookeeper(self, port: int) -> str:
+        """Returns the URI of the cluster."""
+        self._note("starting ZooKeeper")
+        tls = ServerTls(self.security.zookeeper_pem, self.security.ca) if self.security else None
+        self.zookeeper = ZooKeeperServer(note=self._note, tls=tls)
+        address = self.zookeeper.start(self.data_dir / "zookeeper", port)
+        return f"zk://{address}{LEDGERS_ROOT}"
+
+    def _ours(self) -> Callable[[int, Path, int, str], BookieProcess]:
+        """Makes our bookies. In mode secure there must be a cluster in which they have their role."""
+        if self.security is None:
+            return partial(BookieProcess, settings=self._settings)
+        with self.access().store() as store:
+            store.initialize_cluster(str(uuid.uuid4()))
+            if store.read_roles() is None:
+                roles = self.security.roles()
+                change_roles(store, lambda table: roles if not table.lines else table)
+        self.security.save_environments(self.uri)
+        return partial(BookieProcess, settings={**self.security.bookie_settings(), **(self._settings or {})})
 
     def _apache(self) -> Callable[[int, Path, int, str], BookieProcess]:
         """Makes bookies of Apache's, for which there must be a cluster."""
@@ -292,7 +344,7 @@ class LocalCluster:
 
     def wait_ready(self, bookies: list[BookieProcess] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until these (by default all) bookies are registered and serve. Raises NotEnoughBookiesError."""
-        with Access(self.uri).store() as store:
+        with self.access().store() as store:
             self._wait_registered(store, self.bookies if bookies is None else bookies, timeout_s)
 
     def _wait_registered(self, store: MetadataStore, bookies: list[BookieProcess], timeout_s: float) -> None:

@@ -32,11 +32,12 @@ def free_bookie_ports(count: int) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses a ZooKeeper that it did not
-    start. ``apache``: the bookies are Apache's."""
+    start. ``apache``: the bookies are Apache's. ``secure``: all ports are of mode secure."""
 
     zookeeper_port: int
     bookie_ports: tuple[int, ...]
     apache: bool = False
+    secure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,17 @@ class Wanted:
     zookeeper_port: int | None = None
     zookeeper_uri: str | None = None
     apache: bool = False
+    secure: bool = False
 
 
 def choose(data_dir: Path, wanted: Wanted) -> Layout:
     """The layout to start with. Raises InvalidArgumentError if it differs from what is wanted."""
+    if wanted.secure and (wanted.apache or wanted.zookeeper_uri is not None):
+        raise InvalidArgumentError(
+            "--secure is for bookies and a ZooKeeper that are started here",
+            value="--apache: Apache's bookies know no roles" if wanted.apache else "--zookeeper: its ports are its own",
+            remedy="leave one of them out; docs/security.md says how to secure what runs already",
+        )
     saved = load(data_dir)
     return _first(wanted) if saved is None else _again(data_dir, saved, wanted)
 
@@ -64,7 +72,7 @@ def _first(wanted: Wanted) -> Layout:
     ports = tuple(first + i for i in range(count)) if first else free[:count]
     if wanted.zookeeper_uri is not None:
         return Layout(0, ports, wanted.apache)
-    return Layout(zookeeper or free[count], ports, wanted.apache)
+    return Layout(zookeeper or free[count], ports, wanted.apache, wanted.secure)
 
 
 def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
@@ -81,6 +89,12 @@ def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
             value="--apache",
             remedy="leave --apache out, or choose another directory with --data",
         )
+    if wanted.secure and not saved.secure:
+        raise InvalidArgumentError(
+            f"the cluster of {data_dir} was made without --secure, and its nodes in ZooKeeper are open to everybody",
+            value="--secure",
+            remedy="leave --secure out, or choose another directory with --data",
+        )
     _keep("--port", wanted.port, saved.bookie_ports[0])
     _keep("--zookeeper-port", wanted.zookeeper_port, saved.zookeeper_port)
     count = len(saved.bookie_ports) if wanted.bookies is None else wanted.bookies
@@ -91,7 +105,7 @@ def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
             remedy="leave --bookies out, or choose another directory with --data",
         )
     added = tuple(saved.bookie_ports[-1] + 1 + i for i in range(count - len(saved.bookie_ports)))
-    return Layout(saved.zookeeper_port, saved.bookie_ports + added, saved.apache)
+    return Layout(saved.zookeeper_port, saved.bookie_ports + added, saved.apache, saved.secure)
 
 
 def _keep(option: str, given: int | None, saved: int) -> None:
@@ -131,7 +145,8 @@ def load(data_dir: Path) -> Layout | None:
     try:
         saved = json.loads((data_dir / "cluster.json").read_text(encoding="utf-8"))
         ports = tuple(int(port) for port in saved["bookie_ports"])
-        return Layout(int(saved["zookeeper_port"]), ports, bool(saved.get("apache", False)))
+        flags = bool(saved.get("apache", False)), bool(saved.get("secure", False))
+        return Layout(int(saved["zookeeper_port"]), ports, *flags)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

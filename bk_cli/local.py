@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -12,6 +15,7 @@ import click
 
 from bk_cli import options, output
 from bk_cli.cluster import LocalCluster
+from bk_cli.local_security import ADMIN, CLIENT, LocalSecurity
 
 LOOK_S = 0.5  # how soon a bookie that died is reported
 
@@ -33,6 +37,34 @@ Python:
             print(ledger.ledger_id, ledger.append(b"first"))
 """
 
+_SECURE_SNIPPETS = """\
+Every port speaks TLS and wants a certificate; without a role nobody may anything (docs/security.md).
+Certificates and keys are in {folder}, which only you can enter.
+
+bk as a client, who may read and write; for bk as the administrator take {admin}:
+
+    . {client}
+    bk bookie list
+
+PySpark (Python 3.11 or later; pip install 'pyspark-bookkeeper[spark]'):
+
+    from pyspark.sql import SparkSession
+    spark = SparkSession.builder.getOrCreate()
+    options = {options}
+    spark.range(1000).selectExpr("CAST(id AS STRING) AS value") \\
+        .write.format("bookkeeper").options(**options).mode("append").save("numbers")
+    spark.read.format("bookkeeper").options(**options).load("numbers").show(5)
+
+Python:
+
+    import bk_core.blocking
+    from bk_core.client import ClientConfig
+    config = ClientConfig(**{settings})
+    with bk_core.blocking.connect("{uri}", config=config) as bookkeeper:
+        with bookkeeper.create_ledger(password=b"secret") as ledger:
+            print(ledger.ledger_id, ledger.append(b"first"))
+"""
+
 
 @click.command()
 @click.option(
@@ -50,6 +82,9 @@ Python:
 @click.option(
     "--apache", is_flag=True, help="Apache's bookies, in Java; their jars come by Maven, or $BOOKKEEPER_HOME."
 )
+@click.option(
+    "--secure", is_flag=True, help="TLS with certificates and roles on every port, ZooKeeper's too; they are made here."
+)
 @options.as_json
 def local(
     data: Path,
@@ -58,12 +93,14 @@ def local(
     zookeeper_port: int | None,
     zookeeper_uri: str | None,
     apache: bool,
+    secure: bool,
     as_json: bool,
 ) -> int:
     """Run a real ZooKeeper and four bookies on this machine until Ctrl-C or SIGTERM.
 
     Only this machine can connect. Data stays in --data; the next start has it again. With --json one line says when
-    it is ready: metadataServiceUri, bookies, data.
+    it is ready: metadataServiceUri, bookies, data; with --secure also what clients are told: client, sparkOptions,
+    environment and adminEnvironment.
     """
     ended = threading.Event()
     cluster = LocalCluster(
@@ -73,6 +110,7 @@ def local(
         zookeeper_port=zookeeper_port,
         zookeeper_uri=zookeeper_uri,
         apache=apache,
+        secure=secure,
         note=output.print_note,
     )
     signal.signal(signal.SIGTERM, _interrupt)  # during the start, as Ctrl-C: what was started is stopped
@@ -92,13 +130,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def _print_ready(cluster: LocalCluster, as_json: bool) -> None:
     if as_json:
-        output.print_json(
-            {
-                "metadataServiceUri": cluster.uri,
-                "bookies": [{"id": b.bookie_id, "port": b.port, "pid": b.pid} for b in cluster.bookies],
-                "data": str(cluster.data_dir),
-            }
-        )
+        bookies = [{"id": b.bookie_id, "port": b.port, "pid": b.pid} for b in cluster.bookies]
+        facts = {"metadataServiceUri": cluster.uri, "bookies": bookies, "data": str(cluster.data_dir)}
+        output.print_json(facts if cluster.security is None else {**facts, **_told(cluster, cluster.security)})
         return
     count = len(cluster.bookies)
     output.print_facts(
@@ -112,8 +146,36 @@ def _print_ready(cluster: LocalCluster, as_json: bool) -> None:
     if count < 4:
         output.print_line(f"With {count} bookies there is no spare for ledgers on three: when one dies, new ones fail.")
     output.print_line()
-    output.print_line(_SNIPPETS.format(uri=cluster.uri))
+    output.print_line(
+        _SNIPPETS.format(uri=cluster.uri) if cluster.security is None else _secure(cluster, cluster.security)
+    )
     output.print_line("Ctrl-C stops it.")
+
+
+def _told(cluster: LocalCluster, security: LocalSecurity) -> dict[str, object]:
+    return {
+        "client": cluster.client_settings,
+        "sparkOptions": cluster.spark_options,
+        "environment": security.environment(CLIENT, cluster.uri),
+        "adminEnvironment": security.environment(ADMIN, cluster.uri),
+    }
+
+
+def _secure(cluster: LocalCluster, security: LocalSecurity) -> str:
+    return _SECURE_SNIPPETS.format(
+        folder=security.path,
+        admin=shlex.quote(str(security.environment_path(ADMIN))),
+        client=shlex.quote(str(security.environment_path(CLIENT))),
+        options=_as_python(cluster.spark_options),
+        settings=_as_python(cluster.client_settings),
+        uri=cluster.uri,
+    )
+
+
+def _as_python(values: Mapping[str, object]) -> str:
+    """A dict, indented as the snippets are."""
+    lines = (f'        "{name}": {value if value is True else json.dumps(value)},\n' for name, value in values.items())
+    return "{\n" + "".join(lines) + "    }"
 
 
 def _watch(cluster: LocalCluster, ended: threading.Event) -> int:

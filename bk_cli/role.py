@@ -69,7 +69,7 @@ def grant(
     """Give an identity a role, on the cluster or where the options say. Bookies obey within seconds."""
     line = _line(role, identity, log, ledgers, owned)
     with access.store() as store:
-        changed = _change(store, lambda table: table.granted(line))
+        changed = change_roles(store, lambda table: table.granted(line))
     _print_change(line, as_json, changed, f"has now the role {role}", f"had the role {role} already")
 
 
@@ -85,7 +85,7 @@ def revoke(
     """Take a role away: exactly the line that was given. Grants that bookies have signed end within ten minutes."""
     line = _line(role, identity, log, ledgers, owned)
     with access.store() as store:
-        changed = _change(store, lambda table: table.revoked(line))
+        changed = change_roles(store, lambda table: table.revoked(line))
     _print_change(line, as_json, changed, f"has no longer the role {role}", f"had no such role {role} (bk role list)")
 
 
@@ -140,7 +140,7 @@ def _table(store: MetadataStore) -> RolesTable:
     return RolesTable() if found is None else found.value
 
 
-def _change(store: MetadataStore, change: Callable[[RolesTable], RolesTable]) -> bool:
+def change_roles(store: MetadataStore, change: Callable[[RolesTable], RolesTable]) -> bool:
     """Whether the table is another one now. Raises MetadataConflictError if others change it again and again."""
     from bk_core.errors import MetadataConflictError
     from bk_core.security.roles import RolesTable

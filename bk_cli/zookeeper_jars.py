@@ -39,15 +39,46 @@ DOWNLOADS = {
     ),
 }
 
+# what a server with TLS needs as well: parts of Netty
+NETTY = {
+    "io/netty/netty-buffer/4.2.13.Final/netty-buffer-4.2.13.Final.jar": (
+        "39e9ab9ecaff178898a5eb37568096f1efd4f768a7bd162e0cde3eefa19137d5"
+    ),
+    "io/netty/netty-codec-base/4.2.13.Final/netty-codec-base-4.2.13.Final.jar": (
+        "a0407d1e9b77e9807aabf367e06602475faab567bfcb8e07ff5bd22c24cd923e"
+    ),
+    "io/netty/netty-common/4.2.13.Final/netty-common-4.2.13.Final.jar": (
+        "cccffbdd68586b5473c67d6ac37145625e7abbfae304e7a512616576b0187697"
+    ),
+    "io/netty/netty-handler/4.2.13.Final/netty-handler-4.2.13.Final.jar": (
+        "50efc30aeca2ef21311f2502389e500bfc168c311edb1ae04a2db4d6bb5d7f7f"
+    ),
+    "io/netty/netty-resolver/4.2.13.Final/netty-resolver-4.2.13.Final.jar": (
+        "2cd68d6a746aeb2ec92923fa168d250526d7ad3dbe1877e7bcbe6e8acdb2c193"
+    ),
+    "io/netty/netty-transport/4.2.13.Final/netty-transport-4.2.13.Final.jar": (
+        "d9b2200bfe6e47c2dfa2f0952df6fbdfd42bf58bdd9007e9ac17c789274388c5"
+    ),
+    "io/netty/netty-transport-native-unix-common/4.2.13.Final/netty-transport-native-unix-common-4.2.13.Final.jar": (
+        "052b8429276ac96bd1f1067ce963b4e57c627ca331071f4df2e63f759234f6b1"
+    ),
+    "io/netty/netty-transport-classes-epoll/4.2.13.Final/netty-transport-classes-epoll-4.2.13.Final.jar": (
+        "2ed9cf6ca8bee3ae80501938e5fa0b7c20947d704222a774a60ae65d38e0285e"
+    ),
+}
 
-def find_jars(environ: Mapping[str, str], note: Callable[[str], None] = lambda text: None) -> list[Path]:
-    """Jars for the class path of ``org.apache.zookeeper.server.ZooKeeperServerMain``. ``note`` hears of a download.
-    Raises MetadataUnavailableError if there are none and they cannot be downloaded, IntegrityError if a download has
-    another checksum."""
+
+def find_jars(
+    environ: Mapping[str, str], note: Callable[[str], None] = lambda text: None, *, tls: bool = False
+) -> list[Path]:
+    """Jars for the class path of ``org.apache.zookeeper.server.ZooKeeperServerMain``; ``tls``: of one that speaks TLS.
+    ``note`` hears of a download. Raises MetadataUnavailableError if there are none and they cannot be downloaded,
+    IntegrityError if a download has another checksum."""
     for folder in _folders(environ):
-        if jars := jars_in(folder):
-            return jars
-    return download(cache_folder(environ), note)
+        netty = sorted(folder.glob("netty-*.jar")) if tls else []
+        if (jars := jars_in(folder)) and (netty or not tls):
+            return [*jars, *netty]
+    return download(cache_folder(environ), note, tls=tls)
 
 
 def jars_in(folder: Path) -> list[Path]:
@@ -68,11 +99,13 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     return Path(base) / "pyspark-bookkeeper" / "zookeeper-3.9.5"
 
 
-def download(folder: Path, note: Callable[[str], None], repository: str = REPOSITORY) -> list[Path]:
+def download(
+    folder: Path, note: Callable[[str], None], repository: str = REPOSITORY, *, tls: bool = False
+) -> list[Path]:
     """Fetch what ``folder`` lacks. A file appears there only once its checksum was right."""
     folder.mkdir(parents=True, exist_ok=True)
     jars = []
-    for path, checksum in DOWNLOADS.items():
+    for path, checksum in {**DOWNLOADS, **(NETTY if tls else {})}.items():
         jar = folder / path.rsplit("/", 1)[1]
         if not jar.exists() or _sha256(jar.read_bytes()) != checksum:
             note(f"downloading {jar.name} from Maven Central (once; into {folder})")

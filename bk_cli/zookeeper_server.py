@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from bk_cli.children import check_port_free, child_environment, free_port, last_lines
 from bk_cli.java import find_java
@@ -25,8 +27,7 @@ _TRIES = 3  # another process may take the free port that we found
 
 _CONFIG = """\
 dataDir={data_dir}
-clientPortAddress={host}
-clientPort={port}
+{ports}
 tickTime={tick_ms}
 maxSessionTimeout=600000
 maxClientCnxns=0
@@ -37,9 +38,32 @@ autopurge.purgeInterval=1
 """
 
 
+class ServerTls(NamedTuple):
+    """PEM files of a server that speaks TLS: its certificate with its key, and the authority whose clients it
+    admits."""
+
+    pem: Path
+    ca: Path
+
+    def settings(self, host: str, port: int) -> dict[str, object]:
+        """Of its configuration: it listens there, for clients with a certificate."""
+        return {
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "secureClientPortAddress": host,
+            "secureClientPort": port,
+            "ssl.keyStore.location": self.pem,
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": self.ca,
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need",
+            "ssl.hostnameVerification": "false",  # of clients
+        }
+
+
 class ZooKeeperServer:
     """One server process. It ends with :meth:`stop`, and also when this process dies, however it dies. ``durable``
-    False leaves out the syncs, for tests. ``note`` hears of a download of the jars."""
+    False leaves out the syncs, for tests. With ``tls`` its port speaks nothing else. ``note`` hears of a download of
+    the jars."""
 
     main_class = MAIN_CLASS
 
@@ -51,9 +75,10 @@ class ZooKeeperServer:
         tick_ms: int = 1000,
         durable: bool = True,
         heap_mb: int = 128,
+        tls: ServerTls | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._note = note
+        self._note, self._tls = note, tls
         self._classpath = classpath
         self.host, self._tick_ms, self._durable, self._heap_mb = host, tick_ms, durable, heap_mb
         self.port = 0
@@ -106,7 +131,7 @@ class ZooKeeperServer:
 
     def _command(self, data_dir: Path) -> list[str]:
         java = find_java().path
-        classpath = self._classpath or find_jars(os.environ, self._note)
+        classpath = self._classpath or find_jars(os.environ, self._note, tls=self._tls is not None)
         return [
             java,
             f"-Xmx{self._heap_mb}m",
@@ -137,9 +162,10 @@ class ZooKeeperServer:
         self._wait_serving()
 
     def _config(self, data_dir: Path) -> str:
-        return _CONFIG.format(
-            data_dir=data_dir.absolute() / "data", host=self.host, port=self.port, tick_ms=self._tick_ms
-        )
+        plain: dict[str, object] = {"clientPortAddress": self.host, "clientPort": self.port}
+        settings = self._tls.settings(self.host, self.port) if self._tls else plain
+        ports = "\n".join(f"{name}={value}" for name, value in settings.items())
+        return _CONFIG.format(data_dir=data_dir.absolute() / "data", ports=ports, tick_ms=self._tick_ms)
 
     def _wait_serving(self) -> None:
         assert self.log_path is not None
@@ -157,9 +183,22 @@ class ZooKeeperServer:
     def mode(self) -> str:
         """``standalone``, ``leader`` or ``follower``; empty while it does not serve."""
         try:
-            with socket.create_connection((self.host, self.port), timeout=1) as connection:
+            with self._connected() as connection:
                 connection.sendall(b"srvr")
                 said = connection.makefile("rb").read()
         except OSError:
             return ""
         return next((line[6:].decode() for line in said.splitlines() if line.startswith(b"Mode: ")), "")
+
+    def _connected(self) -> socket.socket:
+        """A connection to its port. Raises OSError."""
+        plain = socket.create_connection((self.host, self.port), timeout=1)
+        if self._tls is None:
+            return plain
+        try:
+            context = ssl.create_default_context(cafile=str(self._tls.ca))
+            context.load_cert_chain(str(self._tls.pem))
+            return context.wrap_socket(plain, server_hostname=self.host)
+        except BaseException:
+            plain.close()
+            raise

@@ -43,12 +43,23 @@ def test_a_restart_has_the_ports_of_the_first_start(tmp_path: Path) -> None:
         Wanted(zookeeper_port=2181),
         Wanted(bookies=2),
         Wanted(zookeeper_uri="zk://elsewhere:2181/ledgers"),
+        Wanted(secure=True),
     ],
 )
 def test_what_differs_from_the_first_start_is_refused(tmp_path: Path, wanted: Wanted) -> None:
     cluster_layout.save(tmp_path, Layout(12181, (13181, 13182, 13183)))
     with pytest.raises(InvalidArgumentError, match="--data"):
         cluster_layout.choose(tmp_path, wanted)
+
+
+def test_a_secure_cluster_stays_one_and_has_bookies_and_a_zookeeper_of_its_own(tmp_path: Path) -> None:
+    first = cluster_layout.choose(tmp_path, Wanted(secure=True))
+    cluster_layout.save(tmp_path, first)
+    assert first.secure
+    assert cluster_layout.choose(tmp_path, Wanted()) == first
+    for wanted in (Wanted(secure=True, apache=True), Wanted(secure=True, zookeeper_uri="zk://elsewhere:2181/ledgers")):
+        with pytest.raises(InvalidArgumentError, match="--secure is for"):
+            cluster_layout.choose(tmp_path / "new", wanted)
 
 
 def test_another_zookeeper_must_be_named_again(tmp_path: Path) -> None:

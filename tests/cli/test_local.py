@@ -137,6 +137,47 @@ def test_for_people_it_prints_what_to_paste_and_who_can_connect(tmp_path: Path) 
     assert "Only this machine can connect" in text
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.rule("L7")
+def test_a_secure_one_prints_what_a_client_needs_and_lets_nobody_else_in(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bk_cli.main", "local", "--secure", "--data", str(tmp_path / "d")]
+    command += ["--port", "0", "--zookeeper-port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    text = "".join(iter(process.stdout.readline, "Ctrl-C stops it.\n"))
+    shell, spark, python = snippets(text)
+    admin = str(tmp_path / "d" / "security" / "admin.env")
+    try:
+        ran = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, timeout=60, check=False)
+        assert (ran.stdout, ran.stderr) == ("0 0\n", "")
+        assert admin in text
+        as_client = bk_in_shell(shell + "bk bookie list --json; bk role grant admin 'CN=client,O=bk-local'")
+        assert as_client.stdout.count('"answerMs":') == 4, as_client.stderr
+        assert '"error":null' in as_client.stdout
+        assert as_client.returncode == 5, "ZooKeeper's ACLs let no client change roles"
+        as_admin = bk_in_shell(f". {admin}; bk role list; bk doctor")
+        assert as_admin.returncode == 0, as_admin.stdout + as_admin.stderr
+        assert "none of" in as_admin.stdout
+        assert len(re.findall(r"CN=(?:admin|bookie|client),O=bk-local +(?:admin|bookie|writer)", as_admin.stdout)) == 3
+        uri = re.findall(r"zk://\S+/ledgers", text)[0]
+        assert main.run(["ledger", "list", "--metadata-service-uri", uri]) == 5
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_S) == 0
+        process.stdout.close()
+    compile(spark, "spark", "exec")
+    assert ".options(**options)" in spark
+    assert "PRIVATE KEY" not in text
+    bookie = (tmp_path / "d" / "bookie-1.toml").read_text()
+    assert 'security = "secure"' in bookie
+
+
+def bk_in_shell(script: str) -> subprocess.CompletedProcess[str]:
+    """With ``bk`` of this interpreter."""
+    own = f'bk() {{ {sys.executable} -m bk_cli.main "$@"; }}; '
+    return subprocess.run(["sh", "-c", own + script], capture_output=True, text=True, timeout=60, check=False)
+
+
 def snippets(text: str) -> list[str]:
     """The indented parts, ready to run."""
     blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)

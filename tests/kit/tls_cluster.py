@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,19 +23,13 @@ START_S = 30.0
 
 
 class TlsBookie(BookieProcess):
-    """A bookie with a file of settings."""
+    """A bookie with a certificate of its own."""
 
     def __init__(
         self, number: int, data_dir: Path, port: int, uri: str, files: Files, settings: dict[str, Any]
     ) -> None:
-        super().__init__(number, data_dir, port, uri)
+        super().__init__(number, data_dir, port, uri, files.settings(tls_zookeeper=True, **settings))
         self.files = files
-        self._config = data_dir.parent / f"bookie-{number}.toml"
-        lines = files.settings(tls_zookeeper=True, **settings)
-        self._config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items()))
-
-    def _command(self) -> list[str]:
-        return [*super()._command(), "--config", str(self._config)]
 
 
 class TlsCluster:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,22 +51,6 @@ def credentials(path: Path, *lines: str) -> str:
     return str(path)
 
 
-class AuthBookie(BookieProcess):
-    """A bookie with a file of settings."""
-
-    def __init__(self, number: int, data_dir: Path, port: int, uri: str, settings: Mapping[str, object]) -> None:
-        super().__init__(number, data_dir, port, uri)
-        self.config_path = data_dir.parent / f"bookie-{number}.toml"
-        self.configure(settings)
-
-    def configure(self, settings: Mapping[str, object]) -> None:
-        """For its next start."""
-        self.config_path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
-
-    def _command(self) -> list[str]:
-        return [*super()._command(), "--config", str(self.config_path)]
-
-
 class AuthCluster:
     """Real bookies on a ZooKeeper that knows its clients; a context manager. ``paths`` are the credentials of each user
     of scheme sasl."""
@@ -77,7 +60,7 @@ class AuthCluster:
         self.zookeeper = AuthZooKeeper(Authority(path / "pki").issue("zookeeper", hosts=("127.0.0.1",)), users)
         self.paths = {name: credentials(path / f"{name}.auth", f"sasl:{name}:{users[name]}") for name in users}
         self._count, self._settings = bookies, settings
-        self.bookies: list[AuthBookie] = []
+        self.bookies: list[BookieProcess] = []
         self.uri = ""
 
     def __enter__(self) -> Self:
@@ -85,7 +68,7 @@ class AuthCluster:
         self.uri = f"zk://{self.zookeeper.connect_string}/ledgers"
         try:
             for number, port in enumerate(free_ports(self._count, above=PORTS_ABOVE), 1):
-                bookie = AuthBookie(number, self.path / f"bookie-{number}", port, self.uri, self._settings)
+                bookie = BookieProcess(number, self.path / f"bookie-{number}", port, self.uri, self._settings)
                 self.bookies.append(bookie)
                 bookie.start()
             self.wait()
