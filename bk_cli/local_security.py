@@ -185,10 +185,26 @@ def _make_authority(certificate: Path, key: Path) -> None:
         _builder(name, name, own, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(identifier, critical=False)
-        .add_extension(x509.KeyUsage(*[False] * 5, True, *[False] * 3), critical=True)  # keyCertSign alone
+        .add_extension(_signs_certificates(), critical=True)
         .sign(own, hashes.SHA256())
     )
     _write_pair(certificate, signed, key, own)
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _new_key() -> EllipticCurvePrivateKey:
