@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hmac
 import itertools
+import logging
 import random
 import threading
 import time
@@ -32,10 +33,12 @@ from bk_core.client.surveyor import Surveyor
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
+    BookKeeperError,
     ClientClosedError,
     InvalidArgumentError,
     NoSuchLedgerError,
     Outcome,
+    PermissionDeniedError,
     WrongDigestTypeError,
     WrongPasswordError,
 )
@@ -46,13 +49,18 @@ from bk_core.placement import Landscape, choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
 from bk_core.protocol.recovery import LedgerRecovery
+from bk_core.security.roles import SECURE, Right
 from bk_core.traces import note, traced
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Transport
+from bk_core.transport.port import RefusedError, Transport
 from bk_core.transport.slots import Slots
+from bk_core.wire.lane import Reason
 
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
+PERMIT_S = 1.0
+"""So long each bookie of a new ledger is asked whether its writer may write to it."""
+logger = logging.getLogger(__name__)
 _Bookies = Mapping[BookieId, BookieServiceInfo]
 
 
@@ -110,7 +118,8 @@ class BookKeeper:
         ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
-        LedgerExistsError if the id is taken; then nothing was created.
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it; then
+        nothing was created.
         """
         self.check_open()
         check_arguments(password, digest_type, 0 if ledger_id is None else ledger_id)
@@ -128,6 +137,8 @@ class BookKeeper:
         )
         made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
         note(ledger=made, bookies=ensemble)
+        if self.config.security == SECURE:
+            await self._take_back_unless_permitted(made, created)
         protocol = machine.LedgerWrite(
             made,
             created,
@@ -149,6 +160,31 @@ class BookKeeper:
         )
         self._observer.counts.ledgers_created += 1
         return self._keep(writer)
+
+    async def _take_back_unless_permitted(self, ledger_id: LedgerId, created: Versioned[LedgerMetadata]) -> None:
+        """Delete the record of a new ledger if this client may not write to it. What decides is in the record, so
+        nobody could say before; its version shows that nobody has used it. Raises PermissionDeniedError."""
+        denial = await self._denial(ledger_id, created.value.last_fragment.ensemble)
+        if denial:
+            try:
+                await asyncio.to_thread(self.store.delete_ledger, ledger_id, created.version)
+            except BookKeeperError as left:
+                logger.warning("ledger %d stays, with no entry: %s", ledger_id, left)
+            raise PermissionDeniedError.told(denial)
+
+    async def _denial(self, ledger_id: LedgerId, bookies: tuple[BookieId, ...]) -> str:
+        """What the first bookie that can say says, if it is that this client may not write to the ledger."""
+        for bookie in bookies:
+            try:
+                async with asyncio.timeout(PERMIT_S):
+                    await self.transport.link(bookie).permit(ledger_id, Right.WRITE)
+                    return ""
+            except RefusedError as error:
+                if error.reason is Reason.PERMISSION_DENIED:
+                    return error.what
+            except (BookKeeperError, TimeoutError) as error:
+                logger.debug("bookie %s does not say whether it may be written to: %s", bookie, error)
+        return ""  # the writer will hear
 
     def _keep(self, handle: H) -> H:
         """Register a handle that ends with this client. If the client was closed meanwhile, the handle ends now."""

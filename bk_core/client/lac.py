@@ -123,7 +123,7 @@ class LacFollower:
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._callers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._error: BookKeeperError | None = None  # a bug stopped the driver
+        self._error: BookKeeperError | None = None  # a bug, or a right that ended, stopped the driver
         self._ended: BookKeeperError | None = None  # the error given to stop()
         self._lock = threading.Lock()  # guards the two below: a thread sets the watch
         self._cancel_store: CancelWatch | None = None
@@ -144,7 +144,7 @@ class LacFollower:
 
     def check(self) -> None:
         """Raises NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed
-        entry."""
+        entry, PermissionDeniedError if no role lets this client read it any more."""
         error = self._error or self._machine.error
         if error is not None:
             raise error
@@ -217,7 +217,11 @@ class LacFollower:
             # answer() is called in here, so that a task cancelled before it began has begun no call
             event = await answer()
             self._requests.pop(index, None)
-            self._driver.feed(event)
+            if isinstance(event, ev.LacFailed) and event.reason is Reason.PERMISSION_DENIED:
+                self._crashed(PermissionDeniedError.told(event.message))
+                self._driver.stop()
+            else:
+                self._driver.feed(event)
 
         self._requests[index] = self._driver.spawn(ask())
 

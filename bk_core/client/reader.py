@@ -153,7 +153,8 @@ class LedgerReader:
         """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below a confirmed entry (entries were lost), and ClientClosedError when this reader or its client is closed.
+        below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
+        ClientClosedError when this reader or its client is closed.
         """
         self._guard.check("this ledger")
         position = from_entry

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, PermissionDeniedError
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport, endpoint_of
-from bk_core.transport.port import BookieInfo, Caller, Transport
+from bk_core.transport.port import BookieInfo, Caller, RefusedError, Transport
+from bk_core.wire.lane import Reason
 
 AT_ONCE = 128
 """How many bookies are asked at a time."""
@@ -47,6 +48,8 @@ async def _ask_all(infos: Sequence[BookieServiceInfo], caller: Caller) -> dict[B
         try:
             async with turns:
                 return await _ask(transport, info, caller.connect_timeout_s)
+        except RefusedError as error:
+            return PermissionDeniedError.told(error.what) if error.reason is Reason.PERMISSION_DENIED else error
         except BookKeeperError as error:
             return error
 

@@ -612,6 +612,10 @@ class LaneLink:
         """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
         return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
 
+    async def permit(self, ledger_id: LedgerId, right: Right) -> None:
+        if self._permits is not None:
+            await self._permits.get(ledger_id, right)
+
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)
         return _evidence_of(await self.call(deadline_s, Right.RECOVER, ledger_id, fence=call))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bk_core.errors import BookKeeperError, Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
+from bk_core.security.roles import Right
 from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 if TYPE_CHECKING:
@@ -189,6 +190,11 @@ class Link(Protocol):
         that cannot cut answers with whole ones. With ``ids_only`` the answer is a trailer alone, about some of the ids:
         one that is neither absent nor unknown is there; a wire without that refuses it as UNIMPLEMENTED. Closing the
         iterator cancels the request. The iterator may be a :class:`ToldRead`."""
+        ...
+
+    async def permit(self, ledger_id: LedgerId, right: Right) -> None:
+        """Returns once this client may do that with the ledger, as far as anybody can say without doing it. Raises
+        RefusedError, PERMISSION_DENIED if no role gives the right."""
         ...
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...

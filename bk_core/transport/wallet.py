@@ -28,6 +28,8 @@ GRANTS_KEPT = 16_384
 GRANT_DEADLINE_S = 10.0
 RENEW_AGAIN_S = 15.0
 """A bookie that could not renew a grant is asked again after this time."""
+ASK_ANOTHER_S = 0.5
+"""A bookie that keeps silent for so long does not keep others from being asked."""
 
 _RIGHTS = {AttachMode.WRITE: Right.WRITE, AttachMode.RECOVER: Right.RECOVER}
 
@@ -59,17 +61,21 @@ class Wallet:
         return held
 
     async def get(self, ledger_id: LedgerId, right: Right, ask: Ask, *, fresh: bool = False) -> Held:
-        """A grant; whoever wants the same at the same time waits for the one that asks. ``fresh``: one that need not be
-        renewed yet. Raises RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
+        """A grant; whoever wants the same at the same time waits a while for the one that asks. ``fresh``: it need not
+        be renewed yet. Raises RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
+        waited = False
         while True:
             held = self.now(ledger_id, right)
             if held is not None and (not fresh or held.renew_at > asyncio.get_running_loop().time()):
                 return held
             running = self._asking.get((ledger_id, right))
-            if running is None:
+            if running is None or waited:
                 return await asyncio.shield(self._ask(ledger_id, right, ask))
             try:
-                return await asyncio.shield(running)
+                async with asyncio.timeout(ASK_ANOTHER_S):
+                    return await asyncio.shield(running)
+            except TimeoutError:
+                waited = True
             except BookKeeperError as error:
                 if isinstance(error, RefusedError) and error.reason is Reason.PERMISSION_DENIED:
                     raise
@@ -89,7 +95,8 @@ class Wallet:
         try:
             held = await ask(ledger_id, right)
         finally:
-            del self._asking[ledger_id, right]
+            if self._asking.get((ledger_id, right)) is asyncio.current_task():
+                del self._asking[ledger_id, right]
         self._held[ledger_id] = held
         self._held.move_to_end(ledger_id)
         if len(self._held) > GRANTS_KEPT:

@@ -27,7 +27,7 @@ from bk_core.errors import (
     NoSuchLedgerError,
 )
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import LedgerId
+from bk_core.model import LedgerId, LedgerMetadata
 from bk_core.security.grants import NO_LEDGER, Grant, Keys, parse_keys
 from bk_core.security.needs import Need, allowed
 from bk_core.security.roles import LOG_KEY, Anywhere, LedgerFacts, Right, RolesTable
@@ -230,7 +230,7 @@ class Authority:
         if kept is not None and now - kept[0] < self._kept_s:
             return kept[1]
         try:
-            found = self._ask(lambda: self._store.read_ledger(ledger_id).value.custom_metadata)
+            found = self._ask(lambda: self._read_ledger(ledger_id)).custom_metadata
         except (NoSuchLedgerError, MetadataCorruptError, InvalidArgumentError):
             found = {}
         except MetadataUnavailableError:
@@ -245,6 +245,14 @@ class Authority:
             if len(self._ledgers) > LEDGERS_KEPT:
                 self._ledgers.popitem(last=False)
         return facts
+
+    def _read_ledger(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """A server that lags may not know a new ledger yet: its no is asked again (M5)."""
+        try:
+            return self._store.read_ledger(ledger_id).value
+        except NoSuchLedgerError:
+            self._store.sync()
+            return self._store.read_ledger(ledger_id).value
 
 
 _VERBS = {

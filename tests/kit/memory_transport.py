@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
+from bk_core.security.roles import Right
 from bk_core.transport.port import AddListener, BookieInfo, LacEvidence, NewSession, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.lane import AttachMode, Cut, Reason
 
@@ -228,6 +229,9 @@ class MemoryLink:
             yield answer
         finally:
             call.cancel()
+
+    async def permit(self, ledger_id: LedgerId, right: Right) -> None:
+        pass
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         return _evidence(await self._call(FenceCall(ledger_id, ledger_key), deadline_s))

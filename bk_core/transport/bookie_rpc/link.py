@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.security.roles import Right
 from bk_core.transport.bookie_rpc.batches import Batches
 from bk_core.transport.bookie_rpc.connection import Connection
 from bk_core.transport.bookie_rpc.exchange import Exchange
@@ -143,6 +144,9 @@ class BookieRpcLink:
             except TimeoutError as error:
                 if not asked.hurry() and left_s <= PART_S:
                     raise too_late(self.bookie_id, deadline_s) from error
+
+    async def permit(self, ledger_id: LedgerId, right: Right) -> None:
+        """This wire has no word for that."""
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         return await self._evidence(lambda told: self._lacs.fence(ledger_id, ledger_key, told), deadline_s)

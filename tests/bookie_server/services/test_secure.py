@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InsecureBookieError, InvalidArgumentError, Outcome, PermissionDeniedError
+from bk_core.facts.asking import ask_bookies
 from bk_core.model import BOOKIE_RPC
 from bk_core.security.grants import Grant, Keys
 from bk_core.security.needs import ADMIN, APACHE, FREE_PATHS, LANES, On
@@ -384,9 +385,11 @@ def test_an_application_is_told_who_may_not_do_what_and_the_remedy(tmp_path: Pat
                 assert [bytes(e) async for e in _entries(reader)] == [b"entry"]
                 with pytest.raises(PermissionDeniedError, match="CN=reader,O=Example may not recover ledger"):
                     await other.open_ledger(unclosed, recover=True)
-                denied = await other.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-                with pytest.raises(PermissionDeniedError, match="may not write to ledger"):
-                    await denied.append(b"entry")
+                before = await other.list_ledgers()
+                with pytest.raises(PermissionDeniedError, match="may not write to ledger") as none:
+                    await other.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+                assert none.value.outcome is Outcome.NOT_APPLIED
+                assert await other.list_ledgers() == before, "what nobody may write to is taken back"
             async with world.client("nobody") as other:
                 with pytest.raises(PermissionDeniedError, match="bk role grant reader 'CN=nobody,O=Example'") as caught:
                     await other.open_ledger(unclosed, recover=False)
@@ -394,6 +397,41 @@ def test_an_application_is_told_who_may_not_do_what_and_the_remedy(tmp_path: Pat
                 async with await other.open_ledger(closed, recover=False) as reader:
                     with pytest.raises(PermissionDeniedError, match="may not read ledger"):
                         assert [e async for e in _entries(reader)]
+
+    with_secure_bookie(tmp_path, story)
+
+
+def test_a_tail_ends_with_the_typed_error_when_its_role_does(tmp_path: Path) -> None:
+    async def story(world: SecureWorld) -> None:
+        world.give("reader", "CN=reader")
+        world.give("writer", "CN=writer")
+        world.shorten(life_ms=300, kept_s=0.05)
+        async with world.client("writer") as client, world.client("reader") as other:
+            writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            await writer.append(b"entry")
+            reader = await other.open_ledger(writer.ledger_id, recover=False)
+            tail = reader.tail()
+            assert [bytes(each) for each in (await anext(tail)).to_list()] == [b"entry"]
+            waiting = asyncio.ensure_future(anext(tail))
+            await asyncio.sleep(0.2)
+            world.take("reader", "CN=reader")
+            with pytest.raises(PermissionDeniedError, match="may not read ledger") as caught:
+                async with asyncio.timeout(20):
+                    await waiting
+            assert "bk role grant reader 'CN=reader,O=Example'" in caught.value.remedy
+            with pytest.raises(PermissionDeniedError):
+                await reader.refresh_lac()
+
+    with_secure_bookie(tmp_path, story)
+
+
+def test_who_asks_bookies_for_what_they_say_of_themselves_gets_the_typed_error(tmp_path: Path) -> None:
+    async def story(world: SecureWorld) -> None:
+        infos = list(world.store.writable_bookies().values())
+        caller = Caller(world.instance_id, tls=world.files("nobody").tls(), wallet=Wallet())
+        (said,) = (await asyncio.to_thread(ask_bookies, infos, caller, timeout_s=DEADLINE_S)).values()
+        assert isinstance(said, PermissionDeniedError)
+        assert said.remedy == "an administrator can allow it: bk role grant reader 'CN=nobody,O=Example'"
 
     with_secure_bookie(tmp_path, story)
 
