@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, end to end, on this machine: ``scripts/demo``, or ``scripts/demo --cluster apache``.
+"""The main job, end to end, on this machine: ``scripts/demo``, with ``--cluster apache`` on Apache's bookies, with
+``--secure`` where every port wants a certificate and a role.
 
 Starts ZooKeeper and four bookies; writes a year of flights to a log from Spark and proves that they come back equal;
 tails a ledger while it is written; kills a bookie in the middle of a write; takes a ledger over from a living writer;
@@ -21,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bk_cli.cluster import LocalCluster
-from bk_core.blocking import LedgerWriter, connect
+from bk_core.blocking import BookKeeper, LedgerWriter, connect
+from bk_core.client import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import LedgerFencedError
 from examples import flights
@@ -50,6 +52,7 @@ def step(what: str, work: Callable[[], tuple[T, str]]) -> T:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/demo")
     parser.add_argument("--cluster", choices=["ours", "apache"], default="ours", help="whose bookies (ours)")
+    parser.add_argument("--secure", action="store_true", help="every port wants a certificate and a role")
     return parser.parse_args()
 
 
@@ -59,8 +62,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bookkeeper-demo-") as folder:
         data = Path(folder)
         parquet = data / "flights.parquet"
-        cluster = LocalCluster(data / "cluster", port=0, zookeeper_port=0, apache=options.cluster == "apache")
-        whose = " of Apache's" if options.cluster == "apache" else ""
+        apache = options.cluster == "apache"
+        cluster = LocalCluster(data / "cluster", port=0, zookeeper_port=0, apache=apache, secure=options.secure)
+        whose = " of Apache's" if apache else ", all ports of mode secure" if options.secure else ""
         step(f"start ZooKeeper and four bookies{whose}", lambda: start(cluster))
         try:
             step(
@@ -68,13 +72,13 @@ def main() -> int:
             )
             spark = step("start Spark", lambda: (spark_session("demo"), "local[2]"))
             try:
-                step("write them as log flights", lambda: write_flights(spark, cluster.uri, parquet))
-                step("read them back", lambda: check_flights(spark, cluster.uri, parquet))
-                step("tail a ledger with structured streaming", lambda: tail(spark, cluster.uri))
+                step("write them as log flights", lambda: write_flights(spark, cluster, parquet))
+                step("read them back", lambda: check_flights(spark, cluster, parquet))
+                step("tail a ledger with structured streaming", lambda: tail(spark, cluster))
                 step("kill a bookie in the middle of a write", lambda: kill_a_bookie(cluster))
-                step("take over from a living writer", lambda: take_over(cluster.uri))
+                step("take over from a living writer", lambda: take_over(cluster))
                 step("restart everything", lambda: restart(cluster))
-                step("read the flights again", lambda: check_flights(spark, cluster.uri, parquet))
+                step("read the flights again", lambda: check_flights(spark, cluster, parquet))
             finally:
                 spark.stop()
         finally:
@@ -94,24 +98,28 @@ def start(cluster: LocalCluster) -> tuple[None, str]:
     return None, f"{cluster.uri}, {len(cluster.bookies)} bookies"
 
 
+def connected(cluster: LocalCluster) -> BookKeeper:
+    return connect(cluster.uri, config=ClientConfig(**cluster.client_settings))
+
+
 def source(spark: Any, parquet: Path) -> Any:
     """The flights as rows of the log: one JSON document each, in time order."""
     table = spark.read.parquet(str(parquet))
     return table.selectExpr("seq", "to_json(struct(*)) AS value")
 
 
-def write_flights(spark: Any, uri: str, parquet: Path) -> tuple[None, str]:
+def write_flights(spark: Any, cluster: LocalCluster, parquet: Path) -> tuple[None, str]:
     rows = source(spark, parquet).orderBy("seq").select("value")
     began = time.perf_counter()
-    rows.write.format("bookkeeper").option("metadataServiceUri", uri).mode("append").save("flights")
+    rows.write.format("bookkeeper").options(**cluster.spark_options).mode("append").save("flights")
     rate = flights.COUNT / (time.perf_counter() - began)
     speed = f"{rate / 1e3:.0f} k rows/s with a cold Spark and its sort"
     return None, f"{flights.COUNT:,} rows, each on two bookies' disks before it counted; {speed}"
 
 
-def check_flights(spark: Any, uri: str, parquet: Path) -> tuple[None, str]:
+def check_flights(spark: Any, cluster: LocalCluster, parquet: Path) -> tuple[None, str]:
     """Count, order and every byte: the row at offset n is flight n."""
-    log = spark.read.format("bookkeeper").option("metadataServiceUri", uri).load("flights").select("offset", "value")
+    log = spark.read.format("bookkeeper").options(**cluster.spark_options).load("flights").select("offset", "value")
     began = time.perf_counter()
     count, checksum = log.selectExpr("count(1)", "bit_xor(xxhash64(offset, value))").first()
     rate = count / (time.perf_counter() - began)
@@ -137,10 +145,10 @@ def source_seq() -> Any:
     return col("seq")
 
 
-def tail(spark: Any, uri: str) -> tuple[None, str]:
+def tail(spark: Any, cluster: LocalCluster) -> tuple[None, str]:
     """A stream sees every row of a ledger, also the last one of a writer that idles."""
-    with connect(uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
-        stream = spark.readStream.format("bookkeeper").option("metadataServiceUri", uri)
+    with connected(cluster) as bookkeeper, bookkeeper.create_ledger() as ledger:
+        stream = spark.readStream.format("bookkeeper").options(**cluster.spark_options)
         stream = stream.option("ledgerId", ledger.ledger_id).option("startingOffsets", "earliest").load()
         query = stream.writeStream.format("memory").queryName("tail").start()
         for k in range(TAIL_ROWS):
@@ -162,7 +170,7 @@ def tail(spark: Any, uri: str) -> tuple[None, str]:
 
 def kill_a_bookie(cluster: LocalCluster) -> tuple[None, str]:
     """SIGKILL one bookie of the ensemble: the write goes on with the spare, and nothing is lost."""
-    with connect(cluster.uri) as bookkeeper:
+    with connected(cluster) as bookkeeper:
         wanted = [b"entry %d " % k + b"." * 80 for k in range(KILL_ROWS)]
         with bookkeeper.create_ledger() as ledger:
             before = ledger.metadata.last_fragment.ensemble
@@ -187,9 +195,9 @@ def kill_a_bookie(cluster: LocalCluster) -> tuple[None, str]:
     )
 
 
-def take_over(uri: str) -> tuple[None, str]:
+def take_over(cluster: LocalCluster) -> tuple[None, str]:
     """Opening with fencing while the writer lives: it is told, and adds nothing any more."""
-    with connect(uri) as first, connect(uri) as second:
+    with connected(cluster) as first, connected(cluster) as second:
         writer = first.create_ledger()
         told: list[LedgerFencedError] = []
         thread = threading.Thread(target=write_until_fenced, args=(writer, told))
