@@ -114,7 +114,7 @@ def main() -> int:
         print("trial: interrupted", file=sys.stderr)
     print(figures.text())
     if arguments.report:
-        arguments.report.write_text(_page(figures, arguments.networks, arguments.zookeepers), encoding="utf-8")
+        arguments.report.write_text(_page(figures, arguments), encoding="utf-8")
     return 0 if figures.passed and figures.rounds >= arguments.rounds else 1
 
 
@@ -126,7 +126,11 @@ def _one_cluster(figures: Figures, arguments: argparse.Namespace) -> None:
     problems = len(figures.problems)
     try:
         with TrialCluster(
-            path, bookies=BOOKIES, network=arguments.networks, zookeepers=arguments.zookeepers
+            path,
+            bookies=BOOKIES,
+            network=arguments.networks,
+            zookeepers=arguments.zookeepers,
+            secure=arguments.secure,
         ) as cluster:
             for _ in range(min(CLUSTER_ROUNDS, arguments.rounds - figures.rounds)):
                 _one_round(cluster, path, figures, arguments.quiet)
@@ -157,12 +161,14 @@ def _one_round(cluster: TrialCluster, path: Path, figures: Figures, quiet: bool)
         print(f"  {problem}", flush=True)
 
 
-def _page(figures: Figures, networks: bool, zookeepers: int) -> str:
-    servers = "a ZooKeeper server" if zookeepers == 1 else f"{zookeepers} ZooKeeper servers"
-    where = "each bookie in a network namespace" if networks else "all on one loopback"
+def _page(figures: Figures, arguments: argparse.Namespace) -> str:
+    count = arguments.zookeepers
+    servers = "a ZooKeeper server" if count == 1 else f"{count} ZooKeeper servers"
+    where = "each bookie in a network namespace" if arguments.networks else "all on one loopback"
+    command = f"scripts/trial --rounds {figures.rounds} --seed {figures.seed}{' --secure' if arguments.secure else ''}"
     head = (
         "# Trials on real processes\n\n"
-        f"`scripts/trial --rounds {figures.rounds} --seed {figures.seed}`, {time.strftime('%Y-%m-%d', time.gmtime())}: "
+        f"`{command}`, {time.strftime('%Y-%m-%d', time.gmtime())}: "
         f"{servers} and {BOOKIES} bookies as processes behind proxies that fail ({where}); writers, tails and "
         "recoverers as processes that are killed and stopped. Every history was checked by `tests/sim/history.py`.\n\n"
     )
@@ -183,6 +189,7 @@ def _arguments() -> argparse.Namespace:
         help="a network namespace for each bookie, whose cable can be taken out [default: if possible]",
     )
     parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=3, help="servers of the metadata store")
+    parser.add_argument("--secure", action="store_true", help="bookies and clients of mode secure")
     parser.add_argument("--quiet", action="store_true", help="no line for each round")
     return parser.parse_args()
 

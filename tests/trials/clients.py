@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import random
@@ -27,6 +28,8 @@ from tests.trials.journal import Journal, digest, payload
 
 T = TypeVar("T")
 
+SETTINGS_VARIABLE = "BK_TRIAL_CLIENT"
+"""Names the variable with what the clients of a trial are told of security, as JSON."""
 TICK_S = 0.05
 CALL_LIMIT_S = 20.0
 PATIENCE_S = 60.0
@@ -62,7 +65,8 @@ class Client:
     def __init__(self, journal: str, uri: str, seed: str) -> None:
         self.journal = Journal(journal)
         self.uri, self.rng = uri, random.Random(seed)
-        self.config = replace(self.rng.choice([SMALL, TINY]), lanes=self.rng.choice(OURS))
+        settings = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
+        self.config = replace(self.rng.choice([SMALL, TINY]), lanes=self.rng.choice(OURS), **settings)
         self.stop = asyncio.Event()
         self._ticks = 0
 

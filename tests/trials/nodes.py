@@ -7,13 +7,19 @@ where its proxy listens. Nothing leaves this machine.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from bk_cli.children import last_lines
 from bk_cli.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
+from bk_cli.local_security import CLIENT, LocalSecurity
+from bk_core.client import ClientConfig
+from tests.kit.zookeeper_auth import credentials
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
+from tests.trials.clients import SETTINGS_VARIABLE
 from tests.trials.network import BRIDGE, connect, host_of, make_bridge, set_cable
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
@@ -106,7 +112,9 @@ class TrialCluster:
     """ZooKeeper, bookies, proxies and the nursery; a context manager.
 
     ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.network`).
-    ``settings`` is the text of the bookies' TOML file; ``zookeepers`` how many servers there are, one or three.
+    ``settings`` is the text of the bookies' TOML file; ``zookeepers`` how many servers there are, one or three. With
+    ``secure`` bookies and clients are of mode secure, and all that is created in ZooKeeper is for who has their
+    password; the way there stays plain, because the proxies look into it.
     """
 
     def __init__(
@@ -117,13 +125,21 @@ class TrialCluster:
         network: bool = False,
         settings: str = "",
         zookeepers: int = 1,
+        secure: bool = False,
     ) -> None:
         self.path, self.network, self._settings = path, network, settings
+        self._security = _prepared(path, bookies) if secure else None
+        self.client_settings = {} if self._security is None else self._told(self._security.settings(CLIENT))
         self.proxies = ProxyThread()
-        self.nursery = Nursery()
+        self.nursery = Nursery(**{SETTINGS_VARIABLE: json.dumps(self.client_settings)})
         self._counts = bookies, zookeepers
         self.bookies: list[Bookie] = []
         self._zookeepers: ZooKeepers | None = None
+
+    def _told(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """With the password for ZooKeeper in place of a certificate."""
+        auth = str(self.path / "zookeeper.auth")
+        return {**settings, "tls_zookeeper": False, "zookeeper_acl": "creator", "zookeeper_auth_path": auth}
 
     def __enter__(self) -> TrialCluster:
         try:
@@ -144,13 +160,16 @@ class TrialCluster:
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         no_way_round = "unix_socket = false\n"  # clients on this machine would take it, past the proxies
-        self.settings.write_text(no_way_round + self._settings, encoding="utf-8")
+        told = {} if self._security is None else self._told(self._security.bookie_settings())
+        lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
+        self.settings.write_text(no_way_round + lines + self._settings, encoding="utf-8")
         if self.network:
             make_bridge()
         bookies, zookeepers = self._counts
         host = BRIDGE if self.network else HOST
         self._zookeepers = ZooKeepers(self.path, zookeepers, self.proxies, host)
-        self._zookeepers.start()
+        roles = None if self._security is None else self._security.roles()
+        self._zookeepers.start(ClientConfig(**self.client_settings).store_settings(), roles)
         ports = free_bookie_ports(bookies)
         self.bookies = [Bookie(number, self, port, self.network) for number, port in enumerate(ports, start=1)]
         for bookie in self.bookies:
@@ -202,3 +221,12 @@ class TrialCluster:
         if self._zookeepers is not None:
             self._zookeepers.close()
         self.proxies.close()
+
+
+def _prepared(path: Path, bookies: int) -> LocalSecurity:
+    """Certificates for the addresses that the proxies have, and a password for ZooKeeper."""
+    path.mkdir(parents=True, exist_ok=True)
+    security = LocalSecurity(path / "security", ("127.0.0.1", *(f"127.0.1.{each}" for each in range(1, bookies + 1))))
+    security.prepare()
+    credentials(path / "zookeeper.auth", "digest:trial:of-the-trial")
+    return security

@@ -42,8 +42,9 @@ ANSWER_S = 20.0
 class Nursery:
     """The trial's end: starts children, signals them, knows how they ended. For any thread."""
 
-    def __init__(self) -> None:
-        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1"}  # no threads before the forks
+    def __init__(self, **more: str) -> None:
+        """``more`` of the environment of its children."""
+        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1", **more}  # no threads before the forks
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.trials.nursery"],
             stdin=subprocess.PIPE,

@@ -20,7 +20,6 @@ from tests.trials.nodes import TrialCluster
 from tests.trials.nursery import Nursery
 from tests.trials.rounds import Round, RoundReport
 
-ROUNDS = 6
 SEED = 4
 
 
@@ -29,18 +28,21 @@ SEED = 4
 @pytest.mark.timeout(180)
 @pytest.mark.rule("MUST2")
 @pytest.mark.rule("P7")
-def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path) -> None:
+@pytest.mark.rule("L7")
+@pytest.mark.parametrize(("rounds", "secure"), [(6, False), (3, True)], ids=["open", "secure"])
+def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path, rounds: int, secure: bool) -> None:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    with TrialCluster(tmp_path / "cluster", zookeepers=3) as cluster:
-        for number in range(ROUNDS):
+    with TrialCluster(tmp_path / "cluster", zookeepers=1 if secure else 3, secure=secure) as cluster:
+        assert bool(cluster.client_settings) is secure
+        for number in range(rounds):
             report = Round(cluster, tmp_path / f"round-{number}", SEED, number).run()
             assert report.problems == []
             counts.update(report.counts)
             faults.update(report.faults)
-    assert counts["acknowledged"] > 100 * ROUNDS, f"hardly anything was written, it proves nothing: {dict(counts)}"
+    assert counts["acknowledged"] > 100 * rounds, f"hardly anything was written, it proves nothing: {dict(counts)}"
     assert counts["read"] > counts["acknowledged"]
-    assert sum(faults.values()) > 2 * ROUNDS
+    assert sum(faults.values()) > 2 * rounds
 
 
 @pytest.mark.e2e

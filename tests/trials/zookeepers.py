@@ -10,7 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from bk_core.metadata import open_store
+from bk_core.metadata import StoreSettings, open_store
+from bk_core.security.roles import RolesTable
 from tests.kit.zookeeper_ensemble import HOST, EnsembleServer, ZooKeeperEnsemble
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.proxy import FaultProxy, ProxyThread
@@ -43,11 +44,13 @@ class ZooKeepers:
         self.clients_uri = _uri([(HOST, each.answers.port) for each in self.all])
         self.bookies_uri = _uri([(bookies_host, each.bookies.port) for each in self.all])
 
-    def start(self) -> None:
-        """Start them and make the cluster."""
+    def start(self, settings: StoreSettings, roles: RolesTable | None) -> None:
+        """Start them and make the cluster, with a table of roles if there is one."""
         self.ensemble.start()
-        with closing(open_store(self.direct_uri)) as store:
+        with closing(open_store(self.direct_uri, **settings)) as store:
             store.initialize_cluster()
+            if roles is not None:
+                store.write_roles(roles, None)
 
     def leader_or_any(self) -> EnsembleServer:
         """The leader; during an election any server."""
