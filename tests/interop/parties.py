@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,7 +29,6 @@ from bk_core.metadata import open_store
 from bk_core.metadata.tree.store import TreeStore
 from bk_core.model import BOOKIE_RPC, BookieId, BookieServiceInfo, DigestType
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller
 from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, JavaClient, JavaLedger, JavaTail, PeerClient, Read, added
@@ -268,7 +267,8 @@ class OurParty:
             store = await asyncio.to_thread(open_store, self._uri)
             assert isinstance(store, TreeStore)
             instance_id = await asyncio.to_thread(store.instance_id)
-            transport = LaneTransport(Caller(instance_id, connect_timeout_s=2.0), self._lanes)
+            caller = replace(self._config.caller(instance_id), connect_timeout_s=2.0)
+            transport = LaneTransport(caller, self._lanes)
             client = BookKeeper(store, transport, instance_id=instance_id, config=self._config)
             if bookies:
                 _see_only(store, bookies)

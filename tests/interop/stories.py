@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bk_core.client import ClientConfig
@@ -28,6 +28,7 @@ from tests.interop.parties import (
     refusal,
 )
 from tests.interop.pattern import Pattern
+from tests.interop.secured import java_settings
 from tests.interop.worlds import AnyBookie, MixedCluster
 
 PATTERN = Pattern(seed=7, size_min=0, size_max=2000)
@@ -74,16 +75,20 @@ class Matrix:
         return self._parties[client, wire]
 
     def _made(self, client: str, wire: str) -> Party:
+        secured = self.cluster.secured
         if client == OURS:
-            return OurParty(self.cluster.uri, wire, OUR_CONFIG)
+            config = OUR_CONFIG if secured is None else replace(OUR_CONFIG, **secured.client.settings())
+            return OurParty(self.cluster.uri, wire, config)
         peer = self.cluster.peer(client.removeprefix("java-"))
-        return JavaParty(peer, self.cluster.uri, wire, JAVA_CONF, POLL_MS)
+        conf = JAVA_CONF if secured is None else {**JAVA_CONF, **java_settings(secured.client)}
+        return JavaParty(peer, self.cluster.uri, wire, conf, POLL_MS)
 
     def others(self, cell: Cell) -> list[Party]:
         if cell.client == OURS:
             wires = itertools.cycle(("v3", "v2") if cell.digest in ("CRC32C", "MAC") else ("v2", "v3"))
             return [self.party(client, next(wires)) for client in CLIENTS if client != OURS]
-        return [self.party(OURS, "v3" if cell.digest == "MAC" else "grpc")]
+        only_apaches = cell.digest == "MAC" or self.cluster.secured is not None  # no grants among Apache's bookies
+        return [self.party(OURS, "v3" if only_apaches else "grpc")]
 
     def bookies(self, cell: Cell) -> list[AnyBookie]:
         """Those of a ledger of this cell, and the last one, which replaces the first: it is of the other kind."""

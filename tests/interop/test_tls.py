@@ -17,27 +17,13 @@ from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, PeerClient
 from tests.interop.peers import ApacheCluster
-from tests.kit.certificates import Authority, Files
+from tests.interop.secured import java_settings
+from tests.kit.certificates import Authority
 from tests.kit.tls_cluster import TlsCluster, temporary_tls_cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 PATTERN = Pattern(seed=11, size_min=0, size_max=30_000)
-
-
-def java_settings(files: Files) -> dict[str, object]:
-    """Of a client or a bookie of Apache's (docs/security.md has them, too)."""
-    return {
-        "tlsProvider": "JDK",
-        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-        "tlsClientAuthentication": "true",
-        "tlsKeyStoreType": "PEM",
-        "tlsKeyStore": files.key,
-        "tlsCertificatePath": files.certificate,
-        "tlsTrustStoreType": "PEM",
-        "tlsTrustStore": files.ca,
-        "tlsHostnameVerificationEnabled": "true",
-    }
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +41,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerClient]:
 @pytest.mark.parametrize("wire", [3, 2])
 def test_apaches_client_works_on_our_bookies_over_tls(ours: TlsCluster, peer: PeerClient, wire: int) -> None:
     uri = f"zk+hierarchical://{ours.zookeeper_plain}/ledgers"
-    conf = {key: str(value) for key, value in java_settings(ours.client_files).items()}
+    conf = java_settings(ours.client_files)
     client = peer.client(uri, wire=wire, conf=conf)
     ledger = client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
     ledger.add(300, PATTERN, window=50)

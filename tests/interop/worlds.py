@@ -22,6 +22,7 @@ from bk_core.errors import BookKeeperError
 from tests.interop.jars import KitError, toolchain
 from tests.interop.peer_client import PeerClient
 from tests.interop.peers import ApacheBookie, ApacheCluster
+from tests.interop.secured import Secured
 
 READY_S = 60.0
 _POLL_S = 0.05
@@ -117,10 +118,12 @@ class TheirBookie:
 
 class MixedCluster:
     """Bookies of both kinds below one ledgers root, which Apache's code made; a context manager. ``apache`` has the
-    version of each of Apache's bookies."""
+    version of each of Apache's bookies. ``secured``: all want certificates, and ours roles."""
 
-    def __init__(self, zookeeper: str, path: Path, *, ours: int, apache: Sequence[str]) -> None:
-        self.path, self.uri = path, ""
+    def __init__(
+        self, zookeeper: str, path: Path, *, ours: int, apache: Sequence[str], secured: Secured | None = None
+    ) -> None:
+        self.path, self.uri, self.secured = path, "", secured
         self.ours: list[OurBookie] = []
         self.theirs: list[TheirBookie] = []
         self._stack = contextlib.ExitStack()
@@ -133,9 +136,12 @@ class MixedCluster:
                 made = ApacheCluster(toolchain(version), zookeeper, folder, uri=self.uri)
                 hosts.append(self._stack.enter_context(made))
                 self.uri = made.uri
+            if secured is not None:
+                secured.give_roles(self.uri)
+            conf = None if secured is None else secured.apaches()
             self.ours = [self._our_bookie(number) for number in range(1, ours + 1)]
             with ThreadPoolExecutor(max_workers=len(hosts)) as threads:
-                for (bookie,) in threads.map(lambda host: host.start(1), hosts):
+                for (bookie,) in threads.map(lambda host: host.start(1, conf), hosts):
                     self.theirs.append(TheirBookie(bookie))
             for ours_ in self.ours:
                 ours_.wait_ready()
@@ -156,7 +162,8 @@ class MixedCluster:
 
     def _our_bookie(self, number: int) -> OurBookie:
         (port,) = free_bookie_ports(1)
-        bookie = OurBookie(BookieProcess(number, self.path / f"bookie-{number}", port, self.uri))
+        settings = None if self.secured is None else self.secured.ours()
+        bookie = OurBookie(BookieProcess(number, self.path / f"bookie-{number}", port, self.uri, settings))
         self._stack.callback(bookie.close)
         bookie.submit_start()
         return bookie

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a cluster of both kinds of bookies secure: certificates for all, ours in mode secure, and roles on the
+cluster for who speaks Apache's wire (docs/security.md §6.4)."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from bk_core.metadata import open_store
+from bk_core.security.roles import Line, Role, RolesTable
+from tests.kit.certificates import Authority, Files
+
+
+def java_settings(files: Files) -> dict[str, object]:
+    """Of a client or a bookie of Apache's (docs/security.md has them, too)."""
+    return {
+        "tlsProvider": "JDK",
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsClientAuthentication": "true",
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": str(files.key),
+        "tlsCertificatePath": str(files.certificate),
+        "tlsTrustStoreType": "PEM",
+        "tlsTrustStore": str(files.ca),
+        "tlsHostnameVerificationEnabled": "true",
+    }
+
+
+class Secured:
+    """The files of such a cluster, below ``path``. ``client`` has the role writer, ``stranger`` none."""
+
+    def __init__(self, path: Path) -> None:
+        self.authority = Authority(path / "pki")
+        self.client, self.stranger = self.authority.issue("client"), self.authority.issue("stranger")
+        self._bookie = self.authority.issue("bookie")
+        self._keys = path / "grant.keys"
+        self._keys.write_text(f"{secrets.token_hex(32)}\n", encoding="ascii")
+        self._keys.chmod(0o600)
+
+    def ours(self) -> dict[str, Any]:
+        """Settings of a bookie of ours."""
+        return self._bookie.settings(security="secure", grant_keys_path=str(self._keys))
+
+    def apaches(self) -> dict[str, object]:
+        """Settings of a bookie of Apache's."""
+        return java_settings(self._bookie)
+
+    def give_roles(self, uri: str) -> None:
+        roles = Line("CN=client,O=Example", Role.WRITER), Line("CN=bookie,O=Example", Role.BOOKIE)
+        with closing(open_store(uri)) as store:
+            store.write_roles(RolesTable(roles), None)
