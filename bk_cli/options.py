@@ -60,8 +60,8 @@ def security(command: Command) -> Command:
             show_default=False, help=f"{what} (PEM).",
         )(command)  # fmt: skip
     command = click.option(
-        "--security", type=click.Choice(("open", "secure")), envvar="BK_SECURITY", default="open",
-        help="secure: use no bookie that allows anybody anything.",
+        "--security", type=click.Choice(("open", "secure", "mixed")), envvar="BK_SECURITY", default="open",
+        help="secure: use no bookie that allows anybody anything. mixed: of Apache's bookies any.",
     )(command)  # fmt: skip
     return click.option(
         "--tls-zookeeper", is_flag=True, envvar="BK_TLS_ZOOKEEPER", help="Speak TLS to the metadata service, too."

@@ -118,6 +118,7 @@ class BookieConfig:
     **Security.** With ``security`` ``open`` whoever reaches a port, and is let in by TLS, may do anything there. With
     ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates, and
     ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
+    ``mixed`` is the same, for a cluster with bookies of Apache's: auto-recovery and upkeep use those, too.
 
     **ZooKeeper.** ``zookeeper_auth_path`` is a file with this bookie's credentials for ZooKeeper, read again for each
     connection. ``zookeeper_acl`` says who may use the nodes that it creates there: ``open`` (everybody), ``creator``
@@ -266,7 +267,7 @@ class BookieConfig:
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
     """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS, and that clients
-    need a certificate."""
+    need a certificate. ``mixed``: the same, in a cluster with bookies of Apache's."""
     grant_keys_path: Path | None = None
     """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first one signs
     grants."""
@@ -385,13 +386,13 @@ class BookieConfig:
             return
         if self.tls_ca_path is None or self.tls_client_auth != "required":
             raise InvalidArgumentError(
-                'security = "secure" needs clients that show who they are',
+                f'security = "{self.security}" needs clients that show who they are',
                 value=f"tls_ca_path={self.tls_ca_path}, tls_client_auth={self.tls_client_auth!r}",
                 remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
             )
         if self.grant_keys_path is None:
             raise InvalidArgumentError(
-                'security = "secure" needs a file of keys that all bookies of the cluster share',
+                f'security = "{self.security}" needs a file of keys that all bookies of the cluster share',
                 value="grant_keys_path is missing",
                 remedy="make it once: openssl rand -hex 32 > FILE; copy it to each bookie",
             )

@@ -49,7 +49,7 @@ from bk_core.placement import Landscape, choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.security.roles import SECURE, Right
+from bk_core.security.roles import OPEN, Right
 from bk_core.traces import note, traced
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError, Transport
@@ -137,7 +137,7 @@ class BookKeeper:
         )
         made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
         note(ledger=made, bookies=ensemble)
-        if self.config.security == SECURE:
+        if self.config.security != OPEN:
             await self._take_back_unless_permitted(made, created)
         protocol = machine.LedgerWrite(
             made,

@@ -10,7 +10,7 @@ from bk_core.metadata import StoreSettings
 from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bk_core.security.roles import OPEN, SECURE, SECURITIES
+from bk_core.security.roles import MIXED, OPEN, SECURE, SECURITIES
 from bk_core.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import Caller
@@ -103,7 +103,8 @@ class ClientConfig:
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
-    """``secure``: speak only to bookies that ask who may do what (docs/security.md), and show them grants."""
+    """``secure``: speak only to bookies that ask who may do what (docs/security.md), and show them grants. ``mixed``:
+    also to Apache's bookies, which ask nobody, over TLS."""
     zookeeper_auth_path: str = ""
     """A file with this client's credentials for ZooKeeper, read again for each connection (docs/security.md)."""
     zookeeper_acl: str = ACL_OPEN
@@ -152,9 +153,9 @@ class ClientConfig:
 
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
-        wallet = Wallet() if self.security == SECURE else None
-        lanes, batches = self._lanes(), bool(self.batch_reads)
-        return Caller(instance_id, lanes=lanes, batch_reads=batches, tls=self.tls(), wallet=wallet)
+        wallet = None if self.security == OPEN else Wallet()
+        lanes, batches, mixed = self._lanes(), bool(self.batch_reads), self.security == MIXED
+        return Caller(instance_id, lanes=lanes, batch_reads=batches, tls=self.tls(), wallet=wallet, mixed=mixed)
 
     def _check_security(self) -> None:
         if self.security not in SECURITIES:
@@ -167,10 +168,10 @@ class ClientConfig:
             return
         if not self.tls_certificate_path:
             raise InvalidArgumentError(
-                "security=secure needs a certificate, by which bookies know this client",
+                f"security={self.security} needs a certificate, by which bookies know this client",
                 remedy="give tls_ca_path, tls_certificate_path and tls_key_path",
             )
-        if self._lanes() == (BOOKIE_RPC,):
+        if self.security == SECURE and self._lanes() == (BOOKIE_RPC,):
             raise InvalidArgumentError(
                 "Apache's wire has no grants, so a client that uses it alone cannot want security=secure",
                 value=f"lanes={self.lanes}",

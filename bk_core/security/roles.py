@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.model import LedgerId
 
-OPEN, SECURE = "open", "secure"
-SECURITIES = (OPEN, SECURE)
-"""The modes of a bookie, and what a client was told to want."""
+OPEN, SECURE, MIXED = "open", "secure", "mixed"
+SECURITIES = (OPEN, SECURE, MIXED)
+"""The modes of a bookie, and what a client was told to want. MIXED is SECURE, but for a client that also uses bookies
+of Apache's, which know no roles."""
 
 ROLES_VERSION = 1
 TEXT_MAX = 1_024

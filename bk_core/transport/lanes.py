@@ -61,7 +61,7 @@ class LaneTransport:
         self._lanes = {lane: lanes[lane] for lane in caller.lanes or lanes if lane in lanes}
         if caller.tls is not None and not caller.tls.paths.verify_host:
             self._lanes.pop(GRPC, None)  # it always compares the host's name
-        if caller.wallet is not None:
+        if caller.wallet is not None and not caller.mixed:
             self._lanes.pop(BOOKIE_RPC, None)  # it has no place for grants, and no word for what the bookie is
         self._connects: dict[str, Connect] = {}
         self._infos: dict[BookieId, BookieServiceInfo] = {}

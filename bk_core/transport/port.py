@@ -130,7 +130,8 @@ class Caller:
     bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
     are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
     every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
-    without a grant are used, and all links keep their grants there.
+    without a grant are used, and all links keep their grants there. ``mixed``: also bookies that have Apache's wire
+    alone, which knows no grants.
     """
 
     instance_id: str = ""
@@ -140,6 +141,7 @@ class Caller:
     batch_reads: bool = True
     tls: Tls | None = None
     wallet: Wallet | None = None
+    mixed: bool = False
 
 
 class Link(Protocol):

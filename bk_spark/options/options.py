@@ -187,7 +187,7 @@ class BkOptions:
                 kept=True,
             ),
             OptionDefinition("tls.zookeeper", Kind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
-            OptionDefinition("security", Kind.CHOICE, _ALL, choices=("open", "secure"), kept=True),
+            OptionDefinition("security", Kind.CHOICE, _ALL, choices=("open", "secure", "mixed"), kept=True),
             OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",), kept=True),
             OptionDefinition("zookeeper.acl", Kind.TEXT, _ALL, aliases=("zookeeperAcl",), kept=True),
         ),

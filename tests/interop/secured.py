@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a cluster of both kinds of bookies secure: certificates for all, ours in mode secure, and roles on the
-cluster for who speaks Apache's wire (docs/security.md §6.4)."""
+"""What makes a cluster of both kinds of bookies secure: certificates for all, ours with roles, on the cluster for who
+speaks Apache's wire (docs/security.md §6.5)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Secured:
 
     def ours(self) -> dict[str, Any]:
         """Settings of a bookie of ours."""
-        return self._bookie.settings(security="secure", grant_keys_path=str(self._keys))
+        return self._bookie.settings(security="mixed", grant_keys_path=str(self._keys))
 
     def apaches(self) -> dict[str, object]:
         """Settings of a bookie of Apache's."""

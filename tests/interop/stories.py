@@ -77,7 +77,7 @@ class Matrix:
     def _made(self, client: str, wire: str) -> Party:
         secured = self.cluster.secured
         if client == OURS:
-            config = OUR_CONFIG if secured is None else replace(OUR_CONFIG, **secured.client.settings())
+            config = OUR_CONFIG if secured is None else replace(OUR_CONFIG, **secured.client.settings(security="mixed"))
             return OurParty(self.cluster.uri, wire, config)
         peer = self.cluster.peer(client.removeprefix("java-"))
         conf = JAVA_CONF if secured is None else {**JAVA_CONF, **java_settings(secured.client)}
@@ -87,8 +87,7 @@ class Matrix:
         if cell.client == OURS:
             wires = itertools.cycle(("v3", "v2") if cell.digest in ("CRC32C", "MAC") else ("v2", "v3"))
             return [self.party(client, next(wires)) for client in CLIENTS if client != OURS]
-        only_apaches = cell.digest == "MAC" or self.cluster.secured is not None  # no grants among Apache's bookies
-        return [self.party(OURS, "v3" if only_apaches else "grpc")]
+        return [self.party(OURS, "v3" if cell.digest == "MAC" else "grpc")]
 
     def bookies(self, cell: Cell) -> list[AnyBookie]:
         """Those of a ledger of this cell, and the last one, which replaces the first: it is of the other kind."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bk_core.client import ClientConfig
 from bk_core.errors import InsecureBookieError, InvalidArgumentError, Outcome, PermissionDeniedError
 from bk_core.facts.asking import ask_bookies
 from bk_core.model import BOOKIE_RPC
@@ -349,6 +350,14 @@ def test_admin_port_lets_readers_look_and_operators_change(tmp_path: Path) -> No
 
 
 # --- settings ---
+
+
+def test_a_client_told_mixed_has_grants_and_apaches_wire_and_one_told_secure_grants_alone(tmp_path: Path) -> None:
+    settings = Authority(tmp_path / "pki").issue("client").settings()
+    told = {each: ClientConfig(**settings, security=each).caller("x") for each in ("open", "secure", "mixed")}
+    ways = {each: set(LaneTransport(caller)._lanes) for each, caller in told.items()}
+    assert ways == {"open": {*OURS, BOOKIE_RPC}, "secure": {*OURS}, "mixed": {*OURS, BOOKIE_RPC}}
+    assert [each for each, caller in told.items() if caller.wallet is None] == ["open"]
 
 
 @pytest.mark.parametrize(
