@@ -152,7 +152,8 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below a confirmed entry (entries were lost), and ClientClosedError when this reader or its client is closed.
+        below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
+        ClientClosedError when this reader or its client is closed.
         """
         return self._thread.iterate(self._inner.tail(from_entry))
 
@@ -207,7 +208,8 @@ class BookKeeper(BookKeeperBase):
         ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
-        LedgerExistsError if the id is taken; then nothing was created.
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it; then
+        nothing was created.
         """
         return LedgerWriter(
             self._thread.call(
