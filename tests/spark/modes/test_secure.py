@@ -16,7 +16,7 @@ from bk_core.client import ClientConfig
 from bk_core.errors import LedgerFencedError
 from tests.spark.modes.kit import texts
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(300)]
 ROWS = 400
 
 
