@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("bk_cli.log:log", "Named logs: look into them, read them, keep them short."),
     "placement": ("bk_cli.placement:placement", "Say which bookies ledgers get, and why."),
     "role": ("bk_cli.role:role", "Roles: who may what, where bookies run in mode secure."),
+    "token": ("bk_cli.token:token", "Tokens: the keys that sign them, and tokens."),
     "upkeep": ("bk_cli.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
     "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
     "bench": ("bk_cli.bench:bench", "Append to a running cluster for some seconds, and say how fast that was."),
