@@ -34,6 +34,8 @@ _MAY_BE_ZERO = (
     "slow_operation_ms",
 )
 
+CLIENT_AUTHS = ("required", "optional", "none")
+
 _TLS_PATHS = ("tls_certificate_path", "tls_key_path", "tls_ca_path")
 
 T = TypeVar("T")
@@ -115,8 +117,12 @@ class BookieConfig:
     which identities are let in, with ``*`` for any text; all if it is empty. With ``tls_zookeeper`` the metadata
     service is spoken to over TLS, too (docs/security.md).
 
+    **Tokens.** With ``token_keys_path`` clients show who they are by a signed token. ``tls_client_auth`` then says
+    whether a certificate will do instead (optional) or not (none), and ``tls_clients`` goes for both. ``token_path`` is
+    this bookie's own token, for other bookies.
+
     **Security.** With ``security`` ``open`` whoever reaches a port, and is let in by TLS, may do anything there. With
-    ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates, and
+    ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates or tokens, and
     ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
 
     **ZooKeeper.** ``zookeeper_auth_path`` is a file with this bookie's credentials for ZooKeeper, read again for each
@@ -256,17 +262,24 @@ class BookieConfig:
     tls_ca_path: Path | None = None
     """The authorities that are trusted, in PEM. A renewed file is taken without a restart."""
     tls_client_auth: str = "required"
-    """Whether clients need a certificate, or not (``none``)."""
+    """Whether clients need a certificate, or not (``none``). With ``token_keys_path``: whether a certificate will do
+    instead of a token (``optional``) or not (``none``)."""
     tls_identity: str = "subject"
     """Which name of a client's certificate is its identity: ``subject``, ``dns`` or ``spiffe``."""
     tls_clients: tuple[str, ...] = ()
-    """The identities that are let in, with ``*`` for any text. An empty list admits all whose certificate an authority
-    of ``tls_ca_path`` signed."""
+    """The identities that are let in, of certificates and of tokens, with ``*`` for any text. An empty list admits all
+    whose certificate an authority of ``tls_ca_path`` signed, or whose token a key of ``token_keys_path``."""
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
+    token_keys_path: Path | None = None
+    """Clients show who they are by a signed token: the public keys, as a JWKS (docs/security.md#5-tokens-built). It is
+    read again when it changes."""
+    token_path: Path | None = None
+    """A file with the bookie's own token, where it is a client of other bookies. It is read anew for each connection.
+    """
     security: str = OPEN
     """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS, and that clients
-    need a certificate."""
+    need a certificate or a token."""
     grant_keys_path: Path | None = None
     """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first one signs
     grants."""
@@ -365,17 +378,55 @@ class BookieConfig:
                 value=f"given: {', '.join(sorted(given)) or 'tls_zookeeper alone'}",
                 remedy=f"give {', '.join(_TLS_PATHS)}",
             )
-        self._check_word("tls_client_auth", ("required", "none"), "whether clients need a certificate")
+        self._check_word("tls_client_auth", CLIENT_AUTHS, "whether clients need a certificate")
         self._check_word("tls_identity", IDENTITY_RULES, "which name of a certificate is the identity")
         if isinstance(self.tls_clients, str):
             raise InvalidArgumentError("tls_clients is a list of identities", value=f"{self.tls_clients!r}")
         object.__setattr__(self, "tls_clients", tuple(self.tls_clients))
-        if self.tls_clients and (not given or self.tls_client_auth == "none"):
+        self._set_tokens(bool(given))
+        if self.tls_clients and not self._knows_clients:
             raise InvalidArgumentError(
-                "tls_clients needs clients with certificates",
+                "tls_clients needs clients that show who they are",
                 value=f"tls_clients={self.tls_clients}, tls_client_auth={self.tls_client_auth!r}",
-                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
+                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required", or token_keys_path',
             )
+
+    def _set_tokens(self, tls: bool) -> None:
+        """Tokens go over TLS, and one word says whether a certificate will do, too."""
+        for name in ("token_keys_path", "token_path"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, Path(value))
+                if not tls:
+                    raise InvalidArgumentError(
+                        "a token is never sent without TLS",
+                        value=f"{name}={value}",
+                        remedy=f"give {', '.join(_TLS_PATHS)}",
+                    )
+        if self.token_keys_path is not None and self.tls_client_auth == "required":
+            raise InvalidArgumentError(
+                "clients with tokens need no certificate",
+                value=f'token_keys_path={self.token_keys_path}, tls_client_auth="required"',
+                remedy='tls_client_auth = "none": each needs a token; "optional": a token or a certificate',
+            )
+        if self.token_keys_path is None and self.tls_client_auth == "optional":
+            raise InvalidArgumentError(
+                "where a certificate is optional, a client without one shows a token",
+                value='tls_client_auth="optional", and token_keys_path is missing',
+                remedy='give token_keys_path; without tokens it is "required", or "none" to let everybody in',
+            )
+        cares = [name for name in ("auto_recovery", "upkeep") if getattr(self, name)]
+        if self.token_keys_path is not None and self.tls_client_auth == "none" and cares and self.token_path is None:
+            raise InvalidArgumentError(
+                "this bookie needs a token of its own, for the other bookies",
+                value=f'{cares[0]}=true, tls_client_auth="none", and token_path is missing',
+                remedy='give token_path, or tls_client_auth = "optional": then its certificate will do',
+            )
+
+    @property
+    def _knows_clients(self) -> bool:
+        """Whether a client has to show who it is."""
+        return self.tls_ca_path is not None and (self.tls_client_auth == "required" or self.token_keys_path is not None)
 
     def _set_security(self) -> None:
         self._check_word("security", SECURITIES, "whether everybody may do anything, or nobody what no role gives")
@@ -383,11 +434,11 @@ class BookieConfig:
             object.__setattr__(self, "grant_keys_path", Path(self.grant_keys_path))
         if self.security == OPEN:
             return
-        if self.tls_ca_path is None or self.tls_client_auth != "required":
+        if not self._knows_clients:
             raise InvalidArgumentError(
                 'security = "secure" needs clients that show who they are',
                 value=f"tls_ca_path={self.tls_ca_path}, tls_client_auth={self.tls_client_auth!r}",
-                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
+                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required", or token_keys_path',
             )
         if self.grant_keys_path is None:
             raise InvalidArgumentError(
@@ -412,7 +463,7 @@ class BookieConfig:
                 ca_path=str(self.tls_ca_path),
                 certificate_path=str(self.tls_certificate_path),
                 key_path=str(self.tls_key_path),
-                client_auth=self.tls_client_auth == "required",
+                client_auth=self.tls_client_auth != "none",
             )
         )
 
@@ -422,7 +473,8 @@ class BookieConfig:
         if self.tls_ca_path is None:
             return zookeeper
         tls = {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper}
-        return {**tls, **zookeeper, "security": self.security}
+        token = {} if self.token_path is None else {"token_path": str(self.token_path)}
+        return {**tls, **zookeeper, **token, "security": self.security}
 
     @property
     def _auth_path(self) -> str:

@@ -199,7 +199,7 @@ class Bookie:
         bookie = cls(config, store, address)
         try:
             await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
-            bookie._tls = await asyncio.to_thread(port_tls, config)
+            bookie._tls = await asyncio.to_thread(port_tls, config, store)
             bookie._authority = await asyncio.to_thread(authority_of, config, store)
             for service in listen(config, bookie._clients, bookie._tls):
                 bookie._services.append(service)
@@ -300,6 +300,7 @@ class Bookie:
             space=lambda: _space(directories),
             lacking=lambda: own_copies.counts(),
             authority=self._authority,
+            port_tls=self._tls,
         )
         for service in self._services:
             await service.start(engine, facts)

@@ -18,6 +18,7 @@ from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 if TYPE_CHECKING:
     from bk_core.tls import Tls
+    from bk_core.tokens import TokenFile
     from bk_core.transport.wallet import Wallet
 
 
@@ -129,7 +130,8 @@ class Caller:
     bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
     are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
     every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
-    without a grant are used, and all links keep their grants there.
+    without a grant are used, and all links keep their grants there. ``token``: what this client shows to say who it
+    is, over TLS only.
     """
 
     instance_id: str = ""
@@ -139,6 +141,7 @@ class Caller:
     batch_reads: bool = True
     tls: Tls | None = None
     wallet: Wallet | None = None
+    token: TokenFile | None = None
 
 
 class Link(Protocol):

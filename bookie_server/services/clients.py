@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection
 from typing import Protocol
 
 from bookie_server.config import ServerLimits
 from bookie_server.services.connections import Connections
 from bookie_server.services.hang_up import connected, files_open, shut_down
+from bookie_server.services.principal import Principal
 from bookie_server.services.room import (
     MemoryWatch,
     connections_allowed,
@@ -30,15 +32,22 @@ SILENT_S = 0.5
 
 _WATCH_INTERVAL_S = 0.25
 _COUNT_INTERVAL_S = 1.0
+_IDENTITIES_INTERVAL_S = 10.0
 
 
 class ClientStream(Protocol):
     """A stream of a client."""
 
     @property
+    def principal(self) -> Principal: ...
+    @property
     def reading_since(self) -> float:
         """The loop's time when it began to wait for a message, which may be held in part; infinite while it does not
         wait."""
+        ...
+
+    def close(self, message: str) -> None:
+        """End it once its queued answers are written."""
         ...
 
     def cut(self, message: str) -> None:
@@ -65,6 +74,7 @@ class Clients:
         self._watches = [
             asyncio.create_task(self._watch_memory(), name="memory watch"),
             asyncio.create_task(self._watch_connections(ports), name="connection watch"),
+            asyncio.create_task(self._watch_identities(), name="identity watch"),
         ]
 
     def stop(self) -> None:
@@ -88,6 +98,15 @@ class Clients:
             await asyncio.sleep(_WATCH_INTERVAL_S)  # until their service has released them
             give_memory_back()
             self._memory.has_shed(resident_bytes())
+
+    async def _watch_identities(self) -> None:
+        """End the streams whose client's token has ended; it comes again with a new one."""
+        while True:
+            await asyncio.sleep(_IDENTITIES_INTERVAL_S)
+            now = time.time()
+            for stream in [each for each in self.streams if each.principal.until_s <= now]:
+                logger.info("the token of %s has ended, and so its connection", stream.principal)
+                stream.close("the token has expired")
 
     async def _watch_connections(self, ports: Collection[int]) -> None:
         """Keep each address to its share of the connections, and all services together to their bound."""

@@ -164,6 +164,13 @@ class _Connection:
         """As in ``ClientStream``; a message that has not begun holds no memory here."""
         return self._socket.waiting_since
 
+    @property
+    def principal(self) -> Principal:
+        return self.stream.principal
+
+    def close(self, message: str) -> None:
+        self.stream.close(message)
+
     def cut(self, message: str) -> None:
         self.stream.cut(message)
 

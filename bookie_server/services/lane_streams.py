@@ -18,10 +18,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from bk_core.errors import RemoteProtocolError
+from bk_core.errors import AuthenticationError, RemoteProtocolError
 from bk_core.model import BookieId, LedgerId
 from bk_core.security.grants import NO_LEDGER
 from bk_core.security.needs import LANES as NEEDS
+from bk_core.tokens import MECHANISM
 from bk_core.traces import spans
 from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo, ReadTrailer
@@ -33,6 +34,7 @@ from bookie_server.services.authority import Authority
 from bookie_server.services.gate import Gate, Refusal
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.room import AnswerRoom
+from bookie_server.services.tls import PortTls
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class BookieFacts:
     """The bound on control answers of all streams."""
     authority: Authority | None = None
     """Mode ``secure``: who may what."""
+    port_tls: PortTls | None = None
+    """Who is let in; None where everybody is."""
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -139,8 +143,13 @@ class LaneStream:
         """Check the hello of the first message and answer it; False if the stream must end."""
         request: Any = parse(self.request_type, rest)
         said = request.hello if request.HasField("hello") else None
-        reason, text = self._hello_problem(said)
         facts = self.facts
+        try:
+            reason, text = self._hello_problem(said)
+        except AuthenticationError as error:
+            self._hello, self.closing = refusal(facts, error.what), error.what
+            self.wake()
+            return False
         self._hello = lane_pb2.HelloAnswer(
             reason=proto_reason(reason),
             message=text,
@@ -163,11 +172,17 @@ class LaneStream:
         return not reason
 
     def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
+        """Raises AuthenticationError for a client that is not let in."""
         facts = self.facts
         if said is None:
             return Reason.BAD_REQUEST, "the first message carries no hello"
         if not said.version_min <= LANE_VERSION <= said.version_max:
             return Reason.UNSUPPORTED_VERSION, f"this bookie speaks version {LANE_VERSION}"
+        if facts.port_tls is not None:
+            token = said.token if said.mechanism == MECHANISM else b""
+            self.principal = facts.port_tls.admitted(self.principal, token, "hello")
+            if facts.authority is not None:
+                self.gate = Gate(facts.authority, self.principal.identity or "")
         if said.bookie_id != facts.bookie_id:
             return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id or 'named'}"
         if said.instance_id and said.instance_id != facts.instance_id:

@@ -13,6 +13,7 @@ class Proof(Enum):
 
     NONE = "none"
     CERTIFICATE = "certificate"
+    TOKEN = "token"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
+from bk_core.errors import AuthenticationError
 from bk_core.security.needs import APACHE, On
 from bk_core.security.roles import EVERY, Right
 from bk_core.wire.bookie_rpc import v2, v3
@@ -72,7 +73,7 @@ class Connection:
         principal: Principal = UNKNOWN,
     ) -> None:
         self.principal = principal
-        self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(), clock_ms
+        self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(principal), clock_ms
         self._wake, self.leave = wake, leave
         self._rights: Right | None = None if facts.authority is not None else EVERY  # None: it is not known yet
         self._may_add = self._rights is not None
@@ -95,6 +96,8 @@ class Connection:
         self.closing = ""
         self.was_cut = self.taken = False
         self.reading_since = math.inf
+        self.on_proven: Callable[[], object] = lambda: None
+        """Called in mode ``secure`` when the principal has become another, whose rights :meth:`allow` has to say."""
 
     # --- what the driver calls ---
 
@@ -301,40 +304,57 @@ class Connection:
         self._send(v3.framed(made))
 
     def _authenticate(self, request: pb.Request, wire: ModuleType) -> None:
-        answer = self._auth.take(request.authRequest)
-        if answer is not None and wire is v2:
-            self._send(v2.auth(answer))
-        elif answer is not None:
-            made = v3.header_only(request, Status.EOK)
+        try:
+            answer, status = self._auth.take(request.authRequest), Status.EOK
+        except AuthenticationError as error:  # version 2 has no word for it, and Apache's clients look at the status
+            answer = pb.AuthMessage(authPluginName="", payload=error.what.encode())
+            status = Status.EUA
+        if wire is v3:
+            made = v3.header_only(request, status)
             made.authResponse.CopyFrom(answer)
             self._send(v3.framed(made))
-        else:
-            if wire is v3:
-                self._send(v3.framed(v3.header_only(request, Status.EUA)))
+        elif status is Status.EOK:
+            self._send(v2.auth(answer))
+        if status is not Status.EOK:
             self.close("the client is refused")
+        elif self._auth.principal is not self.principal:
+            self._proven(self._auth.principal)
+
+    def _proven(self, principal: Principal) -> None:
+        """The client has shown who it is. In mode ``secure`` nothing more is read until :meth:`allow`."""
+        self.principal = principal
+        if self._facts.authority is not None:
+            self._rights, self._may_add = None, False
+            self._look()
+            self.on_proven()
 
     def _unauthenticated(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
+        """As Apache's bookies say it: in version 3 with nothing but a header, so that it is not taken for an EUA about
+        a ledger's password."""
+        if isinstance(item, BatchRead):
+            self.close("a client that is not authenticated asks")
+        elif wire is v2:
+            self._denied(item, wire)
+        elif isinstance(item, Single):
+            self._send(v3.framed(v3.header_only(item.request, Status.EUA)))
+        else:
+            operation = pb.ADD_ENTRY if isinstance(item, AddRun) else pb.READ_ENTRY
+            self._send(v3.bare_answers(operation, item.txns.size, item.txns, int(Status.EUA)))
+
+    def _denied(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
+        """The client may not do this."""
+        if not self._has_denied:
+            self._has_denied = True
+            logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
         status = int(Status.EUA)
         if isinstance(item, AddRun):
             self._send(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, status))
         elif isinstance(item, ReadRun):
             self._send(wire.refused_reads(item.txns, item.ledger_ids, item.entry_ids, status))
         elif isinstance(item, BatchRead):
-            self.close("a client that is not authenticated asks")
-        elif wire is v2:
-            self._send(v2.refusal(Single(item.frame, item.request, Status.EUA)))
-        else:
-            self._send(v3.framed(v3.header_only(item.request, Status.EUA)))
-
-    def _denied(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
-        """No role of the client gives it what this needs."""
-        if not self._has_denied:
-            self._has_denied = True
-            logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
-        if isinstance(item, BatchRead):
             self._send(v2.refusal(replace(item, status=Status.EUA)))
         else:
-            self._unauthenticated(item, wire)
+            self._send(wire.refusal(Single(item.frame, item.request, Status.EUA)))
 
     # --- stories ---
 

@@ -128,6 +128,7 @@ class _Peer(asyncio.BufferedProtocol):
         self.connection = Connection(
             self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush, principal
         )
+        self.connection.on_proven = self._ask_rights
         self._peers.add(self)
         self._clients.streams.add(self.connection)
         plain = self._transport.get_extra_info("socket")
@@ -147,6 +148,8 @@ class _Peer(asyncio.BufferedProtocol):
     def _ask_rights(self) -> None:
         """Ask what the client may do, now and again and again."""
         assert self._facts.authority is not None
+        if self._asking is not None:  # about whom it was before
+            self._asking.cancel()
         self._asking = self._loop.create_task(self._learn_rights(self._facts.authority))
 
     async def _learn_rights(self, authority: Authority) -> None:
