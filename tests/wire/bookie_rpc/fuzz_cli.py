@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/fuzz``: mutated frames of Apache's wire through the readers, and some of them through the whole connection
-of a bookie and of a client, so many as are asked for.
+of a bookie and of a client, and mutated tokens, so many as are asked for.
 
 With ``--resume FILE`` the figures are kept there, and the next call goes on from them. Exit code 0 only if all frames
 were tried and each was read, or refused, as it should be.
@@ -21,9 +21,10 @@ from pathlib import Path
 
 from tests.wire.bookie_rpc.fuzz import Tally, run_round
 from tests.wire.bookie_rpc.fuzz_ends import bookie_round, client_round
+from tests.wire.bookie_rpc.fuzz_tokens import token_round
 
 ROUNDS_A_CHUNK = 24
-KINDS = (*(run_round,) * 10, bookie_round, client_round)
+KINDS = (*(run_round,) * 10, bookie_round, client_round, token_round)
 """Rounds take turns: those of whole connections take longer."""
 
 
@@ -55,7 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(
         f"{tally.mutated:,} mutated frames and {tally.frames - tally.mutated:,} others, {tally.faults:,} faults, "
         f"{len(tally.problems)} problems; at most {peak} MB a process\n"
-        f"of them {tally.bookie:,} through connections of a bookie, {tally.client:,} through those of a client"
+        f"of them {tally.bookie:,} through connections of a bookie, {tally.client:,} through those of a client, "
+        f"and {tally.tokens:,} about tokens"
     )
     for problem in tally.problems:
         print(problem)
