@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +49,10 @@ def keys(keys: Sequence[Path]) -> None:
 @click.option("--subject", metavar="IDENTITY", required=True, help="Whom the token names.")
 @click.option("--audience", metavar="ID", required=True, help="The cluster's instance id (bk cluster init tells it).")
 @click.option("--hours", type=click.FloatRange(min=0, max=24, min_open=True), default=1.0, help="How long it lives.")
+@click.option("--issuer", default="", show_default=False, help="Who signs it, where bookies want that (token_issuer).")
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path),
               help="Write it there, for its owner alone to read; an older file is replaced at once.")  # fmt: skip
-def create(path: Path, subject: str, audience: str, hours: float, output: Path | None) -> None:
+def create(path: Path, subject: str, audience: str, hours: float, issuer: str, output: Path | None) -> None:
     """Sign a token, and print it.
 
     Whoever has the key can be everybody: keep it where no bookie and no client is.
@@ -64,8 +66,11 @@ def create(path: Path, subject: str, audience: str, hours: float, output: Path |
     private = _load(path)
     if not hasattr(private, "sign"):
         raise InvalidArgumentError("a public key signs nothing", value=str(path), remedy="give the private key")
+    _guard(path)
     public, now = _jwk(private), int(time.time())
-    claims = {"sub": subject, "aud": audience, "iat": now, "exp": now + int(hours * 3600)}
+    claims: dict[str, Any] = {"sub": subject, "aud": audience, "iat": now, "exp": now + int(hours * 3600)}
+    if issuer:
+        claims["iss"] = issuer
     made = load_jwt().encode(claims, private, algorithm=public["alg"], headers={"kid": public["kid"]})
     if output is None:
         click.echo(made)
@@ -82,6 +87,16 @@ def _write(path: Path, text: str) -> None:
         os.replace(new, path)
     except OSError as error:
         raise InvalidArgumentError("the token cannot be written", value=f"{path}: {error.strerror}") from error
+
+
+def _guard(path: Path) -> None:
+    """Raises InvalidArgumentError for a key that every user of this host may read or change."""
+    if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise InvalidArgumentError(
+            "every user of this host may read the key that signs, and so be everybody",
+            value=str(path),
+            remedy=f"chmod o-rw {path}; if others use this host, make a new key",
+        )
 
 
 def _load(path: Path) -> Any:

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on the client's side: a file that holds one, and what it is called on the wires. A client carries its token
-and does not look into it; bookies do (``bookie_server/services/tokens.py``)."""
+"""Tokens on the client's side: what they are called on the wires, and what a refusal is. A client carries its token
+(``TokenFile`` in ``secret_files.py``) and does not look into it; bookies do (``bookie_server/services/tokens.py``)."""
 
 from __future__ import annotations
-
-import re
-from dataclasses import dataclass
 
 from bk_core.errors import AuthenticationError
 
@@ -17,35 +14,6 @@ PLUGIN = "bookkeeper-token"
 
 TOKEN_BYTES_MAX = 4096
 """The longest token that anybody takes: it also fits the head of a request to an admin port."""
-
-_TOKEN = re.compile(rb"[\w-]+(?:\.[\w-]+){2}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenFile:
-    """A file with this client's token, and nothing else. It is read anew for each connection, so that whoever renews it
-    needs to tell nobody."""
-
-    path: str
-
-    def read(self) -> bytes:
-        """Raises AuthenticationError. What the file holds is in no message."""
-        try:
-            with open(self.path, "rb") as file:
-                token = file.read(2 * TOKEN_BYTES_MAX).strip()
-        except OSError as error:
-            raise AuthenticationError(
-                "this client's token cannot be read",
-                value=f"{self.path}: {error.strerror}",
-                remedy="check token_path, and who may read the file",
-            ) from error
-        if len(token) > TOKEN_BYTES_MAX or not _TOKEN.fullmatch(token):
-            raise AuthenticationError(
-                "the file of this client's token holds no token",
-                value=f"{self.path}: {len(token)} bytes",
-                remedy=f"three parts with dots between them (a JWT), at most {TOKEN_BYTES_MAX} bytes",
-            )
-        return token
 
 
 def not_let_in(whom: str, why: str, *, has_token: bool) -> AuthenticationError:

@@ -274,6 +274,9 @@ class BookieConfig:
     token_keys_path: Path | None = None
     """Clients show who they are by a signed token: the public keys, as a JWKS (docs/security.md#5-tokens-built). It is
     read again when it changes."""
+    token_issuer: str = ""
+    """What a token must name as its issuer (``iss``); empty: any. Wanted where one key signs tokens of several issuers.
+    """
     token_path: Path | None = None
     """A file with the bookie's own token, where it is a client of other bookies. It is read anew for each connection.
     """

@@ -304,7 +304,8 @@ class Bookie:
         )
         for service in self._services:
             await service.start(engine, facts)
-        self._clients.watch([service.port for service in self._services])
+        ports = [service.port for service in self._services]
+        self._clients.watch(ports, *([] if self._tls is None else [self._tls.outlived]))
         await availability.begin()
         garbage.start()
         own_copies.start()

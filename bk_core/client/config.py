@@ -10,9 +10,9 @@ from bk_core.metadata import StoreSettings
 from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.secret_files import TokenFile
 from bk_core.security.roles import OPEN, SECURE, SECURITIES
 from bk_core.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
-from bk_core.tokens import TokenFile
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import Caller
 from bk_core.transport.wallet import Wallet

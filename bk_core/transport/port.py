@@ -17,8 +17,8 @@ from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 if TYPE_CHECKING:
+    from bk_core.secret_files import TokenFile
     from bk_core.tls import Tls
-    from bk_core.tokens import TokenFile
     from bk_core.transport.wallet import Wallet
 
 

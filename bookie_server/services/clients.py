@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from bookie_server.config import ServerLimits
@@ -55,6 +54,14 @@ class ClientStream(Protocol):
         ...
 
 
+Outlived = Callable[[Iterable[Principal]], Mapping[Principal, str]]
+"""Who of some clients is let in no more, and why."""
+
+
+def _nobody(_: Iterable[Principal]) -> Mapping[Principal, str]:
+    return {}
+
+
 class Clients:
     """Services add their streams to ``streams`` and discard those that have ended. ``connections.connections_max``
     bounds the clients; a service that can refuse more than that by itself does so."""
@@ -69,12 +76,12 @@ class Clients:
         self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
         self._watches: list[asyncio.Task[None]] = []
 
-    def watch(self, ports: Collection[int]) -> None:
-        """Begin to watch the memory, and the connections to the ports of the services."""
+    def watch(self, ports: Collection[int], outlived: Outlived = _nobody) -> None:
+        """Begin to watch the memory, the connections to the ports of the services, and the identities of clients."""
         self._watches = [
             asyncio.create_task(self._watch_memory(), name="memory watch"),
             asyncio.create_task(self._watch_connections(ports), name="connection watch"),
-            asyncio.create_task(self._watch_identities(), name="identity watch"),
+            asyncio.create_task(self._watch_identities(outlived), name="identity watch"),
         ]
 
     def stop(self) -> None:
@@ -99,14 +106,20 @@ class Clients:
             give_memory_back()
             self._memory.has_shed(resident_bytes())
 
-    async def _watch_identities(self) -> None:
-        """End the streams whose client's token has ended; it comes again with a new one."""
+    async def _watch_identities(self, outlived: Outlived) -> None:
+        """End the streams whose client is let in no more; an honest one comes again with a new token. Whoever does not
+        take the answers that are queued until the next look gets no more of them."""
+        closed: set[ClientStream] = set()
         while True:
             await asyncio.sleep(_IDENTITIES_INTERVAL_S)
-            now = time.time()
-            for stream in [each for each in self.streams if each.principal.until_s <= now]:
-                logger.info("the token of %s has ended, and so its connection", stream.principal)
-                stream.close("the token has expired")
+            closed &= self.streams
+            for stream in closed:
+                stream.cut("its client does not take the last answers")
+            why = outlived({each.principal for each in self.streams})
+            for stream in [each for each in self.streams if each.principal in why and each not in closed]:
+                logger.info("a connection of %s ends: %s", stream.principal, why[stream.principal])
+                closed.add(stream)
+                stream.close(why[stream.principal])
 
     async def _watch_connections(self, ports: Collection[int]) -> None:
         """Keep each address to its share of the connections, and all services together to their bound."""

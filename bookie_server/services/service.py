@@ -47,7 +47,7 @@ def port_tls(config: BookieConfig, store: MetadataStore) -> PortTls | None:
         return None
     if config.token_keys_path is None:
         return PortTls(tls, admission)
-    return PortTls(tls, admission, TokenKeys(config.token_keys_path), store.instance_id())
+    return PortTls(tls, admission, TokenKeys(config.token_keys_path), store.instance_id(), config.token_issuer)
 
 
 def authority_of(config: BookieConfig, store: MetadataStore) -> Authority | None:

@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bk_core.errors import AuthenticationError, TlsError
@@ -41,12 +41,14 @@ TOKEN_WANTED = "this port wants a token, or a certificate where it takes them"
 
 class PortTls:
     """What the ports of a bookie have in common. ``client_auth``: clients show a certificate. With ``keys`` they may
-    show a token for the cluster ``audience`` instead, and then a certificate is optional. ``admission`` says which
-    identities of either kind are let in."""
+    show a token for the cluster ``audience`` (of ``issuer``, if one is given) instead, and then a certificate is
+    optional. ``admission`` says which identities of either kind are let in."""
 
-    def __init__(self, tls: Tls, admission: Admission, keys: TokenKeys | None = None, audience: str = "") -> None:
+    def __init__(
+        self, tls: Tls, admission: Admission, keys: TokenKeys | None = None, audience: str = "", issuer: str = ""
+    ) -> None:
         self.tls, self._admission = tls, admission
-        self._keys, self._audience = keys, audience
+        self._keys, self._audience, self._issuer = keys, audience, issuer
         self.client_auth = tls.paths.client_auth
         self.wants_tokens = keys is not None
         """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
@@ -105,16 +107,27 @@ class PortTls:
         try:
             if not token:
                 raise TokenRefusedError("it shows neither token nor certificate", TOKEN_WANTED)
-            claims = verify(token, self._keys.now(), self._audience)
+            claims = verify(token, self._keys.now(), self._audience, self._issuer)
         except TokenRefusedError as error:
             self.refused(principal.peer, port, str(error))
             raise AuthenticationError(error.told) from None
         if not self._admission.lets_in(claims.subject):
             self.refused(principal.peer, port, f"the identity of its token is not let in: {claims.subject}")
             raise AuthenticationError("this identity is not let in")
-        proven = Principal(principal.peer, claims.subject, Proof.TOKEN, claims.until_s)
+        proven = Principal(principal.peer, claims.subject, Proof.TOKEN, claims.until_s, claims.key)
         logger.info("%s: %s", port, proven)
         return proven
+
+    def outlived(self, principals: Iterable[Principal]) -> dict[Principal, str]:
+        """Those of them who are let in no more, and why: a token has ended, or its key was taken out of the file."""
+        believed = {"", *(key.print for key in self._keys.now().values())} if self._keys is not None else {""}
+        now, found = time.time(), dict[Principal, str]()
+        for each in principals:
+            if each.until_s <= now:
+                found[each] = "the token has expired"
+            elif each.key not in believed:
+                found[each] = "the key of the token is believed no more"
+        return found
 
     def refused(self, peer: str, port: str, why: str) -> None:
         """Log it; the same of the same host once in ten seconds."""

@@ -7,10 +7,11 @@ only behind its signature. Sockets are not touched here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-import re
+import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,14 +35,14 @@ _RSA_BITS_MIN = 2048
 REFUSED = "the token is refused"
 """What a client hears whose token is wrong in a way that only who forges one would like to know."""
 
-_SUBJECT = re.compile(r"[^\x00-\x1f\x7f\u0080-\u009f\u2028\u2029]+")
-
 
 class Claims(NamedTuple):
-    """What is used of a token: who it names, and until when it holds, in seconds since 1970, leeway included."""
+    """What is used of a token: who it names, until when it holds, in seconds since 1970, leeway included, and the
+    :attr:`Key.print` of the key that signed it."""
 
     subject: str
     until_s: float
+    key: str
 
 
 class TokenRefusedError(Exception):
@@ -54,10 +55,12 @@ class TokenRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key, and the one algorithm that goes with it."""
+    """A public key, and the one algorithm that goes with it. ``print`` is its fingerprint, because another key may take
+    its ``kid``."""
 
     algorithm: str
     public: Any
+    print: str = ""
 
 
 def load_jwt() -> Any:
@@ -125,13 +128,16 @@ def _key_of(entry: Mapping[str, Any], name: str) -> Key | None:
     if algorithm is None or entry.get("alg", algorithm) != algorithm or entry.get("use", "sig") != "sig":
         return None
     jwt = load_jwt()
+    from cryptography.hazmat.primitives import serialization
+
     try:
         public = jwt.PyJWK(dict(entry), algorithm).key
     except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
     if kind == "RSA" and public.key_size < _RSA_BITS_MIN:
         raise ValueError(f"{name} has {public.key_size} bits, and {_RSA_BITS_MIN} are the least")
-    return Key(algorithm, public)
+    encoding, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return Key(algorithm, public, hashlib.sha256(public.public_bytes(encoding, form)).hexdigest())
 
 
 class TokenKeys:
@@ -163,8 +169,11 @@ class TokenKeys:
     def _load(self) -> dict[str, Key]:
         load_jwt()
         try:
-            if os.stat(self._path).st_size > _KEYS_BYTES_MAX:
+            status = os.stat(self._path)
+            if status.st_size > _KEYS_BYTES_MAX:
                 raise ValueError(f"it has more than {_KEYS_BYTES_MAX} bytes")
+            if status.st_mode & stat.S_IWOTH:
+                raise ValueError("every user of this host may write to it, and so be everybody; chmod o-w ends that")
             return parse_keys(self._path.read_bytes())
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -181,15 +190,15 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev, status.st_mode
 
 
 # --- tokens ---
 
 
-def verify(token: bytes, keys: Mapping[str, Key], audience: str) -> Claims:
-    """What a token says that one of the keys has signed for this audience, and that holds now. Raises
-    TokenRefusedError."""
+def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "") -> Claims:
+    """What a token says that one of the keys has signed for this audience, and that holds now. Its issuer is looked at
+    if one is given. Raises TokenRefusedError."""
     if len(token) > TOKEN_BYTES_MAX:
         raise TokenRefusedError("it is too long")
     jwt = load_jwt()
@@ -205,6 +214,7 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str) -> Claims:
             key.public,
             algorithms=[key.algorithm],
             audience=audience,
+            issuer=issuer or None,
             leeway=LEEWAY_S,
             options={"require": ["exp", "iat", "sub", "aud"]},
         )
@@ -214,9 +224,11 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str) -> Claims:
         raise TokenRefusedError("it is not valid yet", "the token is not valid yet: compare the clocks") from None
     except jwt.InvalidAudienceError:
         raise TokenRefusedError("it is for another cluster", "the token is for another cluster") from None
+    except jwt.InvalidIssuerError:
+        raise TokenRefusedError("it is of another issuer", "the token is of another issuer") from None
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TokenRefusedError(_why(jwt, error)) from None
-    return _checked(claims)
+    return _checked(claims, key)
 
 
 def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
@@ -238,13 +250,13 @@ def _why(jwt: Any, error: Exception) -> str:
     return f"it is no token of ours: {type(error).__name__}"
 
 
-def _checked(claims: Mapping[str, Any]) -> Claims:
+def _checked(claims: Mapping[str, Any], key: Key) -> Claims:
     """What PyJWT does not look at."""
     begins, ends, subject = claims["iat"], claims["exp"], claims["sub"]
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (begins, ends)):
         raise TokenRefusedError("its times are no numbers")
     if ends - begins > LIFE_S_MAX:
         raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours")
-    if len(subject) > SUBJECT_CHARACTERS_MAX or not _SUBJECT.fullmatch(subject):
+    if not 0 < len(subject) <= SUBJECT_CHARACTERS_MAX or not subject.isprintable():
         raise TokenRefusedError("its subject is empty, too long, or has characters that nobody sees")
-    return Claims(subject, ends + LEEWAY_S)
+    return Claims(subject, ends + LEEWAY_S, key.print)

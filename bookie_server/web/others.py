@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError, TlsError
 from bk_core.metrics import quantile
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
+from bk_core.secret_files import TokenFile
 from bk_core.tls import Tls, failure
-from bk_core.tokens import TokenFile, not_let_in
+from bk_core.tokens import not_let_in
 
 AT_ONCE = 64
 ANSWER_BYTES_MAX = 4 << 20

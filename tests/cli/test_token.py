@@ -31,6 +31,7 @@ _PEM, _PRIVATE = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
 def files(tmp_path: Path) -> Path:
     for name, key in KEYS.items():
         (tmp_path / name).write_bytes(key.private_bytes(_PEM, _PRIVATE, serialization.NoEncryption()))
+        (tmp_path / name).chmod(0o600)
         public = key.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         (tmp_path / f"{name}.pub").write_bytes(public)
     locked = KEYS["ed25519"].private_bytes(_PEM, _PRIVATE, serialization.BestAvailableEncryption(b"x"))
@@ -74,6 +75,20 @@ def test_a_token_goes_into_a_file_that_others_cannot_read(files: Path) -> None:
     assert not list(files.glob("*.new"))
 
 
+def test_a_key_that_everybody_may_read_signs_nothing(files: Path) -> None:
+    for mode in (0o604, 0o602):
+        (files / "rsa").chmod(mode)
+        with pytest.raises(InvalidArgumentError, match="may read the key that signs") as raised:
+            run("create", "--key", files / "rsa", "--subject", "a", "--audience", "i")
+        assert "chmod" in raised.value.remedy
+
+
+def test_a_token_names_its_issuer_where_that_is_wanted(files: Path) -> None:
+    keys = parse_keys(run("keys", files / "rsa").encode())
+    made = run("create", "--key", files / "rsa", "--subject", "a", "--audience", "i", "--issuer", "ops")
+    assert verify(made.strip().encode(), keys, "i", "ops").subject == "a"
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -83,6 +98,7 @@ def test_a_token_goes_into_a_file_that_others_cannot_read(files: Path) -> None:
         (("keys", "p384"), "of this kind"),
         (("keys", "weak"), "1024 bits"),
         (("keys", "rsa", "rsa.pub"), "given twice"),
+        (("create", "--subject=a", "--audience=i", "--key", "none"), "No such file"),
         (("create", "--subject=a", "--audience=i", "--key", "rsa.pub"), "a public key signs nothing"),
         (("create", "--subject=", "--audience=i", "--key", "rsa"), "1 to 256 characters"),
         (("create", "--subject=a\nb", "--audience=i", "--key", "rsa"), "that can be seen"),

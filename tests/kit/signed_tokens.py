@@ -11,6 +11,10 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from tests.kit import canaries
+
+CANARY = canaries.OTHER[0].decode("ascii")
+
 _MAKE = {
     "EdDSA": ed25519.Ed25519PrivateKey.generate,
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
@@ -43,9 +47,9 @@ class Signer:
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> bytes:
-        """Signed ``age_s`` ago. A claim that is None is left out."""
+        """Signed ``age_s`` ago, with a canary in it. A claim that is None is left out."""
         now = int(time.time() - age_s)
-        said = {"sub": subject, "aud": audience, "iat": now, "exp": int(now + life_s), **claims}
+        said = {"sub": subject, "aud": audience, "iat": now, "exp": int(now + life_s), "jti": CANARY, **claims}
         said = {name: value for name, value in said.items() if value is not None}
         headers = {"kid": self.kid, **(header or {})}
         return jwt.encode(said, self.private, self.algorithm, headers).encode("ascii")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bk_core.metadata import open_store
+from bk_core.secret_files import TokenFile
 from bk_core.tls import Tls
-from bk_core.tokens import TokenFile
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bookie_server.main import Bookie

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from bk_core.errors import AuthenticationError, BookKeeperError, TransportError
 from bk_core.model import BookieId, Endpoint
+from bk_core.secret_files import TokenFile
 from bk_core.tls import Tls, failure
-from bk_core.tokens import TokenFile, not_let_in
+from bk_core.tokens import not_let_in
 from bk_core.transport.bookie_rpc.auth import Proof
 from bk_core.transport.bookie_rpc.start_tls import ask_for_tls
 from bk_core.transport.lane_streams import unreachable

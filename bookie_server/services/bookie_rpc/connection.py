@@ -94,12 +94,17 @@ class Connection:
         self._leaving: list[events.RequestId] = []
         self._paused = self._stalled = False
         self.closing = ""
-        self.was_cut = self.taken = False
+        self.was_cut = False
         self.reading_since = math.inf
         self.on_proven: Callable[[], object] = lambda: None
         """Called in mode ``secure`` when the principal has become another, whose rights :meth:`allow` has to say."""
 
     # --- what the driver calls ---
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something came, and the client has shown who it is."""
+        return not self._fresh and self._auth.done
 
     def receive(self, received: memoryview) -> int:
         """Take what came; returns how many bytes are dealt with. The caller gives the rest again, with more behind
@@ -117,10 +122,12 @@ class Connection:
             first = frames(received[: LENGTH_BYTES + FRAME_BYTES_MAX])
             if not first.offsets.size:
                 return self._take(received) if first.fault else 0
-            self._fresh, self.taken = False, True
+            self._fresh = False
             used = self._take(received[: int(first.offsets[0] + first.lengths[0])])
         if self.closing:
             return len(received)
+        if self._rights is None:  # it was AUTH: what is behind it waits for the rights of who this is now
+            return used
         rest, reader = received[used:], self._reader
         before = reader.version
         burst = reader.read(rest)

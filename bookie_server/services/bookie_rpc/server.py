@@ -185,7 +185,7 @@ class _Peer(asyncio.BufferedProtocol):
         else:
             self._keep(used, have == size)
         connection.reading_since = self._loop.time() if self._have else math.inf
-        if self._silent_yet and connection.taken:
+        if self._silent_yet and connection.has_begun:
             self._silent_yet = False
             self._timers.stop("hello")
         if connection.answers or connection.closing:
@@ -266,5 +266,5 @@ class _Peer(asyncio.BufferedProtocol):
     # --- time ---
 
     def _silent(self) -> None:
-        if not self.connection.taken:
-            self.connection.cut("nothing came on this connection")
+        if not self.connection.has_begun:
+            self.connection.cut("nothing came on this connection, or nothing that says who the client is")

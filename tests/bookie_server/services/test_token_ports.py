@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from bk_core.errors import (
     TransportError,
 )
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, Endpoint
+from bk_core.secret_files import TokenFile
 from bk_core.security.needs import FREE_PATHS
 from bk_core.security.roles import Line, Role, RolesTable, scope_of
-from bk_core.tokens import MECHANISM, PLUGIN, TokenFile
+from bk_core.tokens import MECHANISM, PLUGIN
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import RefusedError
 from bk_core.wire.bookie_rpc import v2, v3
@@ -35,6 +37,7 @@ from bk_core.wire.lane import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from bookie_server.services import clients as clients_module
+from bookie_server.services.bookie_rpc import server as rpc_server
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.web.others import AdminPorts
 from tests.kit.certificates import Authority
@@ -200,6 +203,17 @@ def test_a_token_is_sent_over_tls_only(lane: str, tmp_path: Path) -> None:
 
 
 @on_each
+def test_a_token_of_another_issuer_is_refused_where_one_is_wanted(lane: str, tmp_path: Path) -> None:
+    async def story(world: TokenWorld) -> None:
+        await world.ask(lane, world.token(iss="https://idp.example"))
+        for wrong, heard in ({"iss": "https://other.example"}, "another issuer"), ({}, "refused"):
+            with pytest.raises(AuthenticationError, match=heard):
+                await world.ask(lane, world.token(**wrong))
+
+    with_tokens(tmp_path, story, token_issuer="https://idp.example")
+
+
+@on_each
 def test_a_token_that_cannot_be_read_is_named_by_its_path(lane: str, tmp_path: Path) -> None:
     async def story(world: TokenWorld) -> None:
         empty = tmp_path / "empty"
@@ -211,6 +225,17 @@ def test_a_token_that_cannot_be_read_is_named_by_its_path(lane: str, tmp_path: P
             assert "not a token" not in str(raised.value)
 
     with_tokens(tmp_path, story)
+
+
+def test_a_token_that_everybody_may_read_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(SIGNER.token())
+    for mode, told in ((0o640, 0), (0o644, 1)):
+        path.chmod(mode)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                assert TokenFile(str(path)).read() == path.read_bytes()
+        assert caplog.text.count("every user of this host may read") == told
 
 
 # --- until when ---
@@ -234,7 +259,7 @@ def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
             world.token(subject="renewed")
             while world.principals() & first:
                 await asyncio.sleep(0.05)
-            assert "has ended, and so its connection" in caplog.text
+            assert "ends: the token has expired" in caplog.text
             await writer.append(b"second")
             assert len(writer.metadata.fragments) == 1
             assert {each.identity for each in world.principals()} == {"renewed"}
@@ -284,6 +309,82 @@ def test_new_keys_are_taken_without_a_restart(lane: str, tmp_path: Path) -> None
     with_tokens(tmp_path, story)
 
 
+@on_each
+def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
+    lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other key has the same name, as after a key was stolen and made anew."""
+    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.1)
+    stolen, kept, anew = Signer("k2"), SIGNER, Signer("k2")
+
+    async def story(world: TokenWorld) -> None:
+        keys_file(world.keys, kept, stolen)
+        mine, theirs = world.token(kept, name="mine"), world.token(stolen, name="theirs", subject="thief")
+        async with (
+            world.world.lane(lane, world.trust, token=mine) as mine_opened,
+            world.world.lane(lane, world.trust, token=theirs) as theirs_opened,
+        ):
+            await mine_opened.write(7, 0, [b"x"])
+            await theirs_opened.write(8, 0, [b"x"])
+            before = {each for each in world.principals() if each.identity == "ingest"}
+            keys_file(world.keys, kept, anew)
+            while any(each.identity == "thief" for each in world.principals()):
+                await asyncio.sleep(0.05)
+            assert "thief" in caplog.text
+            assert "ends: the key of the token is believed no more" in caplog.text
+            await asyncio.sleep(0.3)
+            assert {each for each in world.principals() if each.identity == "ingest"} == before
+            with pytest.raises(BookKeeperError):
+                await theirs_opened.link.bookie_info(deadline_s=5)
+            assert not any(each.identity == "thief" for each in world.principals())
+
+    with caplog.at_level(logging.INFO, "bookie_server"):
+        with_tokens(tmp_path, story)
+
+
+def test_who_takes_no_answers_does_not_outlive_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.5)
+
+    async def story(world: TokenWorld) -> None:
+        async with world.world.lane(BOOKIE_RPC, world.trust, token=world.token()) as opened:
+            await opened.write(7, 0, [b"x" * 1_000_000])
+        _, writer = await _over_tls(world, world.world.bookie.port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        read = v3.request(pb.READ_ENTRY, 9)
+        read.readRequest.ledgerId, read.readRequest.entryId = 7, 0
+        token = world.token(life_s=10, age_s=10 + 28, subject="slow").read_bytes().strip()
+        writer.write(_auth(token) + v3.framed(read) * 64)
+        while not any(each.identity == "slow" for each in world.principals()):
+            await asyncio.sleep(0.02)
+        while any(each.principal.identity == "slow" for each in world.world.bookie._clients.streams):
+            await asyncio.sleep(0.02)  # GRACE_S and WRITE_TIMEOUT_S are far longer than this story may take
+        writer.transport.abort()
+
+    begun = time.monotonic()
+    with_tokens(tmp_path, story)
+    assert time.monotonic() - begun < 20
+
+
+def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc_server, "HELLO_TIMEOUT_S", 0.4)
+
+    async def story(world: TokenWorld) -> None:
+        reader, writer = await _over_tls(world, world.world.bookie.port)
+        writer.write(_add(7))
+        assert (await _answer(reader)).status == int(Status.EUA)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        reader, writer = await _over_tls(world, world.world.bookie.port)
+        writer.write(_auth(world.token().read_bytes().strip()))
+        assert (await _answer(reader)).status == int(Status.EOK)
+        await asyncio.sleep(0.6)
+        writer.write(_add(7))
+        assert (await _answer(reader)).status == int(Status.EOK)
+        writer.transport.abort()
+
+    with_tokens(tmp_path, story)
+
+
 # --- byte by byte ---
 
 
@@ -311,7 +412,8 @@ async def _answer(reader: asyncio.StreamReader) -> pb.Response:
 def _add(ledger: int) -> bytes:
     request = v3.request(pb.ADD_ENTRY, 5)
     request.addRequest.ledgerId, request.addRequest.entryId = ledger, 0
-    request.addRequest.masterKey, request.addRequest.body = b"k" * 20, b"b" * 40
+    request.addRequest.masterKey = b"k" * 20
+    request.addRequest.body = ledger.to_bytes(8, "big") + bytes(8) + b"b" * 24
     return v3.framed(request)
 
 
@@ -497,6 +599,12 @@ def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> 
                 await opened.link.bookie_info(deadline_s=5)
         with pytest.raises(AuthenticationError):
             await world.ask(BOOKIE_RPC, None)
+        for who, status in (("ingest", Status.EOK), ("web", Status.EUA)):  # what comes right behind AUTH, too
+            reader, writer = await _over_tls(world, bookie.port)
+            writer.write(_auth(Path(tokens[who]).read_bytes().strip()) + _add(9))
+            assert (await _answer(reader)).status == int(Status.EOK)
+            assert (await _answer(reader)).status == int(status), who
+            writer.transport.abort()
         endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
         store.write_roles(
             RolesTable().granted(Line("web", Role.OPERATOR, scope_of("cluster"))), store.read_roles().version

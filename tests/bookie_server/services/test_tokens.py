@@ -94,6 +94,8 @@ def test_clocks_may_differ_a_little_and_no_more() -> None:
         ("subject", REFUSED, {"subject": ""}),
         ("subject", REFUSED, {"subject": "x" * 257}),
         ("subject", REFUSED, {"subject": "ingest\nWARNING all is well"}),
+        ("subject", REFUSED, {"subject": "ingest\u202enimda"}),
+        ("subject", REFUSED, {"subject": "\ud800"}),
         ("no token of ours", REFUSED, {"subject": 7}),
         ("another cluster", "the token is for another cluster", {"audience": 7}),
         ("times are no numbers", REFUSED, {"exp": str(int(time.time()) + 3000)}),
@@ -140,6 +142,26 @@ def test_the_key_says_which_algorithm_it_is_for() -> None:
     assert refusal(crossed).told == REFUSED
     lying = forged({"alg": "EdDSA", "kid": "ES256"}, good_claims(), b"x" * 64)
     assert "another algorithm" in str(refusal(lying))
+
+
+def test_where_an_issuer_is_wanted_a_token_names_it() -> None:
+    for issuer in ("https://idp.example", "x"):
+        assert verify(SIGNER.token(iss=issuer), KEYS, "cluster-1", issuer).subject == "ingest"
+        assert verify(SIGNER.token(iss=issuer), KEYS, "cluster-1").subject == "ingest"
+    for wrong in ("https://idp.example/other", "https://IDP.example", "https://idp.example ", ""):
+        with pytest.raises(TokenRefusedError) as raised:
+            verify(SIGNER.token(iss=wrong), KEYS, "cluster-1", "https://idp.example")
+        assert raised.value.told in ("the token is of another issuer", REFUSED)
+    with pytest.raises(TokenRefusedError, match="no iss"):
+        verify(SIGNER.token(), KEYS, "cluster-1", "https://idp.example")
+
+
+def test_a_token_remembers_the_key_itself_and_not_its_name() -> None:
+    again = Signer("EdDSA")
+    keys = parse_keys(json.dumps({"keys": [again.jwk]}).encode())
+    mine, other = verify(SIGNER.token(), KEYS, "cluster-1"), verify(again.token(), keys, "cluster-1")
+    assert len({mine.key, other.key, ""}) == 3
+    assert verify(SIGNER.token(life_s=60), ONE_KEY, "cluster-1").key == mine.key
 
 
 def test_another_keys_signature_and_a_changed_token_are_refused() -> None:
@@ -249,6 +271,24 @@ def test_keys_are_changed_with_an_overlap_and_without_a_restart(tmp_path: Path) 
     keys_file(path, new)
     assert "not known" in str(refusal(old.token(), keys.now()))
     assert verify(new.token(), keys.now(), "cluster-1")
+
+
+def test_keys_that_everybody_may_write_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    signer = Signer("k")
+    path = keys_file(tmp_path / "keys.json", signer)
+    path.chmod(0o666)
+    with pytest.raises(InvalidArgumentError, match="may write to it"):
+        TokenKeys(path)
+    path.chmod(0o644)
+    keys = TokenKeys(path)
+    forger = Signer("k")
+    keys_file(path, forger).chmod(0o666)
+    with caplog.at_level(logging.WARNING):
+        assert "signature is wrong" in str(refusal(forger.token(), keys.now()))
+        assert verify(signer.token(), keys.now(), "cluster-1")
+    assert caplog.text.count("may write to it") == 1
+    path.chmod(0o644)
+    assert verify(forger.token(), keys.now(), "cluster-1")
 
 
 def test_a_file_that_is_half_written_keeps_the_old_keys_with_one_warning(
