@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: who says nothing keeps its connection",
         f"{_RPC}/server.py",
-        "        if not self.connection.taken:",
+        "        if not self.connection.has_begun:",
         "        if False:",
         (f"{_RPC_SERVER}::test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not",),
         "connections are taken by clients that never speak",

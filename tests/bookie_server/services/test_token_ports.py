@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -342,27 +341,29 @@ def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
         with_tokens(tmp_path, story)
 
 
-def test_who_takes_no_answers_does_not_outlive_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for 64 MB, and takes a megabyte a second: never stuck, never done."""
     monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.5)
 
     async def story(world: TokenWorld) -> None:
         async with world.world.lane(BOOKIE_RPC, world.trust, token=world.token()) as opened:
             await opened.write(7, 0, [b"x" * 1_000_000])
-        _, writer = await _over_tls(world, world.world.bookie.port)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        reader, writer = await _over_tls(world, world.world.bookie.port)
         read = v3.request(pb.READ_ENTRY, 9)
         read.readRequest.ledgerId, read.readRequest.entryId = 7, 0
         token = world.token(life_s=10, age_s=10 + 28, subject="slow").read_bytes().strip()
         writer.write(_auth(token) + v3.framed(read) * 64)
-        while not any(each.identity == "slow" for each in world.principals()):
-            await asyncio.sleep(0.02)
-        while any(each.principal.identity == "slow" for each in world.world.bookie._clients.streams):
-            await asyncio.sleep(0.02)  # GRACE_S and WRITE_TIMEOUT_S are far longer than this story may take
+        got = 0
+        with contextlib.suppress(ConnectionError):
+            while part := await reader.read(64 << 10):
+                got += len(part)
+                await asyncio.sleep(0.05)
+        assert 64 << 10 <= got < 32 << 20
         writer.transport.abort()
 
-    begun = time.monotonic()
     with_tokens(tmp_path, story)
-    assert time.monotonic() - begun < 20
 
 
 def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,7 +515,7 @@ def test_what_comes_with_a_hello_that_is_refused_is_not_done_nor_what_comes_behi
         stream.send(
             lane_pb2.AddRequest(hello=hello, attach=[attach]).SerializeToString(), frame(7, 0, [b"x"], session=1)
         )
-        stream.send(lane_pb2.AddRequest(attach=[attach]).SerializeToString(), frame(7, 0, [b"x"], session=1))
+        stream.send(b"", frame(7, 1, [b"y"], session=1))  # without an attach, which would be a second one, and an error
         _, answer = await stream.answer()
         assert answer.hello.reason == int(Reason.UNAUTHENTICATED)
         assert not answer.sessions

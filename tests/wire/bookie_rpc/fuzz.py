@@ -26,13 +26,14 @@ INTERESTING = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\x01", b"\xff
 class Tally:
     """What was tried: whole frames, of which so many were mutated, and what went wrong. ``bookie`` and ``client``: of
     the mutated ones, those that went through a whole connection (``fuzz_ends``); ``tokens``: those that were about
-    tokens (``fuzz_tokens``)."""
+    tokens (``fuzz_tokens``); ``doors``: hellos and requests to an admin port (``fuzz_doors``)."""
 
     frames: int = 0
     mutated: int = 0
     bookie: int = 0
     client: int = 0
     tokens: int = 0
+    doors: int = 0
     faults: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -42,6 +43,7 @@ class Tally:
         self.bookie += other.bookie
         self.client += other.client
         self.tokens += other.tokens
+        self.doors += other.doors
         self.faults += other.faults
         self.problems += other.problems
 

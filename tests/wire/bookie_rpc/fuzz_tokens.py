@@ -42,7 +42,8 @@ _HEADERS = ("alg", "kid", "typ", "crit", "b64", "zip", "jwk", "cty")
 
 
 @functools.cache
-def _port() -> PortTls:
+def token_port() -> PortTls:
+    """Of a bookie that wants tokens of these signers."""
     path = Path(tempfile.mkdtemp(prefix="fuzz-tokens"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     keys = TokenKeys(keys_file(path / "keys.json", *_SIGNERS))
@@ -64,13 +65,14 @@ def token_round(number: int) -> Tally:
     return tally
 
 
-def _genuine(rng: random.Random) -> bytes:
+def genuine(rng: random.Random) -> bytes:
+    """A token that counts."""
     return rng.choice(_SIGNERS).token(audience=AUDIENCE)
 
 
 def mutated_token(rng: random.Random) -> bytes:
     """A token that nobody signed."""
-    token, way = bytearray(_genuine(rng)), rng.randrange(4)
+    token, way = bytearray(genuine(rng)), rng.randrange(4)
     if way == 0:
         head, claims, signature = bytes(token).split(b".")
         part = rng.randrange(2)
@@ -83,12 +85,12 @@ def mutated_token(rng: random.Random) -> bytes:
         token = bytearray(Signer(rng.choice(("EdDSA", "ES256")), "EdDSA").token(audience=AUDIENCE))
     else:
         for _ in range(rng.choice((1, 1, 2, 5))):
-            mutate(rng, token, [b"...." + _genuine(rng)])
+            mutate(rng, token, [b"...." + genuine(rng)])
     return bytes(token)
 
 
 def _try_token(rng: random.Random, tally: Tally) -> None:
-    token, port = mutated_token(rng), _port()
+    token, port = mutated_token(rng), token_port()
     tally.mutated += 1
     tally.frames += 1
     assert port._keys is not None
@@ -118,7 +120,7 @@ def _auth(wire: int, token: bytes, plugin: str = PLUGIN) -> bytes:
 
 
 def _try_connection(rng: random.Random, tally: Tally) -> None:
-    bookie = RpcBookie(auth=TokenAuth(_port()))
+    bookie = RpcBookie(auth=TokenAuth(token_port()))
     client, wire = bookie.connect(), rng.choice((3, 2))
     clean = [some_request(rng, wire, txn, 3, 30) for txn in range(FRAMES_A_BURST)]
     stranger = Signer("EdDSA").token(audience=AUDIENCE)  # a mutation of a genuine one might be genuine
@@ -137,7 +139,7 @@ def _try_connection(rng: random.Random, tally: Tally) -> None:
     assert not bookie.store.ledgers, "entries of a client that showed no token"
     client.connection.end()
     friend = bookie.connect()
-    friend.ask(_auth(3, _genuine(rng)))
+    friend.ask(_auth(3, genuine(rng)))
     assert friend.connection.principal.proof is Proof.TOKEN
     friend.connection.end()
 
