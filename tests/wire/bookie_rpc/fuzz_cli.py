@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import logging
 import os
 import resource
 import sys
@@ -94,4 +95,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # bookies warn of each client that is not let in
     sys.exit(main())

@@ -29,6 +29,7 @@ REQUESTS_A_ROUND = 60
 FREE = "/live"
 CLOSED = ("/metrics", "/config", "/log/level", "/api/v1/bookie/info")
 
+_FRAME = frame(7, 0, [b"x"], session=1)
 _REQUESTS: dict[str, Any] = {
     "Add": lane_pb2.AddRequest,
     "Read": lane_pb2.ReadRequest,
@@ -61,12 +62,17 @@ def _round(name: str, count: int, attempt: Callable[[random.Random, Tally], None
     return tally
 
 
+def _some_token(rng: random.Random) -> bytes:
+    kind = rng.randrange(4)
+    return b"" if kind == 0 else genuine(rng) if kind == 1 else mutated_token(rng)
+
+
 # --- hello ---
 
 
 def _first_message(rng: random.Random, name: str, bookie: RpcBookie) -> tuple[bytes, bytes]:
     """A hello with a token of some kind and what comes with it, mutated, and the same without hello."""
-    token = rng.choice((b"", mutated_token(rng), mutated_token(rng), genuine(rng)))
+    token = _some_token(rng)
     hello = lane_pb2.Hello(
         version_min=1,
         version_max=1,
@@ -94,7 +100,7 @@ def _try_hello(rng: random.Random, tally: Tally) -> None:
     engine: Any = bookie
     stream = STREAMS[name](engine, facts, Principal("fuzz:1"))
     first, more = _first_message(rng, name, bookie)
-    frames = memoryview(bytearray(frame(7, 0, [b"x"], session=1))) if name == "Add" else None
+    frames = memoryview(bytearray(_FRAME)) if name == "Add" else None
     tally.mutated += 1
     tally.frames += 1
     ended = False
@@ -123,7 +129,7 @@ def _try_hello(rng: random.Random, tally: Tally) -> None:
 
 
 def _head(rng: random.Random) -> bytes:
-    token = rng.choice((b"", mutated_token(rng), mutated_token(rng), genuine(rng)))
+    token = _some_token(rng)
     shown = rng.choice((b"Bearer ", b"Bearer ", b"bearer  ", b"Basic ", b"Bearer\t", b"")) + token
     lines = [
         b"%b %b HTTP/1.%b"
