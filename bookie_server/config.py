@@ -32,11 +32,19 @@ _MAY_BE_ZERO = (
     *("port", "grpc_port", "direct_port", "admin_port", "memory_bytes_max", "connections_per_address_max"),
     *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s", "upkeep_bytes_per_s", "upkeep_bytes_per_hour"),
     "slow_operation_ms",
+    *("connections_per_principal_max", "in_flight_bytes_per_address_max", "in_flight_bytes_per_principal_max"),
+    *("requests_per_s_per_address_max", "requests_per_s_per_principal_max"),
+    *("ledgers_open_per_address_max", "ledgers_open_per_principal_max"),
 )
 
 CLIENT_AUTHS = ("required", "optional", "none")
 
 _TLS_PATHS = ("tls_certificate_path", "tls_key_path", "tls_ca_path")
+
+_PRINCIPAL_LIMITS = (
+    *("connections_per_principal_max", "in_flight_bytes_per_principal_max"),
+    *("requests_per_s_per_principal_max", "ledgers_open_per_principal_max"),
+)
 
 T = TypeVar("T")
 
@@ -51,6 +59,20 @@ class ServerLimits:
     read_stall_s: float = 5.0
     files_kept: int = 256
     """Open files reserved for storage, the metadata store and the rest; clients get what is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What one client may take; see :class:`BookieConfig`. 0: no limit."""
+
+    connections_per_principal_max: int = 0
+    in_flight_bytes_per_address_max: int = 0
+    in_flight_bytes_per_principal_max: int = 0
+    requests_per_s_per_address_max: int = 0
+    requests_per_s_per_principal_max: int = 0
+    ledgers_open_per_address_max: int = 0
+    ledgers_open_per_principal_max: int = 0
+    limits_exempt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +105,16 @@ class BookieConfig:
     **Connections.** At most ``connections_max`` clients are connected, and at most ``connections_per_address_max`` from
     one address (0: half of them). On each stream a client may begin a message of 8 MiB and never end it. So silent
     streams are ended when the process takes more than ``memory_bytes_max`` (0: three quarters of what it may take).
+
+    **Limits.** What one client may take, by the identity that it has shown (principal) and by its address; by the
+    address alone where clients show none. All are off by default. ``connections_per_principal_max`` bounds its
+    connections.
+    ``in_flight_bytes_per_principal_max`` and ``in_flight_bytes_per_address_max`` bound what waits for it,
+    ``requests_per_s_per_principal_max`` and ``requests_per_s_per_address_max`` how much it asks,
+    ``ledgers_open_per_principal_max`` and ``ledgers_open_per_address_max`` how many ledgers it writes at once.
+    ``limits_exempt`` names who has none of these limits, such as the other bookies. Above a limit the bookie reads a
+    client's connections more slowly, and refuses only what cannot wait; nothing that it took is lost. Fences and
+    recoveries have as much again to themselves.
 
     **Disk.** The bookie turns read-only above ``disk_usage_threshold`` (a share of the file system) and writable again
     at ``disk_usage_low_water``. It looks every ``disk_check_interval_s``.
@@ -201,6 +233,30 @@ class BookieConfig:
     connections_per_address_max: int = 0
     """Connections of one address, so that none can take them all. The newest beyond it are ended. 0: half of
     ``connections_max``. Raise it where many clients come from one address (a proxy, one large host)."""
+    connections_per_principal_max: int = 0
+    """Connections of one identity: a stream of our lanes, of which a client has three a bookie, or a connection of
+    Apache's wire. More are refused. 0: no limit."""
+    in_flight_bytes_per_address_max: int = 0
+    """Bytes that wait for all clients of one address: adds that are not durable, and as many each of recovery adds and
+    of answers that are not taken. Above it their connections are not read, beyond one more message of each. Keeps one
+    host from filling ``in_flight_bytes_max`` alone. 0: no limit."""
+    in_flight_bytes_per_principal_max: int = 0
+    """The same for all connections of one identity."""
+    requests_per_s_per_address_max: int = 0
+    """Requests a second of all clients of one address: frames of adds, on Apache's wire entries; as many reads and
+    other calls; as many of recoveries and fences. Above it their connections are read more slowly. What still comes
+    seconds too early is refused, to be tried again. Keeps one host from taking the bookie's processor. The admin port
+    counts for itself, and answers 429. 0: no limit."""
+    requests_per_s_per_principal_max: int = 0
+    """The same for all connections of one identity."""
+    ledgers_open_per_address_max: int = 0
+    """Ledgers that all clients of one address have open for writing, and as many for recovery. More are refused, to be
+    tried again. Keeps one host from taking all sessions. 0: no limit."""
+    ledgers_open_per_principal_max: int = 0
+    """The same for all connections of one identity."""
+    limits_exempt: tuple[str, ...] = ()
+    """Who has none of these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
+    Name the other bookies here, since they copy what was lost."""
     memory_bytes_max: int = 0
     """When the process takes more, the bookie ends streams on which nothing comes, since each may hold a message that
     was begun; clients connect again. 0: three quarters of what its control group, or the machine, has."""
@@ -303,6 +359,7 @@ class BookieConfig:
         self._set_ports()
         self._set_tls()
         self._set_security()
+        self._set_limits()
         if self.zookeeper_auth_path is not None:
             object.__setattr__(self, "zookeeper_auth_path", Path(self.zookeeper_auth_path))
         parse_acl(self.zookeeper_acl)
@@ -450,6 +507,18 @@ class BookieConfig:
                 remedy="make it once: openssl rand -hex 32 > FILE; copy it to each bookie",
             )
 
+    def _set_limits(self) -> None:
+        if isinstance(self.limits_exempt, str):
+            raise InvalidArgumentError("limits_exempt is a list", value=f"limits_exempt={self.limits_exempt!r}")
+        object.__setattr__(self, "limits_exempt", tuple(self.limits_exempt))
+        given = [name for name in _PRINCIPAL_LIMITS if getattr(self, name)]
+        if given and not self._knows_clients:
+            raise InvalidArgumentError(
+                f"{given[0]} needs clients that show who they are",
+                value=f"{given[0]}={getattr(self, given[0])}, tls_client_auth={self.tls_client_auth!r}",
+                remedy=f"give {', '.join(_TLS_PATHS)}, or limit addresses: {given[0].replace('principal', 'address')}",
+            )
+
     def _check_word(self, name: str, words: Sequence[str], says: str) -> None:
         if getattr(self, name) not in words:
             raise InvalidArgumentError(
@@ -536,6 +605,18 @@ class BookieConfig:
         """The settings for the port."""
         files_kept = _FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories)
         return self._those_of(ServerLimits, files_kept=files_kept)
+
+    def client_limits(self) -> ClientLimits:
+        """The limits of one client."""
+        return self._those_of(ClientLimits)
+
+    def admin_limits(self) -> ClientLimits:
+        """Those that the admin port has, for itself."""
+        return ClientLimits(
+            requests_per_s_per_address_max=self.requests_per_s_per_address_max,
+            requests_per_s_per_principal_max=self.requests_per_s_per_principal_max,
+            limits_exempt=self.limits_exempt,
+        )
 
     def _those_of(self, part: Callable[..., T], **others: float) -> T:
         """A dataclass of settings, with the values of the settings here that have the names of its fields."""

@@ -165,7 +165,7 @@ class Bookie:
 
     def __init__(self, config: BookieConfig, store: MetadataStore, address: str) -> None:
         self._config, self._store, self._address = config, store, address
-        self._clients = Clients(config.server_limits())
+        self._clients = Clients(config.server_limits(), config.client_limits())
         self._services: list[Service] = []
         self._opened: tuple[OpenStorage, ...] = ()
         self._engine: BookieEngine | None = None
@@ -301,6 +301,7 @@ class Bookie:
             lacking=lambda: own_copies.counts(),
             authority=self._authority,
             port_tls=self._tls,
+            limits=self._clients.limits,
         )
         for service in self._services:
             await service.start(engine, facts)

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from bookie_server.config import ServerLimits
+from bookie_server.config import ClientLimits, ServerLimits
 from bookie_server.services.connections import Connections
 from bookie_server.services.hang_up import connected, files_open, shut_down
+from bookie_server.services.limits import Limits
 from bookie_server.services.principal import Principal
 from bookie_server.services.room import (
     MemoryWatch,
@@ -66,7 +67,8 @@ class Clients:
     """Services add their streams to ``streams`` and discard those that have ended. ``connections.connections_max``
     bounds the clients; a service that can refuse more than that by itself does so."""
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, of_each: ClientLimits | None = None) -> None:
+        self.limits = Limits(of_each or ClientLimits(), time.monotonic)
         most = connections_allowed(limits.connections_max, limits.files_kept)
         if most < limits.connections_max:
             logger.warning("at most %d clients can connect: raise the limit of open files", most)

@@ -26,10 +26,12 @@ from bookie_server.machine import events
 from bookie_server.services.authority import Denied
 from bookie_server.services.gate import Refusal
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
+from bookie_server.services.limits import Kind
 from bookie_server.services.principal import UNKNOWN, Principal
 
 _REPLY_BYTES = 512  # about the memory of a small answer that waits
 GRANTS_AT_ONCE_MAX = 64
+_KINDS = {"fence": Kind.RECOVER, "grant": Kind.RECOVER}
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
 
 
@@ -66,7 +68,7 @@ class ControlStream(LaneStream):
         call = request.WhichOneof("call")
         if call is None:
             return
-        if self.gate is not None and (refused := self._refused(call, request)) is not None:
+        if (self.gate is not None or self.share is not None) and (refused := self._refused(call, request)) is not None:
             reason, message = refused
             self._answer(lane_pb2.ControlResponse(id=request.id, reason=proto_reason(reason), message=message))
             return
@@ -92,17 +94,21 @@ class ControlStream(LaneStream):
             self._deadlines[request.id] = handle
         self.engine.feed(event)
 
-    # --- mode secure ---
+    # --- mode secure, and limits ---
 
     def _refused(self, call: str, request: lane_pb2.ControlRequest) -> Refusal | None:
         """Why the client may not make this call. A watch ends with the grant."""
-        assert self.gate is not None
         said = getattr(request, call)
         ledger_id: LedgerId = getattr(said, "ledger_id", NO_LEDGER)
         refused = self.refused(call, ledger_id)
-        if refused is None and call == "watch_lac":
+        if refused is None and call == "watch_lac" and self.gate is not None:
             said.timeout_ms = min(said.timeout_ms, max(1, self.gate.left_ms(ledger_id)))
+        if refused is None and call != "cancel" and (why := self.over_limit(_KINDS.get(call, Kind.ASK))):
+            return Reason.OVERLOADED, why
         return refused
+
+    def hold(self, wait_s: float) -> None:
+        """It goes on being read: a fence must not wait behind what is refused."""
 
     def _begin_grant(self, request: lane_pb2.ControlRequest) -> None:
         if len(self._granting) >= GRANTS_AT_ONCE_MAX:

@@ -32,6 +32,7 @@ from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.authority import Authority
 from bookie_server.services.gate import Gate, Refusal
+from bookie_server.services.limits import Kind, LimitReached, Limits, Share
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.room import AnswerRoom
 from bookie_server.services.tls import PortTls
@@ -42,6 +43,7 @@ MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
 
 _ENDS_OF_A_MESSAGE = 8192
+_RECOVERS = "attach RECOVER"
 
 _LOOK_S = 60.0
 """Grants of sessions are looked at so often at least: clocks are set."""
@@ -69,6 +71,8 @@ class BookieFacts:
     """Mode ``secure``: who may what."""
     port_tls: PortTls | None = None
     """Who is let in; None where everybody is."""
+    limits: Limits | None = None
+    """What each client may take."""
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -91,8 +95,8 @@ class LaneStream:
 
     ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
     it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
-    stream or too many answers wait for the client. ``closing`` is the reason
-    why the stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
+    stream, too many answers wait for the client, or the client has asked too much. ``closing`` is the reason why the
+    stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
     sets ``reading_since`` to its loop's time when it begins to wait for a message, and ``writing`` while a message is
     being written.
     """
@@ -122,6 +126,9 @@ class LaneStream:
         self.reading_since = math.inf
         self.waiting = 0
         """How much waits until the client takes it."""
+        self.share: Share | None = None
+        """What limits the client, once it has said hello."""
+        self._held: asyncio.TimerHandle | None = None  # not read until then: the client has asked too much
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
         self._spans = spans()
@@ -138,6 +145,10 @@ class LaneStream:
         """The stream is gone."""
         self.engine.close_stream(self.stream)
         self.close("the stream ended")
+        if self._held is not None:
+            self._held.cancel()
+        if self.share is not None:
+            self.share.end()
 
     def _greet(self, rest: Buffer) -> bool:
         """Check the hello of the first message and answer it; False if the stream must end."""
@@ -146,6 +157,8 @@ class LaneStream:
         facts = self.facts
         try:
             reason, text = self._hello_problem(said)
+            if not reason:
+                reason, text = self._enter()
         except AuthenticationError as error:
             self._hello, self.closing = refusal(facts, error.what), error.what
             self.wake()
@@ -195,6 +208,35 @@ class LaneStream:
             return Reason.UNAUTHENTICATED, f"this bookie is secure, and this client does not know; {_TELL_CLIENT}"
         return Reason.REASON_NONE, ""
 
+    def _enter(self) -> Refusal:
+        """Take a place among what the client may have at once."""
+        if self.facts.limits is not None:
+            try:
+                self.share = self.facts.limits.enter(self.principal)
+            except LimitReached as reached:
+                return Reason.OVERLOADED, str(reached)
+            if self.share is not None and self.share.owners:
+                self.engine.feed(events.StreamOwned(self.stream, self.share.owners))
+        return Reason.REASON_NONE, ""
+
+    def over_limit(self, kind: Kind) -> str:
+        """Why a request is refused because the client asks too much; empty if it is taken."""
+        if self.share is None:
+            return ""
+        why = self.share.refuses(kind)
+        self.hold(self.share.pay(kind, 0 if why else 1))
+        return why
+
+    def hold(self, wait_s: float) -> None:
+        """Read nothing for so long."""
+        if wait_s > 0 and self._held is None and not self.closing:
+            self._held = asyncio.get_running_loop().call_later(wait_s, self._let_go)
+            self._flow()
+
+    def _let_go(self) -> None:
+        self._held = None
+        self._flow()
+
     def close(self, message: str) -> None:
         """End the stream once its queued answers are written."""
         self.closing = self.closing or message
@@ -228,9 +270,10 @@ class LaneStream:
 
     def _flow(self) -> None:
         waiting, before = self.waiting, self.flows
-        if self.closing or (not self._paused and waiting <= self.waiting_max // 2):
+        paused = self._paused or self._held is not None
+        if self.closing or (not paused and waiting <= self.waiting_max // 2):
             self.flows = True
-        elif self._paused or waiting > self.waiting_max:
+        elif paused or waiting > self.waiting_max:
             self.flows = False
         if self.flows is not before:
             self.wake()
@@ -290,10 +333,11 @@ class AddStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
-        # mode secure: what sessions were attached for, and how many of their frames were acked
+        # mode secure, or a client with limits: what sessions were attached for, and how many of their frames were acked
         self._attached: dict[int, tuple[str, LedgerId]] = {}
         self._durable: dict[int, int] = {}
         self._looking: asyncio.TimerHandle | None = None
+        self._frames_paid = 0  # of what the machine has counted, for the limit on requests
 
     def end(self) -> None:
         super().end()
@@ -303,7 +347,7 @@ class AddStream(LaneStream):
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         if not rest:
             if frames:
-                self.engine.feed(events.FramesArrived(self.stream, frames))
+                self._frames(frames)
             return
         request = parse(lane_pb2.AddRequest, rest)
         self.show(request.grants)
@@ -315,8 +359,10 @@ class AddStream(LaneStream):
             self._take(request, frames)
 
     def _take(self, request: lane_pb2.AddRequest, frames: memoryview | None) -> None:
+        if self.share is not None:
+            self._forget(request.detach)  # a session may take the place of one that ends with this message
         for attach in request.attach:
-            if self.gate is None or self._may_attach(attach):
+            if (self.gate is None and self.share is None) or self._may_attach(attach):
                 self.engine.feed(
                     events.SessionAttached(
                         self.stream,
@@ -329,22 +375,50 @@ class AddStream(LaneStream):
                 )
         frames = frames or (memoryview(request.frames) if request.frames else None)
         if frames:
-            self.engine.feed(events.FramesArrived(self.stream, frames))
+            self._frames(frames)
         if request.detach:
             self.engine.feed(events.SessionsDetached(self.stream, list(request.detach)))
             self._forget(request.detach)
 
-    # --- mode secure ---
+    def _frames(self, frames: memoryview) -> None:
+        share = self.share
+        if share is None:
+            self.engine.feed(events.FramesArrived(self.stream, frames))
+            return
+        kind = Kind.RECOVER if share.recovers else Kind.ADD  # as the machine: with all that it sends
+        why = share.refuses(kind) if self._attached else ""  # else the machine refuses them
+        if why:
+            self._refuse_adds(why)
+            self.hold(share.pay(kind, 0))
+            return
+        self.engine.feed(events.FramesArrived(self.stream, frames))
+        brought = self.engine.frames_of(self.stream)
+        self.hold(share.pay(kind, max(1, brought - self._frames_paid)))
+        self._frames_paid = brought
+
+    def _refuse_adds(self, why: str) -> None:
+        """End all sessions: their client sends too much too early. What the log has already is still written."""
+        ended = list(self._attached)
+        self.engine.feed(events.SessionsDetached(self.stream, ended))
+        for session in ended:
+            self._end_session(session, (Reason.OVERLOADED, why))
+        self._forget(ended)
+
+    # --- mode secure, and limits ---
 
     def _may_attach(self, attach: lane_pb2.Attach) -> bool:
         """Whether a session begins; else it has ended."""
-        operation = "attach RECOVER" if attach.mode == lane_pb2.RECOVER else "attach"
+        operation = _RECOVERS if attach.mode == lane_pb2.RECOVER else "attach"
         refused = self.refused(operation, attach.ledger_id)
+        if refused is None and self.share is not None:
+            why = self.share.open_ledger(recover=operation == _RECOVERS)
+            refused = (Reason.OVERLOADED, why) if why else None
         if refused is not None:
             self._end_session(attach.session, refused)
             return False
         self._attached[attach.session] = operation, attach.ledger_id
-        self._look_at(attach.ledger_id)
+        if self.gate is not None:
+            self._look_at(attach.ledger_id)
         return True
 
     def _end_session(self, session: int, refused: Refusal) -> None:
@@ -356,8 +430,10 @@ class AddStream(LaneStream):
     def _forget(self, sessions: Iterable[int]) -> None:
         if self._attached:
             for session in sessions:
-                self._attached.pop(session, None)
+                attached = self._attached.pop(session, None)
                 self._durable.pop(session, None)
+                if attached is not None and self.share is not None:
+                    self.share.close_ledger(recover=attached[0] == _RECOVERS)
 
     def _look_at(self, ledger_id: LedgerId) -> None:
         """Look at all sessions when this ledger's grant ends, unless that is done before."""
@@ -442,12 +518,11 @@ class ReadStream(LaneStream):
         if not request.id:
             return
         request_id = (self.stream, request.id)
-        if self.gate is not None:
-            refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
-            if refused is not None:
-                self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
-                self.wake()
-                return
+        refused = self._problem(request) if self.gate is not None or self.share is not None else None
+        if refused is not None:
+            self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
+            self.wake()
+            return
         if self._spans is not None and request.traceparent:
             self._traced[request_id] = self._spans.arrived(
                 "bookie.read",
@@ -470,6 +545,12 @@ class ReadStream(LaneStream):
                 cut_from_proto(request),
             )
         )
+
+    def _problem(self, request: Any) -> Refusal | None:
+        refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
+        if refused is None and (why := self.over_limit(Kind.RECOVER if request.fence else Kind.ASK)):
+            return Reason.OVERLOADED, why
+        return refused
 
     def _cancel(self, request_id: events.RequestId) -> None:
         self.engine.feed(events.RequestCancelled(request_id))

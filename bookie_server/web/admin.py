@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from itertools import islice
@@ -21,6 +22,7 @@ from bk_core.model import HTTP, TLS, BookieId, Endpoint
 from bk_core.security.needs import ADMIN, FREE_PATHS
 from bookie_server.config import BookieConfig
 from bookie_server.services.authority import Authority, denial
+from bookie_server.services.limits import Limits
 from bookie_server.services.sockets import listening_socket
 from bookie_server.services.tls import PortTls
 from bookie_server.web.bookie_metrics import scrape
@@ -81,6 +83,7 @@ class AdminPort:
             tls,
             FREE_PATHS,
             self._refusal if authority is not None else None,
+            Limits(config.admin_limits(), time.monotonic),
         )
 
     @property

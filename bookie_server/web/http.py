@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from bk_core.errors import AuthenticationError, TlsError
 from bk_core.tls import explained, names_of
+from bookie_server.services.limits import Kind, Limits
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.sockets import Acceptor, peer_of
 from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, speaks_tls
@@ -53,6 +54,7 @@ PHRASES = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     421: "Misdirected Request",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -149,7 +151,8 @@ class HttpServer:
     this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
     ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it
     listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
-    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do."""
+    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do.
+    ``limits``: how often each client may ask, but for what is free."""
 
     def __init__(
         self,
@@ -161,7 +164,9 @@ class HttpServer:
         tls: PortTls | None = None,
         free: Collection[str] = (),
         refuse: Callable[[Request], Answer | None] | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits
         self._tls, self._free, self._refuse = tls, free, refuse
         self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
         self._name = name
@@ -308,8 +313,20 @@ class HttpServer:
         if not_let_in and (request.path not in self._free or request.method != "GET"):
             wants_tokens = self._tls is not None and self._tls.wants_tokens
             return Answer(401 if wants_tokens else 403, f"{not_let_in}\n")
+        if request.path not in self._free and (too_often := self._too_often(principal)):
+            return Answer(429, f"{too_often}\n")
         request = request._replace(principal=principal, token="")
         return await self._refused(request) or await self._found(request)
+
+    def _too_often(self, principal: Principal) -> str:
+        """Why this client has to wait; empty if it has not."""
+        share = self._limits.enter(principal) if self._limits is not None else None
+        if share is None:
+            return ""
+        why = share.refuses(Kind.ASK)
+        share.pay(Kind.ASK, 0 if why else 1)
+        share.end()
+        return why
 
     async def _refused(self, request: Request) -> Answer | None:
         """The answer to who may not ask this."""

@@ -214,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: the connection is not the token's identity",
         _RPC,
-        "        self.principal = principal\n        if self._facts.authority",
+        "        self.principal = principal\n        self._enter()\n        if self._facts.authority",
         "        if self._facts.authority",
         (f"{_PORTS}::test_version_2_shows_its_token_too_and_is_closed_if_that_is_wrong",),
         "it never ends, and has no rights",

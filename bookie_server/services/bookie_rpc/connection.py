@@ -41,6 +41,7 @@ from bookie_server.services.bookie_rpc.reads import (
     ledgers_of,
 )
 from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.services.limits import Kind, LimitReached, Share
 from bookie_server.services.principal import UNKNOWN, Principal
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,14 @@ class Connection:
         self.closing = ""
         self.was_cut = False
         self.reading_since = math.inf
+        self._share: Share | None = None
+        self._held = False  # not read for a while: the client has asked too much
+        self.on_held: Callable[[float], object] = lambda wait_s: None
+        """Called when :meth:`let_go` has to be called after so many seconds."""
         self.on_proven: Callable[[], object] = lambda: None
         """Called in mode ``secure`` when the principal has become another, whose rights :meth:`allow` has to say."""
+        if self._auth.done:
+            self._enter()
 
     # --- what the driver calls ---
 
@@ -114,7 +121,8 @@ class Connection:
         if not self._fresh and self._auth.done and not self.closing:
             wire = v3 if self._reader.version == 3 else v2
             lone = wire.lone_add(received) if self._may_add else None
-            if lone is not None:  # who waits for each add sends one at a time, and then each step is a microsecond
+            # who waits for each add sends one at a time, and then each step is a microsecond
+            if lone is not None and (self._share is None or self._pays(_kind_of_add(lone[3]), 1)):
                 self._adds.take_one(lone, wire)
                 return len(received)
         used = 0
@@ -163,6 +171,8 @@ class Connection:
         """The connection is gone."""
         self._engine.close_stream(self.stream)
         self.close("the connection ended")
+        if self._share is not None:
+            self._share.end()
         self._waiting.clear()
         self._stories.clear()
         while self.answers:
@@ -170,8 +180,8 @@ class Connection:
 
     def _look(self) -> None:
         """What ``flows`` depends on has changed."""
-        unknown = self._rights is None
-        self.flows = not (unknown or self._paused or self.closing or len(self._waiting) > WAITING_MAX)
+        held = self._rights is None or self._held
+        self.flows = not (held or self._paused or self.closing or len(self._waiting) > WAITING_MAX)
 
     def next_message(self) -> list[Buffer]:
         """What is to be sent, about a mebibyte of it; empty if there is nothing."""
@@ -220,6 +230,51 @@ class Connection:
             self._look()
             self._wake()
 
+    # --- limits ---
+
+    def _enter(self) -> None:
+        """Take a place among what the client may have at once."""
+        if self._facts.limits is None:
+            return
+        if self._share is not None:
+            self._share.end()
+        self._share = self._adds.share = None
+        try:
+            share = self._share = self._adds.share = self._facts.limits.enter(self.principal)
+        except LimitReached as reached:
+            self.cut(str(reached))
+            return
+        if share is not None and share.owners:
+            self._engine.feed(events.StreamOwned(self.stream, share.owners))
+
+    def _pays(self, kind: Kind, count: int) -> bool:
+        """Whether so many requests are taken; then the connection may not be read for a while."""
+        assert self._share is not None
+        taken = not self._share.refuses(kind)
+        wait_s = self._share.pay(kind, count if taken else 0)
+        if wait_s > 0 and not self._held:
+            self._held = True
+            self._look()
+            self.on_held(wait_s)
+        return taken
+
+    def let_go(self) -> None:
+        self._held = False
+        self._look()
+        self._wake()
+
+    def _is_over_limit(self, item: AddRun | ReadRun | Single | BatchRead) -> bool:
+        if isinstance(item, AddRun):
+            recovery = int(item.recovery.sum())
+            counts = {Kind.RECOVER: recovery, Kind.ADD: len(item) - recovery}
+        elif isinstance(item, ReadRun):
+            counts = {Kind.ASK: len(item)}
+        elif isinstance(item, Single) and item.request.header.operation == pb.AUTH:
+            return False
+        else:
+            counts = {Kind.RECOVER if _operations_of(item)[0].endswith("FENCE_LEDGER") else Kind.ASK: 1}
+        return not all(self._pays(kind, count) for kind, count in counts.items() if count)
+
     # --- mode secure ---
 
     def allow(self, rights: Right) -> None:
@@ -249,6 +304,8 @@ class Connection:
             self._unauthenticated(item, wire)
         elif self._facts.authority is not None and not self._may(item):
             self._denied(item, wire)
+        elif self._share is not None and self._is_over_limit(item):
+            self._refuse(item, wire, Status.ETOOMANYREQUESTS)
         elif isinstance(item, AddRun):
             alone = item.alone
             if alone is None:
@@ -330,6 +387,7 @@ class Connection:
     def _proven(self, principal: Principal) -> None:
         """The client has shown who it is. In mode ``secure`` nothing more is read until :meth:`allow`."""
         self.principal = principal
+        self._enter()
         if self._facts.authority is not None:
             self._rights, self._may_add = None, False
             self._look()
@@ -353,15 +411,17 @@ class Connection:
         if not self._has_denied:
             self._has_denied = True
             logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
-        status = int(Status.EUA)
+        self._refuse(item, wire, Status.EUA)
+
+    def _refuse(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType, status: Status) -> None:
         if isinstance(item, AddRun):
-            self._send(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, status))
+            self._send(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, int(status)))
         elif isinstance(item, ReadRun):
-            self._send(wire.refused_reads(item.txns, item.ledger_ids, item.entry_ids, status))
+            self._send(wire.refused_reads(item.txns, item.ledger_ids, item.entry_ids, int(status)))
         elif isinstance(item, BatchRead):
-            self._send(v2.refusal(replace(item, status=Status.EUA)))
+            self._send(v2.refusal(replace(item, status=status)))
         else:
-            self._send(wire.refusal(Single(item.frame, item.request, Status.EUA)))
+            self._send(wire.refusal(Single(item.frame, item.request, status)))
 
     # --- stories ---
 
@@ -469,6 +529,10 @@ def _operations_of(item: AddRun | ReadRun | Single | BatchRead) -> list[str]:
     name = pb.OperationType.Name(operation) if operation in pb.OperationType.values() else "?"
     fences = operation == pb.READ_ENTRY and read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
     return [f"{name} FENCE_LEDGER" if fences else name]
+
+
+def _kind_of_add(recovery: bool) -> Kind:
+    return Kind.RECOVER if recovery else Kind.ADD
 
 
 def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:

@@ -129,6 +129,7 @@ class _Peer(asyncio.BufferedProtocol):
             self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush, principal
         )
         self.connection.on_proven = self._ask_rights
+        self.connection.on_held = lambda wait_s: self._timers.start("limit", wait_s, self.connection.let_go)
         self._peers.add(self)
         self._clients.streams.add(self.connection)
         plain = self._transport.get_extra_info("socket")
