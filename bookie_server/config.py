@@ -116,6 +116,10 @@ class BookieConfig:
     client's connections more slowly, and refuses only what cannot wait; nothing that it took is lost. Fences and
     recoveries have as much again to themselves.
 
+    **Audit.** Who fenced, recovered, deleted, drained, was granted or was refused what is told on the logger
+    ``bookie_server.audit``, one JSON object an event, and with ``audit_path`` in this file as well, which is begun anew
+    at ``audit_file_bytes_max``; ``audit_files_max`` old ones are kept.
+
     **Disk.** The bookie turns read-only above ``disk_usage_threshold`` (a share of the file system) and writable again
     at ``disk_usage_low_water``. It looks every ``disk_check_interval_s``.
 
@@ -257,6 +261,13 @@ class BookieConfig:
     limits_exempt: tuple[str, ...] = ()
     """Who has none of these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
     Name the other bookies here, since they copy what was lost."""
+    audit_path: Path | None = None
+    """A file for the audit log (docs/security.md#8-limits-and-audit-built), which only the bookie's user can read. The
+    bookie does not start if it cannot be written."""
+    audit_file_bytes_max: int = 64 << 20
+    """Size at which the audit log begins a new file."""
+    audit_files_max: int = 10
+    """How many old files of the audit log are kept, as ``audit_path`` with ``.1``, ``.2`` and so on."""
     memory_bytes_max: int = 0
     """When the process takes more, the bookie ends streams on which nothing comes, since each may hold a message that
     was begun; clients connect again. 0: three quarters of what its control group, or the machine, has."""
@@ -511,6 +522,8 @@ class BookieConfig:
         if isinstance(self.limits_exempt, str):
             raise InvalidArgumentError("limits_exempt is a list", value=f"limits_exempt={self.limits_exempt!r}")
         object.__setattr__(self, "limits_exempt", tuple(self.limits_exempt))
+        if self.audit_path is not None:
+            object.__setattr__(self, "audit_path", Path(self.audit_path))
         given = [name for name in _PRINCIPAL_LIMITS if getattr(self, name)]
         if given and not self._knows_clients:
             raise InvalidArgumentError(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
+from bookie_server.audit import AuditLog
 from bookie_server.config import ClientLimits, ServerLimits
 from bookie_server.services.connections import Connections
 from bookie_server.services.hang_up import connected, files_open, shut_down
@@ -74,6 +76,7 @@ class Clients:
             logger.warning("at most %d clients can connect: raise the limit of open files", most)
         self.connections = Connections(most, min(limits.connections_per_address_max or max(1, most // 2), most))
         self.streams: set[ClientStream] = set()
+        self.audit: AuditLog | None = None
         self.read_stall_s = limits.read_stall_s
         self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
         self._watches: list[asyncio.Task[None]] = []
@@ -124,7 +127,8 @@ class Clients:
                 stream.close(why[stream.principal])
 
     async def _watch_connections(self, ports: Collection[int]) -> None:
-        """Keep each address to its share of the connections, and all services together to their bound."""
+        """Keep each address to its share of the connections, and all services together to their bound; and have the
+        audit log tell what came again."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_COUNT_INTERVAL_S)
@@ -133,3 +137,5 @@ class Clients:
                 if excess:
                     shut_down(set(excess))
             self.connections.report(clock())
+            if self.audit is not None:
+                self.audit.flush()

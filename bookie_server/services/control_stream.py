@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bk_core.audit import LEDGERS_MAX
 from bk_core.model import LedgerId
 from bk_core.security.grants import NO_LEDGER
 from bk_core.security.roles import Right
@@ -46,7 +47,7 @@ class ControlStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
-        self._fences: set[int] = set()  # requests under way that fence
+        self._fences: dict[int, LedgerId] = {}  # requests under way that fence
         self._traced: dict[int, Any] = {}  # the spans of requests under way
         self._granting: set[asyncio.Task[None]] = set()
 
@@ -55,6 +56,8 @@ class ControlStream(LaneStream):
         for handle in self._deadlines.values():
             handle.cancel()
         self._deadlines.clear()
+        for request in list(self._fences):
+            self._finish(request, Reason.TIMEOUT, "the client is gone")
         for request in list(self._traced):
             self._traced.pop(request).end()
         for task in self._granting:
@@ -73,7 +76,7 @@ class ControlStream(LaneStream):
             self._answer(lane_pb2.ControlResponse(id=request.id, reason=proto_reason(reason), message=message))
             return
         if call == "cancel":
-            self._finish(request.cancel.id)
+            self._finish(request.cancel.id, Reason.TIMEOUT, "cancelled")
             self.engine.feed(events.RequestCancelled((self.stream, request.cancel.id)))
             return
         if call == "grant" and self.gate is not None:
@@ -86,8 +89,11 @@ class ControlStream(LaneStream):
         if self._spans is not None and request.traceparent:
             about = {"bookie": self.facts.bookie_id, "ledgers": _ledgers_of(getattr(request, call))}
             self._traced[request.id] = self._spans.arrived(f"bookie.{call}", request.traceparent, **about)
+        if call == "delete_hint":
+            told = list(request.delete_hint.ledger_ids)
+            self.audit("delete-hint", ledgers=tuple(told[:LEDGERS_MAX]), count=len(told))
         if call == "fence":
-            self._fences.add(request.id)
+            self._fences[request.id] = request.fence.ledger_id
         if request.deadline_ms and call != "watch_lac":
             loop = asyncio.get_running_loop()
             handle = loop.call_later(request.deadline_ms / 1000, self._too_late, request.id)
@@ -127,8 +133,10 @@ class ControlStream(LaneStream):
             made = await self.facts.authority.grant(self.principal.identity, ledger_id, wanted)
         except Denied as denied:
             reason = proto_reason(denied.reason)
+            self.audit("grant", denied.reason, ledger=ledger_id, right=wanted.name)
             self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=str(denied)))
             return
+        self.audit("grant", ledger=ledger_id, right=wanted.name)
         granted = lane_pb2.GrantAnswer(grant=made.grant, rights=int(made.rights), life_ms=made.life_ms)
         self._answer(lane_pb2.ControlResponse(id=request, grant=granted))
 
@@ -145,7 +153,8 @@ class ControlStream(LaneStream):
             self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.TIMEOUT, message="no answer in time"))
 
     def _finish(self, request: int, reason: Reason = Reason.REASON_NONE, message: str = "") -> None:
-        self._fences.discard(request)
+        if request in self._fences:
+            self.audit("fence", reason, message, ledger=self._fences.pop(request))
         if self._spans is not None and request in self._traced:
             span = self._traced.pop(request)
             if reason:

@@ -135,6 +135,7 @@ class _Connection:
 
     def __init__(self, sock: socket.socket, stream: LaneStream, server: DirectServer) -> None:
         self.stream, self._server, self._clients, self._opened = stream, server, server.clients, server.opened
+        stream.lane = DIRECT
         self.is_local = sock.family == socket.AF_UNIX
         self._waits = False  # for room, in front of a long message
         self._loop = asyncio.get_running_loop()

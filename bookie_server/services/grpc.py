@@ -105,7 +105,7 @@ class GrpcServer:
             awake.set()
             (flow.set if stream.flows else flow.clear)()
 
-        stream.wake = wake
+        stream.wake, stream.lane = wake, GRPC
         wake()
         tasks = [
             asyncio.ensure_future(_read(stream, context, flow)),

@@ -28,6 +28,7 @@ from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, pro
 from bk_core.transport.port import BookieInfo, ReadTrailer
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
+from bookie_server.audit import AuditLog, outcome_of
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.authority import Authority
@@ -73,6 +74,7 @@ class BookieFacts:
     """Who is let in; None where everybody is."""
     limits: Limits | None = None
     """What each client may take."""
+    audit: AuditLog | None = None
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -119,6 +121,8 @@ class LaneStream:
         self.stream: events.StreamId = engine.open_stream(self)
         self.wake: Callable[[], object] = asleep
         self.leave: Callable[[], None] = asleep  # of a driver that can write at once
+        self.lane = ""
+        """As endpoints name it, for the audit log; the driver sets it."""
         self.flows = True
         self.closing = ""
         self.was_cut = self.writing = self._stalled = self._paused = False
@@ -182,6 +186,7 @@ class LaneStream:
         if reason:
             self.closing = text
             logger.warning("stream %d: hello refused: %s %s", self.stream, reason.name, text)
+            self.audit("connect", reason, text)
         return not reason
 
     def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
@@ -219,12 +224,20 @@ class LaneStream:
                 self.engine.feed(events.StreamOwned(self.stream, self.share.owners))
         return Reason.REASON_NONE, ""
 
+    def audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
+        """Say that the client did something; ``to`` says to what."""
+        if self.facts.audit is not None:
+            why = f"{reason.name}: {why}" if why else reason.name if reason else ""
+            self.facts.audit.say(did, outcome_of(reason), lane=self.lane, why=why, **self.principal.as_event(), **to)
+
     def over_limit(self, kind: Kind) -> str:
         """Why a request is refused because the client asks too much; empty if it is taken."""
         if self.share is None:
             return ""
         why = self.share.refuses(kind)
         self.hold(self.share.pay(kind, 0 if why else 1))
+        if why:
+            self.audit("ask", Reason.OVERLOADED, why)
         return why
 
     def hold(self, wait_s: float) -> None:
@@ -298,7 +311,10 @@ class LaneStream:
         """Why the client may not do this with a ledger; None if it may."""
         if self.gate is None:
             return None
-        return self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
+        found = self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
+        if found is not None and found[0] is not Reason.GRANT_NEEDED:  # that one is a question
+            self.audit(operation, *found, ledger=ledger_id)
+        return found
 
     def show(self, grants: Sequence[bytes]) -> None:
         """The client shows grants, of which nothing is known in mode ``open``."""
@@ -337,6 +353,7 @@ class AddStream(LaneStream):
         self._attached: dict[int, tuple[str, LedgerId]] = {}
         self._durable: dict[int, int] = {}
         self._looking: asyncio.TimerHandle | None = None
+        self._recovering: dict[int, LedgerId] = {}  # sessions whose outcome the audit log wants
         self._frames_paid = 0  # of what the machine has counted, for the limit on requests
 
     def end(self) -> None:
@@ -362,6 +379,8 @@ class AddStream(LaneStream):
         if self.share is not None:
             self._forget(request.detach)  # a session may take the place of one that ends with this message
         for attach in request.attach:
+            if attach.mode == lane_pb2.RECOVER and self.facts.audit is not None:
+                self._recovering[attach.session] = attach.ledger_id
             if (self.gate is None and self.share is None) or self._may_attach(attach):
                 self.engine.feed(
                     events.SessionAttached(
@@ -377,6 +396,8 @@ class AddStream(LaneStream):
         if frames:
             self._frames(frames)
         if request.detach:
+            for session in request.detach if self._recovering else ():
+                self._recovering.pop(session, None)
             self.engine.feed(events.SessionsDetached(self.stream, list(request.detach)))
             self._forget(request.detach)
 
@@ -390,6 +411,7 @@ class AddStream(LaneStream):
         if why:
             self._refuse_adds(why)
             self.hold(share.pay(kind, 0))
+            self.audit("add", Reason.OVERLOADED, why)
             return
         self.engine.feed(events.FramesArrived(self.stream, frames))
         brought = self.engine.frames_of(self.stream)
@@ -413,6 +435,8 @@ class AddStream(LaneStream):
         if refused is None and self.share is not None:
             why = self.share.open_ledger(recover=operation == _RECOVERS)
             refused = (Reason.OVERLOADED, why) if why else None
+            if why:
+                self.audit(operation, Reason.OVERLOADED, why)
         if refused is not None:
             self._end_session(attach.session, refused)
             return False
@@ -465,6 +489,8 @@ class AddStream(LaneStream):
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, events.SendAcks)
         self._acks.update(zip(effect.sessions, effect.frames, strict=True))
+        if self._recovering:
+            self._audit_recoveries(effect)
         if self._attached:
             self._durable.update(zip(effect.sessions, effect.frames, strict=True))
             self._forget(ended.session for ended in effect.ended)
@@ -472,6 +498,15 @@ class AddStream(LaneStream):
             self._acks.pop(ended.session, None)
             self._ended.append(ended)
             self.waiting += 1
+
+    def _audit_recoveries(self, effect: events.SendAcks) -> None:
+        """A recovery has written, or may not. Once a session."""
+        for session in effect.sessions:
+            if session in self._recovering:
+                self.audit("recovery-add", ledger=self._recovering.pop(session))
+        for ended in effect.ended:
+            if ended.session in self._recovering:
+                self.audit("recovery-add", ended.reason, ledger=self._recovering.pop(ended.session))
 
     def next_message(self) -> LaneMessage | None:
         if not (self._acks or self._ended or self._hello):
@@ -504,9 +539,12 @@ class ReadStream(LaneStream):
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
         self._leaving: list[events.RequestId] = []  # whose parts are being written
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
+        self._fencing: dict[events.RequestId, LedgerId] = {}  # reads under way, for the audit log
 
     def end(self) -> None:
         super().end()
+        for ledger_id in self._fencing.values():
+            self.audit("fence", Reason.TIMEOUT, "the client is gone", ledger=ledger_id)
         for request in list(self._traced):
             self._traced.pop(request).end()
 
@@ -533,6 +571,8 @@ class ReadStream(LaneStream):
                 last_entry=request.last_entry_id,
                 fence=request.fence,
             )
+        if request.fence and self.facts.audit is not None:
+            self._fencing[request_id] = request.ledger_id
         self.engine.feed(
             events.ReadRequested(
                 request_id,
@@ -556,6 +596,8 @@ class ReadStream(LaneStream):
         self.engine.feed(events.RequestCancelled(request_id))
         if request_id in self._traced:
             self._traced.pop(request_id).end()
+        if request_id in self._fencing:
+            self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
         answers, self._answers = self._answers, deque()
         self.waiting = 0
         for answer in answers:
@@ -576,6 +618,8 @@ class ReadStream(LaneStream):
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, (events.SendPart, events.SendTrailer))
         self._keep(effect)
+        if self._fencing and isinstance(effect, events.SendTrailer) and effect.request in self._fencing:
+            self.audit("fence", effect.reason, ledger=self._fencing.pop(effect.request))
         if self._spans is not None and isinstance(effect, events.SendTrailer) and effect.request in self._traced:
             span = self._traced.pop(effect.request)
             if effect.reason:

@@ -33,6 +33,12 @@ class Principal:
         """The peer without its port: what all connections of a machine have in common."""
         return self.peer.rpartition(":")[0] or self.peer
 
+    def as_event(self) -> dict[str, str]:
+        """For the audit log."""
+        if self.identity is None:
+            return {"address": self.peer}
+        return {"identity": self.identity, "proof": self.proof.value, "address": self.peer}
+
     def __str__(self) -> str:
         """For a log."""
         return self.peer if self.identity is None else f"{self.identity} ({self.proof.value}) at {self.peer}"

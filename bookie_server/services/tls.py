@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bk_core.errors import AuthenticationError, TlsError
@@ -54,6 +54,8 @@ class PortTls:
         """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
         self._turns = asyncio.Lock()
         self._told: dict[tuple[str, str], float] = {}
+        self.on_refused: Callable[[str, str, str], object] = lambda peer, port, why: None
+        """Called with each client that is refused, where it is connected, and why."""
 
     def context(self, *, lenient: bool = False) -> ssl.SSLContext:
         """``lenient``: as in :class:`Tls`."""
@@ -131,6 +133,7 @@ class PortTls:
 
     def refused(self, peer: str, port: str, why: str) -> None:
         """Log it; the same of the same host once in ten seconds."""
+        self.on_refused(peer, port, why)
         key, now = (peer.rpartition(":")[0], why), time.monotonic()
         if now - self._told.get(key, -_TELL_AGAIN_S) >= _TELL_AGAIN_S:
             if len(self._told) >= _TOLD_MAX:

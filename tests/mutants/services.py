@@ -229,8 +229,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a fence keeps its share of the answers after it was answered",
         _CONTROL,
-        "        self._fences.discard(request)\n",
-        "",
+        "ledger=self._fences.pop(request))",
+        "ledger=self._fences[request])",
         (f"{_STREAMS}::test_a_number_that_was_a_fences_is_no_fence_when_it_comes_again",),
         "ids of fences are kept for the life of a stream",
     ),

@@ -90,6 +90,8 @@ class Adds:
         self._attached = 0
         self.share: Share | None = None
         """What limits the client."""
+        self.recovering: dict[int, LedgerId] = {}
+        """Sessions of recoveries that have not heard of an add, by their number."""
 
     # --- from the client ---
 
@@ -164,6 +166,8 @@ class Adds:
         self._latest = session
         ledger_id, recovery, ledger_key = key
         mode = AttachMode.RECOVER if recovery else AttachMode.WRITE
+        if recovery:
+            self.recovering[session.number] = ledger_id
         self._let_go()
         self._feed(events.SessionAttached(self._stream, session.number, ledger_id, ledger_key, mode))
         return session
@@ -188,6 +192,7 @@ class Adds:
 
     def _drop(self, session: Session) -> None:
         session.alive = False
+        self.recovering.pop(session.number, None)
         if self._by_number.pop(session.number, None) is not None and self.share is not None:
             self.share.close_ledger(recover=session.key[1])
         if self._sessions.get(session.key) is session:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from bk_core.errors import AuthenticationError
+from bk_core.model import BOOKIE_RPC
 from bk_core.security.needs import APACHE, On
 from bk_core.security.roles import EVERY, Right
 from bk_core.wire.bookie_rpc import v2, v3
@@ -25,6 +26,7 @@ from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, Burst, ReadRun, Sing
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from bookie_server.audit import outcome_of
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.bookie_rpc.adds import Adds
@@ -230,6 +232,13 @@ class Connection:
             self._look()
             self._wake()
 
+    def _audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
+        """Say that the client did something; ``to`` says to what."""
+        if self._facts.audit is not None:
+            why = why or (reason.name if reason else "")
+            who = self.principal.as_event()
+            self._facts.audit.say(did, outcome_of(reason), lane=BOOKIE_RPC, why=why, **who, **to)
+
     # --- limits ---
 
     def _enter(self) -> None:
@@ -242,6 +251,7 @@ class Connection:
         try:
             share = self._share = self._adds.share = self._facts.limits.enter(self.principal)
         except LimitReached as reached:
+            self._audit("connect", Reason.OVERLOADED, str(reached))
             self.cut(str(reached))
             return
         if share is not None and share.owners:
@@ -306,6 +316,7 @@ class Connection:
             self._denied(item, wire)
         elif self._share is not None and self._is_over_limit(item):
             self._refuse(item, wire, Status.ETOOMANYREQUESTS)
+            self._audit(_operations_of(item)[0], Reason.OVERLOADED)
         elif isinstance(item, AddRun):
             alone = item.alone
             if alone is None:
@@ -411,6 +422,8 @@ class Connection:
         if not self._has_denied:
             self._has_denied = True
             logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
+        for operation in _operations_of(item):
+            self._audit(operation, Reason.PERMISSION_DENIED)
         self._refuse(item, wire, Status.EUA)
 
     def _refuse(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType, status: Status) -> None:
@@ -455,6 +468,8 @@ class Connection:
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
             case events.SendAcks():
+                if self._adds.recovering:
+                    self._audit_recoveries(effect)
                 self._adds.told(effect)
             case events.PauseStream():
                 self._paused = True
@@ -475,6 +490,16 @@ class Connection:
             case _:
                 self._ended(effect)
 
+    def _audit_recoveries(self, effect: events.SendAcks) -> None:
+        """A recovery has written, or may not. Once a session."""
+        recovering = self._adds.recovering
+        for session in effect.sessions:
+            if session in recovering:
+                self._audit("recovery-add", ledger=recovering.pop(session))
+        for ended in effect.ended:
+            if ended.session in recovering:
+                self._audit("recovery-add", ended.reason, ledger=recovering.pop(ended.session))
+
     def _ended(self, effect: events.SendTrailer | events.SendLac | events.SendReply) -> None:
         story = self._stories.pop(effect.request[1], None)
         if story is None:
@@ -483,6 +508,9 @@ class Connection:
         counted = isinstance(effect, events.SendLac)
         if counted and self._too_many_answers(isinstance(story, Read) and story.fences):
             effect = events.SendReply(effect.request, Reason.OVERLOADED, "too many answers wait to be taken")
+        if isinstance(story, (Read, Batch)) and story.fences:
+            reason = Reason.REASON_NONE if isinstance(effect, events.SendLac) else effect.reason
+            self._audit("fence", reason, ledger=story.ledger_id)
         for buffer in story.heard(effect):
             self._send(buffer, counted=counted)
         if isinstance(story, RangeRead) and self._requests == requests:  # it did not go on
