@@ -57,7 +57,7 @@ class ControlStream(LaneStream):
             handle.cancel()
         self._deadlines.clear()
         for request in list(self._fences):
-            self._finish(request, Reason.TIMEOUT, "the client is gone")
+            self._fence_ended(request, Reason.TIMEOUT, "the client is gone")
         for request in list(self._traced):
             self._traced.pop(request).end()
         for task in self._granting:
@@ -76,7 +76,8 @@ class ControlStream(LaneStream):
             self._answer(lane_pb2.ControlResponse(id=request.id, reason=proto_reason(reason), message=message))
             return
         if call == "cancel":
-            self._finish(request.cancel.id, Reason.TIMEOUT, "cancelled")
+            self._fence_ended(request.cancel.id, Reason.TIMEOUT, "cancelled")
+            self._finish(request.cancel.id)
             self.engine.feed(events.RequestCancelled((self.stream, request.cancel.id)))
             return
         if call == "grant" and self.gate is not None:
@@ -152,9 +153,12 @@ class ControlStream(LaneStream):
             self.engine.feed(events.RequestCancelled((self.stream, request)))
             self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.TIMEOUT, message="no answer in time"))
 
-    def _finish(self, request: int, reason: Reason = Reason.REASON_NONE, message: str = "") -> None:
+    def _fence_ended(self, request: int, reason: Reason, message: str) -> None:
         if request in self._fences:
             self.audit("fence", reason, message, ledger=self._fences.pop(request))
+
+    def _finish(self, request: int, reason: Reason = Reason.REASON_NONE, message: str = "") -> None:
+        self._fence_ended(request, reason, message)
         if self._spans is not None and request in self._traced:
             span = self._traced.pop(request)
             if reason:

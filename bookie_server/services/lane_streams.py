@@ -379,9 +379,9 @@ class AddStream(LaneStream):
         if self.share is not None:
             self._forget(request.detach)  # a session may take the place of one that ends with this message
         for attach in request.attach:
-            if attach.mode == lane_pb2.RECOVER and self.facts.audit is not None:
-                self._recovering[attach.session] = attach.ledger_id
             if (self.gate is None and self.share is None) or self._may_attach(attach):
+                if attach.mode == lane_pb2.RECOVER and self.facts.audit is not None:
+                    self._recovering[attach.session] = attach.ledger_id
                 self.engine.feed(
                     events.SessionAttached(
                         self.stream,
@@ -395,6 +395,8 @@ class AddStream(LaneStream):
         frames = frames or (memoryview(request.frames) if request.frames else None)
         if frames:
             self._frames(frames)
+        if self.share is not None and request.attach:  # behind the frames, which are not refused because of it
+            self.hold(self.share.pay(self._kind(self.share), len(request.attach)))
         if request.detach:
             for session in request.detach if self._recovering else ():
                 self._recovering.pop(session, None)
@@ -406,7 +408,7 @@ class AddStream(LaneStream):
         if share is None:
             self.engine.feed(events.FramesArrived(self.stream, frames))
             return
-        kind = Kind.RECOVER if share.recovers else Kind.ADD  # as the machine: with all that it sends
+        kind = self._kind(share)
         why = share.refuses(kind) if self._attached else ""  # else the machine refuses them
         if why:
             self._refuse_adds(why)
@@ -417,6 +419,10 @@ class AddStream(LaneStream):
         brought = self.engine.frames_of(self.stream)
         self.hold(share.pay(kind, max(1, brought - self._frames_paid)))
         self._frames_paid = brought
+
+    def _kind(self, share: Share) -> Kind:
+        """As the machine: a stream that recovers does so with all that it sends."""
+        return Kind.RECOVER if share.recovers else Kind.ADD
 
     def _refuse_adds(self, why: str) -> None:
         """End all sessions: their client sends too much too early. What the log has already is still written."""
@@ -447,6 +453,7 @@ class AddStream(LaneStream):
 
     def _end_session(self, session: int, refused: Refusal) -> None:
         self._acks.pop(session, None)
+        self._recovering.pop(session, None)
         self._ended.append(events.Ended(session, self._durable.get(session, 0), *refused))
         self.waiting += 1
         self.wake()

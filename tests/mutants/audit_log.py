@@ -93,6 +93,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a fence that was refused stands in the log as done",
     ),
     Mutant(
+        "recoveries that are refused are remembered",
+        _LANES,
+        "        self._recovering.pop(session, None)\n        self._ended.append",
+        "        self._recovering[session] = 0\n        self._ended.append",
+        (f"{_PORTS}::test_recoveries_that_are_refused_leave_nothing_behind",),
+        "whoever asks for recoveries without end fills the memory",
+    ),
+    Mutant(
         "fences of the control stream are not told",
         _CONTROL,
         '            self.audit("fence", reason, message, ledger=self._fences.pop(request))\n',

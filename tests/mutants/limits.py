@@ -110,6 +110,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a message of ten thousand frames counts as one request",
     ),
     Mutant(
+        "ledgers that are opened cost nothing",
+        _LANES,
+        "            self.hold(self.share.pay(self._kind(self.share), len(request.attach)))\n",
+        "            pass\n",
+        (f"{_TESTS}::test_a_flood_of_ledgers_that_are_opened_is_slowed_down",),
+        "who opens and closes ledgers without an add has no limit",
+    ),
+    Mutant(
         "adds that come too early are dropped in silence",
         _LANES,
         "            self._end_session(session, (Reason.OVERLOADED, why))\n        self._forget(ended)\n",

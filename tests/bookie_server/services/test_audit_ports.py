@@ -19,6 +19,7 @@ from bk_core.model import BOOKIE_RPC
 from bk_core.wire.lane import AttachMode
 from bookie_server.machine.events import CopiesUnwanted, LedgersDeleted
 from bookie_server.main import Bookie
+from bookie_server.services.lane_streams import AddStream
 from tests.bookie_server.services.secure_kit import SecureWorld, with_secure_bookie
 from tests.kit.lane_table import OURS
 from tests.kit.lanes import DEADLINE_S, KEY, Listener
@@ -80,6 +81,23 @@ def test_fences_and_recoveries_are_told_with_their_outcome_on_every_wire(
     assert (first["lane"], first["proof"], first["bookie"]) == (lane, "certificate", first["bookie"])
     assert first["address"].startswith("127.0.0.1:") or first["address"] == "a client on this machine"
     assert all("UNAUTHORIZED" in event["why"] for event in events if event["outcome"] == "refused")
+
+
+@pytest.mark.parametrize("lane", OURS)
+def test_recoveries_that_are_refused_leave_nothing_behind(tmp_path: Path, lane: str) -> None:
+    async def story(world: TlsWorld) -> None:
+        async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
+            listener = Listener()
+            sessions = [one.attach(7, listener, mode=AttachMode.RECOVER) for _ in range(5)]
+            for session in sessions[1:]:
+                await listener.ended(session)
+            assert world.bookie._engine is not None
+            streams: list[Any] = [
+                each for each in world.bookie._engine._streams.values() if isinstance(each, AddStream)
+            ]
+            assert [len(each._recovering) for each in streams] == [1], "of the one that may go on"
+
+    with_tls_bookie(tmp_path, story, ledgers_open_per_principal_max=1)
 
 
 @pytest.mark.parametrize("lane", [*OURS, BOOKIE_RPC])

@@ -306,6 +306,20 @@ def test_reads_and_calls_far_too_early_are_refused_with_the_limit_and_fences_are
     with_clients(tmp_path, story, requests_per_s_per_principal_max=10)
 
 
+@pytest.mark.parametrize("lane", OURS)
+def test_a_flood_of_ledgers_that_are_opened_is_slowed_down(tmp_path: Path, lane: str) -> None:
+    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
+        async with world.lane(lane, tls("one")) as one:
+            listener, begun = Listener(), asyncio.get_running_loop().time()
+            for ledger in range(30):
+                one.link.detach(one.attach(ledger, listener))
+            await asyncio.sleep(0.1)
+            await one.write(50, 0, [b"after all of them"])
+            assert asyncio.get_running_loop().time() - begun > 1.5
+
+    with_clients(tmp_path, story, requests_per_s_per_principal_max=10)
+
+
 async def _read_all(lane: Lane, ledger: int) -> None:
     async for part in lane.link.read(ledger, 0, 0, bytes_max=1 << 20, deadline_s=DEADLINE_S):
         assert not isinstance(part, ReadTrailer)
