@@ -59,7 +59,8 @@ class Access:
         """For who asks admin ports; each answers within ``timeout_s``."""
         from bookie_server.web.others import AdminPorts
 
-        return AdminPorts(timeout_s, self.config().tls())
+        config = self.config()
+        return AdminPorts(timeout_s, config.tls(), config.token())
 
     @contextmanager
     def client(self) -> Iterator[BookKeeper]:

@@ -21,6 +21,7 @@ _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
     (errors.NoClusterError, NOT_FOUND),
     (errors.NoSuchBookieError, NOT_FOUND),
     (errors.PermissionDeniedError, DENIED),
+    (errors.AuthenticationError, DENIED),
     (errors.NoSuchEntryError, INTEGRITY),  # an entry that must exist is missing: data loss
     (errors.EntryUnreadableError, UNAVAILABLE),
     (errors.EntryTooLargeError, USAGE),

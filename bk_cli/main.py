@@ -18,7 +18,7 @@ import click
 
 import bk_core
 from bk_cli import exit_codes, output
-from bk_core.errors import BookKeeperError
+from bk_core.errors import BookKeeperError, InvalidArgumentError
 
 # name → where its click command is, and its line of help (so that --help imports nothing)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("bk_cli.log:log", "Named logs: look into them, read them, keep them short."),
     "placement": ("bk_cli.placement:placement", "Say which bookies ledgers get, and why."),
     "role": ("bk_cli.role:role", "Roles: who may what, where bookies run in mode secure."),
+    "token": ("bk_cli.token:token", "Tokens: the keys that sign them, and tokens."),
     "upkeep": ("bk_cli.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
     "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
     "bench": ("bk_cli.bench:bench", "Append to a running cluster for some seconds, and say how fast that was."),
@@ -82,7 +83,13 @@ def documentation() -> str:
     envvar="BK_LOG_FORMAT",
     help="What a log line is: text, or a JSON object (also BK_LOG_FORMAT).",
 )
-def bk(verbose: int, log_format: str) -> None:
+@click.option(
+    "--audit-file",
+    metavar="FILE",
+    envvar="BK_AUDIT_FILE",
+    help="Append to this file what is changed in the metadata service, one JSON object each (also BK_AUDIT_FILE).",
+)
+def bk(verbose: int, log_format: str, audit_file: str | None) -> None:
     """Ledgers and named logs of a BookKeeper cluster: run one, look into it, read and write it.
 
     Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
@@ -96,6 +103,25 @@ def bk(verbose: int, log_format: str) -> None:
 
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonFormatter())
+    if audit_file is not None:
+        _audit_to(audit_file)
+
+
+def _audit_to(path: str) -> None:
+    """Raises InvalidArgumentError for a file that cannot be written."""
+    from logging.handlers import WatchedFileHandler
+
+    try:
+        handler = WatchedFileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            "the audit log cannot be written",
+            value=f"--audit-file {path}: {error.strerror or error}",
+            remedy="name a file in a directory that this user can write to",
+        ) from error
+    logger = logging.getLogger("bk_core.audit")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

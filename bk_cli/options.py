@@ -35,7 +35,7 @@ def metadata_service_uri(
 
 SECURITY_SETTINGS = (
     *("tls_ca_path", "tls_certificate_path", "tls_key_path", "tls_zookeeper"),
-    *("security", "zookeeper_auth_path", "zookeeper_acl"),
+    *("security", "token_path", "zookeeper_auth_path", "zookeeper_acl"),
 )
 """The client's settings that :func:`security` gives a command as arguments."""
 
@@ -49,6 +49,10 @@ def security(command: Command) -> Command:
     command = click.option(
         "--zookeeper-auth-path", metavar="FILE", envvar="BK_ZOOKEEPER_AUTH_PATH", default="", show_default=False,
         help="Credentials for ZooKeeper: digest:USER:PASSWORD or sasl:USER:PASSWORD.",
+    )(command)  # fmt: skip
+    command = click.option(
+        "--token-path", metavar="FILE", envvar="BK_TOKEN_PATH", default="", show_default=False,
+        help="The token that says who this client is, where bookies take tokens; shown over TLS only.",
     )(command)  # fmt: skip
     for name, what in (
         ("key", "Key of the certificate"),

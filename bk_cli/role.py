@@ -29,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 def role() -> None:
     """Roles: who may what, where bookies run in mode secure.
 
-    An identity is what a bookie reads in a client's certificate (its setting tls_identity); * in it stands for any
+    An identity is the name in a client's certificate (tls_identity) or the subject of its token; * in it stands for any
     text. reader: read. writer: also write, recover and delete. operator: look at bookies and change how they run.
     bookie: what bookies need of each other. admin: all of it.
     """

@@ -270,6 +270,14 @@ class InsecureBookieError(BookieUnreachableError):
     outcome = Outcome.NOT_APPLIED
 
 
+class AuthenticationError(TransportError):
+    """A server does not let this client in: it has no token or certificate, or it has one that is refused. Nothing was
+    done."""
+
+    code = "BK_UNAUTHENTICATED"
+    outcome = Outcome.NOT_APPLIED
+
+
 class WindowFullError(BookKeeperError):
     """The writer's window is full; the entry was not queued."""
 

@@ -4,9 +4,16 @@ secret, or a part of it."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import stat
+from dataclasses import dataclass
 
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import AuthenticationError, InvalidArgumentError
+from bk_core.tokens import TOKEN_BYTES_MAX
+
+logger = logging.getLogger(__name__)
 
 SECRET_BYTES_MAX = 64 << 10
 
@@ -39,3 +46,39 @@ def secret_of_variable(name: str, option: str) -> bytes:
             remedy="set it for the process that is given the option: in Spark for the driver, before it starts",
         )
     return os.fsencode(secret)
+
+
+_told: set[str] = set()  # paths of which a warning is enough
+
+_TOKEN = re.compile(rb"[\w-]+(?:\.[\w-]+){2}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A file with this client's token, and nothing else. It is read anew for each connection, so that whoever renews it
+    needs to tell nobody."""
+
+    path: str
+
+    def read(self) -> bytes:
+        """Raises AuthenticationError. What the file holds is in no message."""
+        try:
+            with open(self.path, "rb") as file:
+                token = file.read(2 * TOKEN_BYTES_MAX).strip()
+                mode = os.fstat(file.fileno()).st_mode
+        except OSError as error:
+            raise AuthenticationError(
+                "this client's token cannot be read",
+                value=f"{self.path}: {error.strerror}",
+                remedy="check token_path, and who may read the file",
+            ) from error
+        if len(token) > TOKEN_BYTES_MAX or not _TOKEN.fullmatch(token):
+            raise AuthenticationError(
+                "the file of this client's token holds no token",
+                value=f"{self.path}: {len(token)} bytes",
+                remedy=f"three parts with dots between them (a JWT), at most {TOKEN_BYTES_MAX} bytes",
+            )
+        if mode & stat.S_IROTH and self.path not in _told:
+            _told.add(self.path)
+            logger.warning("every user of this host may read %s, and so be this client; chmod o-r ends that", self.path)
+        return token

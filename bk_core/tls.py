@@ -307,9 +307,12 @@ class Admission:
     def admit(self, names: Names) -> str:
         """The identity. Raises TlsError for one that is not let in."""
         identity = self._identity(names)
-        if self.patterns and not any(fnmatch.fnmatchcase(identity, _literal(each)) for each in self.patterns):
+        if not self.lets_in(identity):
             raise TlsError("this identity is not let in", value=identity, remedy="add it to tls_clients")
         return identity
+
+    def lets_in(self, identity: str) -> bool:
+        return not self.patterns or any(fnmatch.fnmatchcase(identity, _literal(each)) for each in self.patterns)
 
     def _identity(self, names: Names) -> str:
         found = [names.subject] if names.subject else []

@@ -32,9 +32,19 @@ _MAY_BE_ZERO = (
     *("port", "grpc_port", "direct_port", "admin_port", "memory_bytes_max", "connections_per_address_max"),
     *("start_wait_s", "replication_bytes_per_s", "lost_bookie_delay_s", "upkeep_bytes_per_s", "upkeep_bytes_per_hour"),
     "slow_operation_ms",
+    *("connections_per_principal_max", "in_flight_bytes_per_address_max", "in_flight_bytes_per_principal_max"),
+    *("requests_per_s_per_address_max", "requests_per_s_per_principal_max"),
+    *("ledgers_open_per_address_max", "ledgers_open_per_principal_max"),
 )
 
+CLIENT_AUTHS = ("required", "optional", "none")
+
 _TLS_PATHS = ("tls_certificate_path", "tls_key_path", "tls_ca_path")
+
+_PRINCIPAL_LIMITS = (
+    *("connections_per_principal_max", "in_flight_bytes_per_principal_max"),
+    *("requests_per_s_per_principal_max", "ledgers_open_per_principal_max"),
+)
 
 T = TypeVar("T")
 
@@ -49,6 +59,20 @@ class ServerLimits:
     read_stall_s: float = 5.0
     files_kept: int = 256
     """Open files reserved for storage, the metadata store and the rest; clients get what is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What one client may take; see :class:`BookieConfig`. 0: no limit."""
+
+    connections_per_principal_max: int = 0
+    in_flight_bytes_per_address_max: int = 0
+    in_flight_bytes_per_principal_max: int = 0
+    requests_per_s_per_address_max: int = 0
+    requests_per_s_per_principal_max: int = 0
+    ledgers_open_per_address_max: int = 0
+    ledgers_open_per_principal_max: int = 0
+    limits_exempt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +105,20 @@ class BookieConfig:
     **Connections.** At most ``connections_max`` clients are connected, and at most ``connections_per_address_max`` from
     one address (0: half of them). On each stream a client may begin a message of 8 MiB and never end it. So silent
     streams are ended when the process takes more than ``memory_bytes_max`` (0: three quarters of what it may take).
+
+    **Limits.** What one client may take, by the identity that it has shown (principal) and by its address; by the
+    address alone where clients show none. All are off by default. ``connections_per_principal_max`` bounds its
+    connections.
+    ``in_flight_bytes_per_principal_max`` and ``in_flight_bytes_per_address_max`` bound what waits for it,
+    ``requests_per_s_per_principal_max`` and ``requests_per_s_per_address_max`` how much it asks,
+    ``ledgers_open_per_principal_max`` and ``ledgers_open_per_address_max`` how many ledgers it writes at once.
+    ``limits_exempt`` names who has none of these limits, such as the other bookies. Above a limit the bookie reads a
+    client's connections more slowly, and refuses only what cannot wait; nothing that it took is lost. Fences and
+    recoveries have as much again to themselves.
+
+    **Audit.** Who fenced, recovered, deleted, drained, was granted or was refused what is told on the logger
+    ``bookie_server.audit``, one JSON object an event, and with ``audit_path`` in this file as well, which is begun anew
+    at ``audit_file_bytes_max``; ``audit_files_max`` old ones are kept.
 
     **Disk.** The bookie turns read-only above ``disk_usage_threshold`` (a share of the file system) and writable again
     at ``disk_usage_low_water``. It looks every ``disk_check_interval_s``.
@@ -115,8 +153,12 @@ class BookieConfig:
     which identities are let in, with ``*`` for any text; all if it is empty. With ``tls_zookeeper`` the metadata
     service is spoken to over TLS, too (docs/security.md).
 
+    **Tokens.** With ``token_keys_path`` clients show who they are by a signed token. ``tls_client_auth`` then says
+    whether a certificate will do instead (optional) or not (none), and ``tls_clients`` goes for both. ``token_path`` is
+    this bookie's own token, for other bookies.
+
     **Security.** With ``security`` ``open`` whoever reaches a port, and is let in by TLS, may do anything there. With
-    ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates, and
+    ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates or tokens, and
     ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
     ``mixed`` is the same, for a cluster with bookies of Apache's: auto-recovery and upkeep use those, too.
 
@@ -196,6 +238,37 @@ class BookieConfig:
     connections_per_address_max: int = 0
     """Connections of one address, so that none can take them all. The newest beyond it are ended. 0: half of
     ``connections_max``. Raise it where many clients come from one address (a proxy, one large host)."""
+    connections_per_principal_max: int = 0
+    """Connections of one identity: a stream of our lanes, of which a client has three a bookie, or a connection of
+    Apache's wire. More are refused. 0: no limit."""
+    in_flight_bytes_per_address_max: int = 0
+    """Bytes that wait for all clients of one address: adds that are not durable, and as many each of recovery adds and
+    of answers that are not taken. Above it their connections are not read, beyond one more message of each. Keeps one
+    host from filling ``in_flight_bytes_max`` alone. 0: no limit."""
+    in_flight_bytes_per_principal_max: int = 0
+    """The same for all connections of one identity."""
+    requests_per_s_per_address_max: int = 0
+    """Requests a second of all clients of one address: frames of adds, on Apache's wire entries; as many reads and
+    other calls; as many of recoveries and fences. Above it their connections are read more slowly. What still comes
+    seconds too early is refused, to be tried again. Keeps one host from taking the bookie's processor. The admin port
+    counts for itself, and answers 429. 0: no limit."""
+    requests_per_s_per_principal_max: int = 0
+    """The same for all connections of one identity."""
+    ledgers_open_per_address_max: int = 0
+    """Ledgers that all clients of one address have open for writing, and as many for recovery. More are refused, to be
+    tried again. Keeps one host from taking all sessions. 0: no limit."""
+    ledgers_open_per_principal_max: int = 0
+    """The same for all connections of one identity."""
+    limits_exempt: tuple[str, ...] = ()
+    """Who has none of these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
+    Name the other bookies here, since they copy what was lost."""
+    audit_path: Path | None = None
+    """A file for the audit log (docs/security.md#8-limits-and-audit-built), which only the bookie's user can read. The
+    bookie does not start if it cannot be written."""
+    audit_file_bytes_max: int = 64 << 20
+    """Size at which the audit log begins a new file."""
+    audit_files_max: int = 10
+    """How many old files of the audit log are kept, as ``audit_path`` with ``.1``, ``.2`` and so on."""
     memory_bytes_max: int = 0
     """When the process takes more, the bookie ends streams on which nothing comes, since each may hold a message that
     was begun; clients connect again. 0: three quarters of what its control group, or the machine, has."""
@@ -257,17 +330,27 @@ class BookieConfig:
     tls_ca_path: Path | None = None
     """The authorities that are trusted, in PEM. A renewed file is taken without a restart."""
     tls_client_auth: str = "required"
-    """Whether clients need a certificate, or not (``none``)."""
+    """Whether clients need a certificate, or not (``none``). With ``token_keys_path``: whether a certificate will do
+    instead of a token (``optional``) or not (``none``)."""
     tls_identity: str = "subject"
     """Which name of a client's certificate is its identity: ``subject``, ``dns`` or ``spiffe``."""
     tls_clients: tuple[str, ...] = ()
-    """The identities that are let in, with ``*`` for any text. An empty list admits all whose certificate an authority
-    of ``tls_ca_path`` signed."""
+    """The identities that are let in, of certificates and of tokens, with ``*`` for any text. An empty list admits all
+    whose certificate an authority of ``tls_ca_path`` signed, or whose token a key of ``token_keys_path``."""
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
+    token_keys_path: Path | None = None
+    """Clients show who they are by a signed token: the public keys, as a JWKS (docs/security.md#5-tokens-built). It is
+    read again when it changes."""
+    token_issuer: str = ""
+    """What a token must name as its issuer (``iss``); empty: any. Wanted where one key signs tokens of several issuers.
+    """
+    token_path: Path | None = None
+    """A file with the bookie's own token, where it is a client of other bookies. It is read anew for each connection.
+    """
     security: str = OPEN
     """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS, and that clients
-    need a certificate. ``mixed``: the same, in a cluster with bookies of Apache's."""
+    need a certificate or a token. ``mixed``: the same, in a cluster with bookies of Apache's."""
     grant_keys_path: Path | None = None
     """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first one signs
     grants."""
@@ -288,6 +371,7 @@ class BookieConfig:
         self._set_ports()
         self._set_tls()
         self._set_security()
+        self._set_limits()
         if self.zookeeper_auth_path is not None:
             object.__setattr__(self, "zookeeper_auth_path", Path(self.zookeeper_auth_path))
         parse_acl(self.zookeeper_acl)
@@ -366,17 +450,55 @@ class BookieConfig:
                 value=f"given: {', '.join(sorted(given)) or 'tls_zookeeper alone'}",
                 remedy=f"give {', '.join(_TLS_PATHS)}",
             )
-        self._check_word("tls_client_auth", ("required", "none"), "whether clients need a certificate")
+        self._check_word("tls_client_auth", CLIENT_AUTHS, "whether clients need a certificate")
         self._check_word("tls_identity", IDENTITY_RULES, "which name of a certificate is the identity")
         if isinstance(self.tls_clients, str):
             raise InvalidArgumentError("tls_clients is a list of identities", value=f"{self.tls_clients!r}")
         object.__setattr__(self, "tls_clients", tuple(self.tls_clients))
-        if self.tls_clients and (not given or self.tls_client_auth == "none"):
+        self._set_tokens(bool(given))
+        if self.tls_clients and not self._knows_clients:
             raise InvalidArgumentError(
-                "tls_clients needs clients with certificates",
+                "tls_clients needs clients that show who they are",
                 value=f"tls_clients={self.tls_clients}, tls_client_auth={self.tls_client_auth!r}",
-                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
+                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required", or token_keys_path',
             )
+
+    def _set_tokens(self, tls: bool) -> None:
+        """Tokens go over TLS, and one word says whether a certificate will do, too."""
+        for name in ("token_keys_path", "token_path"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, Path(value))
+                if not tls:
+                    raise InvalidArgumentError(
+                        "a token is never sent without TLS",
+                        value=f"{name}={value}",
+                        remedy=f"give {', '.join(_TLS_PATHS)}",
+                    )
+        if self.token_keys_path is not None and self.tls_client_auth == "required":
+            raise InvalidArgumentError(
+                "clients with tokens need no certificate",
+                value=f'token_keys_path={self.token_keys_path}, tls_client_auth="required"',
+                remedy='tls_client_auth = "none": each needs a token; "optional": a token or a certificate',
+            )
+        if self.token_keys_path is None and self.tls_client_auth == "optional":
+            raise InvalidArgumentError(
+                "where a certificate is optional, a client without one shows a token",
+                value='tls_client_auth="optional", and token_keys_path is missing',
+                remedy='give token_keys_path; without tokens it is "required", or "none" to let everybody in',
+            )
+        cares = [name for name in ("auto_recovery", "upkeep") if getattr(self, name)]
+        if self.token_keys_path is not None and self.tls_client_auth == "none" and cares and self.token_path is None:
+            raise InvalidArgumentError(
+                "this bookie needs a token of its own, for the other bookies",
+                value=f'{cares[0]}=true, tls_client_auth="none", and token_path is missing',
+                remedy='give token_path, or tls_client_auth = "optional": then its certificate will do',
+            )
+
+    @property
+    def _knows_clients(self) -> bool:
+        """Whether a client has to show who it is."""
+        return self.tls_ca_path is not None and (self.tls_client_auth == "required" or self.token_keys_path is not None)
 
     def _set_security(self) -> None:
         self._check_word("security", SECURITIES, "whether everybody may do anything, or nobody what no role gives")
@@ -384,17 +506,31 @@ class BookieConfig:
             object.__setattr__(self, "grant_keys_path", Path(self.grant_keys_path))
         if self.security == OPEN:
             return
-        if self.tls_ca_path is None or self.tls_client_auth != "required":
+        if not self._knows_clients:
             raise InvalidArgumentError(
                 f'security = "{self.security}" needs clients that show who they are',
                 value=f"tls_ca_path={self.tls_ca_path}, tls_client_auth={self.tls_client_auth!r}",
-                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required"',
+                remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required", or token_keys_path',
             )
         if self.grant_keys_path is None:
             raise InvalidArgumentError(
                 f'security = "{self.security}" needs a file of keys that all bookies of the cluster share',
                 value="grant_keys_path is missing",
                 remedy="make it once: openssl rand -hex 32 > FILE; copy it to each bookie",
+            )
+
+    def _set_limits(self) -> None:
+        if isinstance(self.limits_exempt, str):
+            raise InvalidArgumentError("limits_exempt is a list", value=f"limits_exempt={self.limits_exempt!r}")
+        object.__setattr__(self, "limits_exempt", tuple(self.limits_exempt))
+        if self.audit_path is not None:
+            object.__setattr__(self, "audit_path", Path(self.audit_path))
+        given = [name for name in _PRINCIPAL_LIMITS if getattr(self, name)]
+        if given and not self._knows_clients:
+            raise InvalidArgumentError(
+                f"{given[0]} needs clients that show who they are",
+                value=f"{given[0]}={getattr(self, given[0])}, tls_client_auth={self.tls_client_auth!r}",
+                remedy=f"give {', '.join(_TLS_PATHS)}, or limit addresses: {given[0].replace('principal', 'address')}",
             )
 
     def _check_word(self, name: str, words: Sequence[str], says: str) -> None:
@@ -413,7 +549,7 @@ class BookieConfig:
                 ca_path=str(self.tls_ca_path),
                 certificate_path=str(self.tls_certificate_path),
                 key_path=str(self.tls_key_path),
-                client_auth=self.tls_client_auth == "required",
+                client_auth=self.tls_client_auth != "none",
             )
         )
 
@@ -423,7 +559,8 @@ class BookieConfig:
         if self.tls_ca_path is None:
             return zookeeper
         tls = {**{name: str(getattr(self, name)) for name in _TLS_PATHS}, "tls_zookeeper": self.tls_zookeeper}
-        return {**tls, **zookeeper, "security": self.security}
+        token = {} if self.token_path is None else {"token_path": str(self.token_path)}
+        return {**tls, **zookeeper, **token, "security": self.security}
 
     @property
     def _auth_path(self) -> str:
@@ -482,6 +619,18 @@ class BookieConfig:
         """The settings for the port."""
         files_kept = _FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories)
         return self._those_of(ServerLimits, files_kept=files_kept)
+
+    def client_limits(self) -> ClientLimits:
+        """The limits of one client."""
+        return self._those_of(ClientLimits)
+
+    def admin_limits(self) -> ClientLimits:
+        """Those that the admin port has, for itself."""
+        return ClientLimits(
+            requests_per_s_per_address_max=self.requests_per_s_per_address_max,
+            requests_per_s_per_principal_max=self.requests_per_s_per_principal_max,
+            limits_exempt=self.limits_exempt,
+        )
 
     def _those_of(self, part: Callable[..., T], **others: float) -> T:
         """A dataclass of settings, with the values of the settings here that have the names of its fields."""

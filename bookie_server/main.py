@@ -21,11 +21,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import bk_core
+from bk_core.audit import REFUSED, AuditFile
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, Endpoint, LedgerId
 from bk_core.slow_log import SlowLog
+from bookie_server.audit import AuditLog
 from bookie_server.autorecovery.own_copies import OwnCopies, SuspectsOfIndexes
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
@@ -41,7 +43,7 @@ from bookie_server.identity.directories import find_cluster
 from bookie_server.identity.known_state import noted_boot
 from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.identity.registration import advertised_address, service_info
-from bookie_server.machine.events import ReadOnlyChanged
+from bookie_server.machine.events import CopiesUnwanted, Event, LedgersDeleted, ReadOnlyChanged
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import Holdings
 from bookie_server.services.authority import Authority
@@ -165,13 +167,14 @@ class Bookie:
 
     def __init__(self, config: BookieConfig, store: MetadataStore, address: str) -> None:
         self._config, self._store, self._address = config, store, address
-        self._clients = Clients(config.server_limits())
+        self._clients = Clients(config.server_limits(), config.client_limits())
         self._services: list[Service] = []
         self._opened: tuple[OpenStorage, ...] = ()
         self._engine: BookieEngine | None = None
         self._garbage: GarbageThread | None = None
         self.bookie_id: BookieId = ""
         self.port = 0
+        self._why_read_only = ""  # as the audit log has it
         self.failed = asyncio.Event()
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
@@ -180,6 +183,7 @@ class Bookie:
         self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
         self._admin: AdminPort | None = None
         self._tls: PortTls | None = None
+        self._audit = self._clients.audit = AuditLog()
         self._authority: Authority | None = None
 
     @classmethod
@@ -198,9 +202,11 @@ class Bookie:
             store = await asyncio.to_thread(open_store, config.metadata_service_uri, **config.store_settings())
         bookie = cls(config, store, address)
         try:
+            bookie._open_audit()
             await asyncio.to_thread(find_cluster, config, store, make=init_cluster)
-            bookie._tls = await asyncio.to_thread(port_tls, config)
+            bookie._tls = await asyncio.to_thread(port_tls, config, store)
             bookie._authority = await asyncio.to_thread(authority_of, config, store)
+            bookie._tell_audit()
             for service in listen(config, bookie._clients, bookie._tls):
                 bookie._services.append(service)
             bookie.port = bookie._services[0].port
@@ -211,10 +217,26 @@ class Bookie:
             raise
         return bookie
 
+    def _open_audit(self) -> None:
+        """Raises InvalidArgumentError for a file that cannot be written."""
+        config = self._config
+        if config.audit_path is not None:
+            self._audit.file = AuditFile(config.audit_path, config.audit_file_bytes_max, config.audit_files_max)
+
+    def _tell_audit(self) -> None:
+        """Have those who refuse clients, and who see roles change, say so."""
+        audit = self._audit
+        if self._tls is not None:
+            self._tls.on_refused = lambda peer, port, why: audit.say(
+                "connect", REFUSED, address=peer, lane=port, why=why
+            )
+        if self._authority is not None:
+            self._authority.on_roles = lambda table: audit.say("roles-changed", count=len(table.lines))
+
     def _open_admin(self) -> None:
         """It answers from here on: that the bookie starts, too."""
         if self._config.admin_port:
-            self._admin = AdminPort(self._config, self._view, self._tls, self._authority)
+            self._admin = AdminPort(self._config, self._view, self._tls, self._authority, self._audit)
             self._admin.start()
             self._view.pulse.start()
 
@@ -232,7 +254,9 @@ class Bookie:
                 logger.error("damage: %s: %s", each.directory.path, damage)
         directories = [each.directory for each in opened]
         identity = directories[0].identity
-        self.bookie_id = identity.bookie_id
+        self.bookie_id = self._audit.bookie_id = identity.bookie_id
+        if accept_loss:
+            self._audit.say("accept-loss", ledgers_in_limbo=sum(len(each.report.ledgers_in_limbo) for each in opened))
         noted = replace(identity, boot_count=await asyncio.to_thread(noted_boot, store, directories[0]))
 
         def look() -> list[Usage]:
@@ -262,7 +286,7 @@ class Bookie:
         )
         engine = self._engine
         garbage = self._garbage = garbage_thread(
-            store, noted, lambda: _ledgers_held(opened), engine.feed, config.collector(), self._fail
+            store, noted, lambda: _ledgers_held(opened), self._collected, config.collector(), self._fail
         )
         availability = self._availability = Availability(
             look,
@@ -272,7 +296,7 @@ class Bookie:
             paths=[directory.path for directory in directories],
             interval_s=config.disk_check_interval_s,
             positions=lambda: {each.directory.identity.incarnation: each.log.position for each in opened},
-            set_read_only=lambda number, read_only: engine.feed(ReadOnlyChanged(read_only, number)),
+            set_read_only=self._set_read_only,
             on_failed=self._fail,
         )
         own_copies = self.own_copies = OwnCopies(
@@ -300,16 +324,37 @@ class Bookie:
             space=lambda: _space(directories),
             lacking=lambda: own_copies.counts(),
             authority=self._authority,
+            port_tls=self._tls,
+            limits=self._clients.limits,
+            audit=self._audit,
         )
         for service in self._services:
             await service.start(engine, facts)
-        self._clients.watch([service.port for service in self._services])
+        ports = [service.port for service in self._services]
+        self._clients.watch(ports, *([] if self._tls is None else [self._tls.outlived]))
         await availability.begin()
         garbage.start()
         own_copies.start()
         if config.auto_recovery or config.upkeep:
             await self._begin_care()
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
+
+    def _collected(self, event: Event) -> None:
+        """The garbage collector has decided something."""
+        assert self._engine is not None
+        self._engine.feed(event)
+        if isinstance(event, (LedgersDeleted, CopiesUnwanted)):
+            did = "delete" if isinstance(event, LedgersDeleted) else "give-up-copy"
+            self._audit.ledgers(did, list(event.ledger_ids), why="garbage collection")
+
+    def _set_read_only(self, number: int, read_only: bool) -> None:
+        assert self._engine is not None
+        assert self._availability is not None
+        self._engine.feed(ReadOnlyChanged(read_only, number))
+        why = self._availability.why_read_only
+        if why != self._why_read_only:
+            self._why_read_only = why
+            self._audit.say("read-only" if why else "writable", why=why)
 
     async def _begin_care(self) -> None:
         """Auto-recovery and upkeep, over a client of their own: what they do must not be in the way of the
@@ -374,6 +419,7 @@ class Bookie:
             self._view.pulse.stop()
             if self._admin is not None:
                 await asyncio.to_thread(self._admin.stop)
+            await asyncio.to_thread(self._audit.close)
 
     async def _stop_parts(self) -> None:
         await self._care.aclose()

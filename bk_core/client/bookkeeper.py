@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from bk_core.after_fork import check_can_connect
+from bk_core.audit import audited
 from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.deletion import Hints, delete_record
@@ -248,7 +249,10 @@ class BookKeeper:
         )
         self._recoveries.add(driver)
         try:
-            with self._observer.recovery(digester.ledger_id) as count:
+            with (
+                audited("recover-ledger", ledger=digester.ledger_id),
+                self._observer.recovery(digester.ledger_id) as count,
+            ):
                 found, written = await driver.run()
                 count(written)
                 note(written_back=written)

@@ -10,6 +10,7 @@ from bk_core.metadata import StoreSettings
 from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.secret_files import TokenFile
 from bk_core.security.roles import MIXED, OPEN, SECURE, SECURITIES
 from bk_core.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
 from bk_core.transport.lanes import LANES
@@ -110,6 +111,9 @@ class ClientConfig:
     zookeeper_acl: str = ACL_OPEN
     """Who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its identity) or a
     list of identities by role. The same for the whole cluster."""
+    token_path: str = ""
+    """A file with the token that says who this client is, where bookies take tokens. It is read anew for each
+    connection, and never sent without TLS."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -133,9 +137,12 @@ class ClientConfig:
                     remedy=f"lower {small} or raise {large}",
                 )
         self._lanes()
-        self._tls_paths()
         self._check_security()
         parse_acl(self.zookeeper_acl)
+        if self._tls_paths() is None and self.token_path:
+            raise InvalidArgumentError(
+                "a token is never sent without TLS", value=f"token_path={self.token_path}", remedy="give tls_ca_path"
+            )
         if self.frame_bytes > FRAME_BYTES_MAX // 2:
             raise InvalidArgumentError(
                 "frame_bytes must leave room for columns",
@@ -154,8 +161,19 @@ class ClientConfig:
     def caller(self, instance_id: str) -> Caller:
         """The settings for connections to the bookies of a cluster."""
         wallet = None if self.security == OPEN else Wallet()
-        lanes, batches, mixed = self._lanes(), bool(self.batch_reads), self.security == MIXED
-        return Caller(instance_id, lanes=lanes, batch_reads=batches, tls=self.tls(), wallet=wallet, mixed=mixed)
+        return Caller(
+            instance_id,
+            lanes=self._lanes(),
+            batch_reads=bool(self.batch_reads),
+            tls=self.tls(),
+            wallet=wallet,
+            mixed=self.security == MIXED,
+            token=self.token(),
+        )
+
+    def token(self) -> TokenFile | None:
+        """Where its token is; None if it has none."""
+        return TokenFile(self.token_path) if self.token_path else None
 
     def _check_security(self) -> None:
         if self.security not in SECURITIES:
@@ -166,10 +184,10 @@ class ClientConfig:
             )
         if self.security == OPEN:
             return
-        if not self.tls_certificate_path:
+        if not self.tls_certificate_path and not self.token_path:
             raise InvalidArgumentError(
-                f"security={self.security} needs a certificate, by which bookies know this client",
-                remedy="give tls_ca_path, tls_certificate_path and tls_key_path",
+                f"security={self.security} needs a certificate or a token, by which bookies know this client",
+                remedy="give tls_ca_path, and tls_certificate_path with tls_key_path, or token_path",
             )
         if self.security == SECURE and self._lanes() == (BOOKIE_RPC,):
             raise InvalidArgumentError(

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from bk_core.client.agenda import Timer, agenda_of
 from bk_core.client.metrics import ClientMetrics
 from bk_core.errors import (
+    AuthenticationError,
     BookKeeperError,
     LocalProtocolError,
     MetadataConflictError,
@@ -49,7 +50,7 @@ from bk_core.protocol.events import (
     TimerFired,
     WriteMetadata,
 )
-from bk_core.transport.port import Link, NewSession, RefusedError, Transport
+from bk_core.transport.port import Link, NewSession, Transport
 from bk_core.wire.lane import Reason
 
 T = TypeVar("T")
@@ -240,7 +241,7 @@ class SessionAdapter:
         link.attach(NewSession(*about, listener, effect.deferred))
 
     def _note(self, error: TransportError | None) -> None:
-        if isinstance(error, TlsError) or (isinstance(error, RefusedError) and error.reason is Reason.UNAUTHENTICATED):
+        if isinstance(error, TlsError | AuthenticationError):
             self._not_let_in = error
 
     def because(self, error: BookKeeperError) -> BookKeeperError:

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
+from bk_core.audit import audited
 from bk_core.client.bookkeeper import BookKeeper, check_digest_type
 from bk_core.client.repair import ByteRate
 from bk_core.entries.digest import ledger_key
@@ -153,7 +154,8 @@ class NamedLog:
         """
         await self.head()  # checks the password
         change = HeadChange({self.name: Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options)})
-        found = (await self._answers().carry_out(change.run()))[self.name]
+        with audited("overwrite-log", log=self.name, publish=publish_id.text) if options.overwrite else nullcontext():
+            found = (await self._answers().carry_out(change.run()))[self.name]
         if not change.was_attempted:
             logger.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
         return found
@@ -182,13 +184,15 @@ class NamedLog:
 
         Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
         """
-        return await self._change(SetRetention(retention_ms, retention_bytes, nonce))
+        with audited("set-retention", log=self.name, retention_ms=retention_ms, retention_bytes=retention_bytes):
+            return await self._change(SetRetention(retention_ms, retention_bytes, nonce))
 
     @traced("log.trim", log="name")
     async def trim(self, before_offset: int) -> int:
         """Let the log start at ``before_offset``; returns its start offset. Open extents are never trimmed. Ledgers
         wholly below the start are unlinked; vacuum deletes them later."""
-        return await self._change(Trim(before_offset, nonce))
+        with audited("trim-log", log=self.name, before_offset=before_offset):
+            return await self._change(Trim(before_offset, nonce))
 
     async def trim_expired(self) -> int:
         """Trim what the log's retention does not keep; returns its start offset. Offsets never go back, so a decision
@@ -265,7 +269,8 @@ class NamedLog:
             txns_before_ms=txns_before_ms,
             among=None if among is None else tuple(among),
         )
-        return await self._answers().carry_out(vacuum.run())
+        with audited("vacuum-log", log=self.name):
+            return await self._answers().carry_out(vacuum.run())
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
@@ -287,7 +292,8 @@ class NamedLog:
         remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
         """
         await self.head()  # checks the password
-        return await asyncio.to_thread(self._store.forget_transactions, app_id)
+        with audited("forget-transactions", log=self.name, application=app_id):
+            return await asyncio.to_thread(self._store.forget_transactions, app_id)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -534,7 +540,10 @@ async def publish_to_logs(
     for number, name in enumerate(ledgers):  # checks that it exists, and the password; one sync is enough
         await NamedLog(bookkeeper, name, password=password).head(sync=not number)
     logs = [LogStore(bookkeeper.store, name, bookkeeper.tell_deleted) for name in ledgers]
-    found = await Answers.of(bookkeeper, logs, password).carry_out(change.run())
+    with ExitStack() as audit:
+        for name in ledgers if options.overwrite else ():
+            audit.enter_context(audited("overwrite-log", log=name, publish=publish_id.text))
+        found = await Answers.of(bookkeeper, logs, password).carry_out(change.run())
     if not change.was_attempted:
         rows = sum(each.rows for extents in ledgers.values() for each in extents)
         logger.warning("%d logs have %s already: %d rows are skipped", len(ledgers), publish_id.text, rows)

@@ -17,6 +17,7 @@ from bk_core.after_fork import holds_grpc
 from bk_core.errors import InvalidArgumentError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.tls import Tls
+from bk_core.tokens import not_let_in
 from bk_core.transport.lane_streams import LaneLink, LaneStream
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import Caller
@@ -59,6 +60,8 @@ class GrpcLink(LaneLink):
             while True:
                 await self._receive(stream, call)
         except grpc.aio.AioRpcError as error:
+            if not stream.greeted and error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise not_let_in(f"bookie {self.bookie_id}", str(error.details()), has_token=False) from error
             if not stream.greeted and self.tls is not None:
                 await self._raise_tls_error(self.tls)
             self.lost(stream, str(error.details()))

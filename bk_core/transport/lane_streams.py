@@ -33,6 +33,7 @@ from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, End
 from bk_core.security.grants import NO_LEDGER
 from bk_core.security.roles import Right
 from bk_core.tls import failure
+from bk_core.tokens import MECHANISM, not_let_in
 from bk_core.traces import spans
 from bk_core.transport.messages import (
     CUT_FIELDS,
@@ -103,6 +104,13 @@ class LaneStream:
         self._shown: dict[LedgerId, bytes] = {}  # grants
         self.distrusted: Callable[[], object] = asleep
         """Called when the bookie does not accept a grant."""
+        self._proven = False
+
+    def prove(self, token: bytes) -> None:
+        """The stream begins with this token, too. Called before it is carried."""
+        said = lane_pb2.Hello(mechanism=MECHANISM, token=token)
+        said.MergeFrom(self._hello or said)
+        self._hello, self._proven = said, True
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
@@ -128,6 +136,8 @@ class LaneStream:
                 value=f"cluster {answer.instance_id}, not {self._instance_id}",
                 remedy="check the metadata service URI",
             ) from ClusterMismatchError("another cluster")
+        if reason is Reason.UNAUTHENTICATED:
+            raise not_let_in(f"bookie {self.bookie_id}", answer.message, has_token=self._proven)
         if reason or answer.bookie_id != self.bookie_id:
             raise RefusedError(
                 reason or Reason.WRONG_BOOKIE,
@@ -551,7 +561,7 @@ class LaneLink:
 
     def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
         self.bookie_id, self.endpoint, self.connect_timeout_s = info.bookie_id, endpoint, caller.connect_timeout_s
-        self.tls = caller.tls
+        self.tls, self._token = caller.tls, caller.token
         incarnation = info.properties.get(INCARNATION_PROPERTY, "")
         wallet = caller.wallet
         self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client, grants=wallet is not None)
@@ -706,6 +716,8 @@ class LaneLink:
 
     async def _carry(self, stream: LaneStream) -> None:
         try:
+            if self._token is not None and self.tls is not None:
+                stream.prove(self._token.read())
             await self.carry(stream)
         except BookKeeperError as error:
             self.fail(self._broken_by(error))  # the wrong bookie, or one that breaks the protocol

@@ -18,6 +18,7 @@ from bk_core.security.roles import Right
 from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
 
 if TYPE_CHECKING:
+    from bk_core.secret_files import TokenFile
     from bk_core.tls import Tls
     from bk_core.transport.wallet import Wallet
 
@@ -131,7 +132,7 @@ class Caller:
     are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
     every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
     without a grant are used, and all links keep their grants there. ``mixed``: also bookies that have Apache's wire
-    alone, which knows no grants.
+    alone, which knows no grants. ``token``: what this client shows to say who it is, over TLS only.
     """
 
     instance_id: str = ""
@@ -142,6 +143,7 @@ class Caller:
     tls: Tls | None = None
     wallet: Wallet | None = None
     mixed: bool = False
+    token: TokenFile | None = None
 
 
 class Link(Protocol):

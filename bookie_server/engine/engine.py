@@ -152,6 +152,10 @@ class BookieEngine:
         """What the machine holds and counts. Any thread."""
         return self._machine.numbers()
 
+    def frames_of(self, stream: events.StreamId) -> int:
+        """How many frames a stream has brought so far, as far as the machine had room to look at them."""
+        return self._machine.frames_of(stream)
+
     def burst(self, take: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``take``, which feeds all that a connection received at once. Where nothing else came in this turn of
         the loop, the turn ends with the burst: what the burst gave to a log is committed here, without another

@@ -38,6 +38,7 @@ from bookie_server.machine.events import (
     SendAcks,
     SessionAttached,
     StreamId,
+    StreamOwned,
 )
 from bookie_server.machine.requests import LEDGER_ID_MAX
 from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
@@ -83,8 +84,24 @@ class Adds:
         """How many are open on all streams."""
         return self._sessions
 
+    def _stream(self, stream_id: StreamId) -> Stream:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._streams[stream_id] = Stream(stream_id, self._core.owners.of(stream_id))
+        return stream
+
+    def own(self, event: StreamOwned) -> None:
+        """Only of a stream that has not asked for anything: what is in flight is nobody's."""
+        if event.stream not in self._streams:
+            self._core.owners.own(event.stream, event.owners)
+
+    def frames_of(self, stream_id: StreamId) -> int:
+        """How many frames of a stream were taken so far, to the log or to be refused; 0 of one that is not known."""
+        stream = self._streams.get(stream_id)
+        return stream.frames if stream is not None else 0
+
     def attach(self, event: SessionAttached) -> None:
-        stream = self._streams.setdefault(event.stream, Stream(event.stream))
+        stream = self._stream(event.stream)
         if event.session == 0 or event.session in stream.sessions:
             self._close(stream, f"session number {event.session} is 0 or in use")
             return
@@ -178,9 +195,7 @@ class Adds:
     # --- frames ---
 
     def frames(self, event: FramesArrived) -> None:
-        stream = self._streams.get(event.stream)
-        if stream is None:
-            stream = self._streams[event.stream] = Stream(event.stream)
+        stream = self._stream(event.stream)
         if stream.waiting or (not stream.recovering and self.normal.holds_up()):
             stream.waiting.append(event)
             self.normal.waiting += event.frames.nbytes
@@ -203,6 +218,7 @@ class Adds:
             self._close(stream, str(error))
             return
         self._accepted = []
+        stream.frames += len(frames)
         for header, frame in frames:
             session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
             self._taken(session, frame.nbytes)
@@ -210,6 +226,9 @@ class Adds:
         if made is None:
             self._let_go(message)
         if self._is_too_much(stream):
+            self._pause(stream)
+        elif stream.owners and any(owner.full(**stream.sends) for owner in stream.owners):
+            self._core.counts.held += not stream.paused
             self._pause(stream)
 
     def _pause(self, stream: Stream) -> None:
@@ -400,12 +419,27 @@ class Adds:
         flight.bytes += size
         flight.frames += 1
         session.stream.pending_bytes += size
+        if session.stream.owners:
+            self._owned(session, size)
 
     def _released(self, session: Session, size: int) -> None:
         flight = self.recovery if session.recover else self.normal
         flight.bytes -= size
         flight.frames -= 1
         session.stream.pending_bytes -= size
+        if session.stream.owners:
+            self._owned(session, -size)
+
+    def _owned(self, session: Session, size: int) -> None:
+        if not session.recover:
+            session.stream.normal_bytes += size
+        for owner in session.stream.owners:
+            if session.recover:
+                owner.recovery += size
+            else:
+                owner.normal += size
+            if not owner.streams:
+                self._core.owners.settled(owner)
 
     def _is_too_much(self, stream: Stream) -> bool:
         """Whether this stream, which has just sent a message, must be paused. While it recovers a ledger only its own
@@ -413,11 +447,17 @@ class Adds:
         flight = self.recovery if stream.recovering else self.normal
         return stream.pending_bytes > self._core.limits.stream_bytes_max or flight.full()
 
+    def _has_room(self, stream: Stream) -> bool:
+        """Whether a paused stream, and its owners, have little enough in flight to go on."""
+        if stream.pending_bytes > self._core.limits.stream_bytes_max // 2:
+            return False
+        return all(owner.has_room(**stream.sends) for owner in stream.owners)
+
     def _resume(self) -> None:
         """While there is room, resume paused streams, longest wait first, and take their waiting messages."""
         for stream in list(self._paused.values()):
             flight = self.recovery if stream.recovering else self.normal
-            if not flight.full() and stream.pending_bytes <= self._core.limits.stream_bytes_max // 2:
+            if not flight.full() and self._has_room(stream):
                 stream.paused = False
                 del self._paused[stream.stream_id]
                 self._core.effects.append(ResumeStream(stream.stream_id))

@@ -13,6 +13,7 @@ from bk_core.entries.frame import FrameExtent, FrameKind, encode_record, parse_h
 from bk_core.model import LEDGER_KEY_BYTES, EntryId, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine.events import Effect
+from bookie_server.machine.owners import Owners
 from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, lac_of_body
 
 Refusal = tuple[Reason, str]
@@ -22,22 +23,25 @@ _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 class Counts:
     """What has happened since the start, for who watches; the machine itself never looks here. Bytes are those of
-    frames, entries those that became durable. ``refused`` counts sessions that a refusal ended, by its reason."""
+    frames, entries those that became durable. ``refused`` counts sessions that a refusal ended, by its reason; ``held``
+    how often a stream was paused because its owner has too much in flight."""
 
-    __slots__ = ("added_bytes", "added_entries", "read_bytes", "read_parts", "refused")
+    __slots__ = ("added_bytes", "added_entries", "held", "read_bytes", "read_parts", "refused")
 
     def __init__(self) -> None:
         self.added_bytes = self.added_entries = self.read_bytes = self.read_parts = 0
         self.refused: dict[Reason, int] = {}
+        self.held = 0
 
 
 class Core:
     """State shared by both paths. ``effects`` collects the effects of this step."""
 
-    __slots__ = ("counts", "effects", "failed", "holdings", "ledgers", "limits", "logs")
+    __slots__ = ("counts", "effects", "failed", "holdings", "ledgers", "limits", "logs", "owners")
 
     def __init__(self, holdings: Holdings, limits: MachineLimits, logs: int) -> None:
         self.holdings, self.limits, self.counts = holdings, limits, Counts()
+        self.owners = Owners()
         self.effects: list[Effect] = []
         self.ledgers: dict[LedgerId, Ledger] = {}
         self.logs = tuple(LogQueue(number) for number in range(logs))

@@ -50,6 +50,15 @@ class FramesArrived(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamOwned:
+    """Whose a stream is, before it asks for anything."""
+
+    stream: StreamId
+    owners: Sequence[tuple[str, int]]
+    """Names, each with the bytes that all streams of this owner may have in flight."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionsDetached:
     """The client wants no more acks for these sessions; frames that they gave to the log are still written."""
 
@@ -219,7 +228,8 @@ class CopiesUnwanted:
 
 
 Event: TypeAlias = (
-    SessionAttached
+    StreamOwned
+    | SessionAttached
     | FramesArrived
     | SessionsDetached
     | StreamClosed

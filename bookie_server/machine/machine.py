@@ -42,6 +42,8 @@ from bookie_server.machine.events import (
     SessionAttached,
     SessionsDetached,
     StreamClosed,
+    StreamId,
+    StreamOwned,
     StreamStalled,
     TimerFired,
     WatchLacRequested,
@@ -67,6 +69,8 @@ class MachineNumbers:
     """Of messages that wait because too much is in flight."""
     parts: int
     parts_bytes: int
+    owners: int
+    """Clients whose bytes in flight are bounded, with something open or in flight."""
 
 
 class BookieMachine:
@@ -82,6 +86,7 @@ class BookieMachine:
         adds = self._adds = Adds(core, compare.begin)
         deletions = self._deletions = Deletions(core, requests, adds.end_deleted)
         self._handlers: dict[type, Callable[[Any], None]] = {
+            StreamOwned: adds.own,
             SessionAttached: adds.attach,
             FramesArrived: adds.frames,
             SessionsDetached: lambda event: adds.detach(event.stream, list(event.sessions)),
@@ -131,12 +136,18 @@ class BookieMachine:
             adds.normal.waiting,
             parts,
             parts_bytes,
+            len(core.owners),
         )
+
+    def frames_of(self, stream: StreamId) -> int:
+        """How many frames a stream has brought so far."""
+        return self._adds.frames_of(stream)
 
     def _on_closed(self, event: StreamClosed) -> None:
         self._requests.close(event.stream)
         self._reads.close(event.stream)
         self._adds.close(event.stream)
+        self._core.owners.close(event.stream)
 
     def _on_read_only(self, event: ReadOnlyChanged) -> None:
         self._core.logs[event.log].read_only = event.read_only

@@ -72,7 +72,7 @@ class Read(Request):
 class Reads(Path):
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
-        self.turns = Turns(core.limits, len(core.logs))
+        self.turns = Turns(core.limits, len(core.logs), core.owners)
         self._waiting: FairQueue[Read] = FairQueue()
 
     def begin(self, event: ReadRequested) -> None:

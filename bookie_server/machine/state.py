@@ -17,6 +17,7 @@ from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, EntryRange, Reason
 from bookie_server.machine.events import Commit, FramesArrived, Piece, RequestId, StreamId
+from bookie_server.machine.owners import Owner
 from bookie_server.machine.places import Place, Unresolved
 
 _WAITING_FACTOR = 3
@@ -268,16 +269,35 @@ class Flight:
 
 
 class Stream:
-    __slots__ = ("closed", "paused", "pending_bytes", "recovering", "sessions", "stream_id", "waiting")
+    __slots__ = (
+        "closed",
+        "frames",
+        "normal_bytes",
+        "owners",
+        "paused",
+        "pending_bytes",
+        "recovering",
+        "sessions",
+        "stream_id",
+        "waiting",
+    )
 
-    def __init__(self, stream_id: StreamId) -> None:
-        self.stream_id = stream_id
+    def __init__(self, stream_id: StreamId, owners: tuple[Owner, ...] = ()) -> None:
+        self.stream_id, self.owners = stream_id, owners
+        self.frames = 0  # that were taken, refused ones too
+        self.normal_bytes = 0  # of ``pending_bytes`` those of normal adds, if it has owners
         self.sessions: dict[int, Session] = {}
         self.pending_bytes = 0
         self.recovering = 0  # sessions that recover
         self.waiting: deque[FramesArrived] = deque()  # for room; one, if the driver heeds the pause
         self.paused = False
         self.closed = False
+
+    @property
+    def sends(self) -> dict[str, bool]:
+        """Which bounds of its owners hold for it. While it recovers a ledger, that of normal adds only if it sends such
+        itself: it is not held up by those of others, and a session that recovers does not lift the bound."""
+        return {"normal": not self.recovering or self.normal_bytes > 0, "recovery": self.recovering > 0}
 
 
 class Pending:

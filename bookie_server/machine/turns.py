@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from bookie_server.machine.events import RequestId, StreamId
+from bookie_server.machine.owners import Owners
 from bookie_server.machine.state import MachineLimits
 
 T = TypeVar("T")
@@ -79,10 +80,21 @@ class FairQueue(Generic[T]):
 class Turns:
     """Room for parts of answers. A turn is one part that is being planned, read or sent."""
 
-    __slots__ = ("_active", "_bytes", "_ending", "_limits", "_of_stream", "_parts", "_sizes", "_unread_max", "stalled")
+    __slots__ = (
+        "_active",
+        "_bytes",
+        "_ending",
+        "_limits",
+        "_of_stream",
+        "_owners",
+        "_parts",
+        "_sizes",
+        "_unread_max",
+        "stalled",
+    )
 
-    def __init__(self, limits: MachineLimits, logs: int) -> None:
-        self._limits = limits
+    def __init__(self, limits: MachineLimits, logs: int, owners: Owners | None = None) -> None:
+        self._limits, self._owners = limits, Owners() if owners is None else owners
         self._unread_max = limits.storage_reads_max * logs
         self._active = 0
         self._parts = 0  # turns whose part is with the driver; the others are being planned or read
@@ -103,6 +115,8 @@ class Turns:
             return False  # the size of parts being read is not known yet
         held = self._of_stream.get(stream, 0) if stream is not None else 0
         if held >= self._limits.reads_per_stream_max:
+            return False
+        if stream is not None and not urgent and any(o.answers >= o.bytes_max for o in self._owners.of(stream)):
             return False
         return not held or urgent or not self._is_full(urgent, further=True)
 
@@ -130,14 +144,21 @@ class Turns:
         self._sizes.setdefault(request, deque()).append(size)
         self._bytes += size
         self._parts += 1
+        self._owned(request, size)
+
+    def _owned(self, request: RequestId, size: int) -> None:
+        for owner in self._owners.of(request[0]):
+            owner.answers += size
 
     def sent(self, request: RequestId) -> bool:
         """The oldest part of this request was sent; False if there is none."""
         sizes = self._sizes.get(request)
         if not sizes:
             return False
-        self._bytes -= sizes.popleft()
+        size = sizes.popleft()
+        self._bytes -= size
         self._parts -= 1
+        self._owned(request, -size)
         if not sizes:
             del self._sizes[request]
         self.stalled.pop(request[0], None)

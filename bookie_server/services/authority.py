@@ -132,6 +132,8 @@ class Authority:
         self._making = 0
         self._away: tuple[float, MetadataUnavailableError] | None = None
         self._threads = ThreadPoolExecutor(THREADS, "bookie-grants")
+        self.on_roles: Callable[[RolesTable], object] = lambda table: None
+        """Called on any thread with a table of roles that is another one than before."""
 
     def close(self) -> None:
         """No more grants are made."""
@@ -209,7 +211,9 @@ class Authority:
                 return kept[1]
             table = RolesTable() if found is None else found.value
             self._table = now, table
-            return table
+        if kept is not None and kept[1] != table:
+            self.on_roles(table)
+        return table
 
     def _ask(self, read: Callable[[], T]) -> T:
         """What the store says. One that did not answer is left alone for a while: each question takes seconds."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bk_core.audit import LEDGERS_MAX
 from bk_core.model import LedgerId
 from bk_core.security.grants import NO_LEDGER
 from bk_core.security.roles import Right
@@ -26,10 +27,12 @@ from bookie_server.machine import events
 from bookie_server.services.authority import Denied
 from bookie_server.services.gate import Refusal
 from bookie_server.services.lane_streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
+from bookie_server.services.limits import Kind
 from bookie_server.services.principal import UNKNOWN, Principal
 
 _REPLY_BYTES = 512  # about the memory of a small answer that waits
 GRANTS_AT_ONCE_MAX = 64
+_KINDS = {"fence": Kind.RECOVER, "grant": Kind.RECOVER}
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
 
 
@@ -44,7 +47,7 @@ class ControlStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
-        self._fences: set[int] = set()  # requests under way that fence
+        self._fences: dict[int, LedgerId] = {}  # requests under way that fence
         self._traced: dict[int, Any] = {}  # the spans of requests under way
         self._granting: set[asyncio.Task[None]] = set()
 
@@ -53,6 +56,8 @@ class ControlStream(LaneStream):
         for handle in self._deadlines.values():
             handle.cancel()
         self._deadlines.clear()
+        for request in list(self._fences):
+            self._fence_ended(request, Reason.TIMEOUT, "the client is gone")
         for request in list(self._traced):
             self._traced.pop(request).end()
         for task in self._granting:
@@ -66,11 +71,12 @@ class ControlStream(LaneStream):
         call = request.WhichOneof("call")
         if call is None:
             return
-        if self.gate is not None and (refused := self._refused(call, request)) is not None:
+        if (self.gate is not None or self.share is not None) and (refused := self._refused(call, request)) is not None:
             reason, message = refused
             self._answer(lane_pb2.ControlResponse(id=request.id, reason=proto_reason(reason), message=message))
             return
         if call == "cancel":
+            self._fence_ended(request.cancel.id, Reason.TIMEOUT, "cancelled")
             self._finish(request.cancel.id)
             self.engine.feed(events.RequestCancelled((self.stream, request.cancel.id)))
             return
@@ -84,25 +90,32 @@ class ControlStream(LaneStream):
         if self._spans is not None and request.traceparent:
             about = {"bookie": self.facts.bookie_id, "ledgers": _ledgers_of(getattr(request, call))}
             self._traced[request.id] = self._spans.arrived(f"bookie.{call}", request.traceparent, **about)
+        if call == "delete_hint":
+            told = list(request.delete_hint.ledger_ids)
+            self.audit("delete-hint", ledgers=tuple(told[:LEDGERS_MAX]), count=len(told))
         if call == "fence":
-            self._fences.add(request.id)
+            self._fences[request.id] = request.fence.ledger_id
         if request.deadline_ms and call != "watch_lac":
             loop = asyncio.get_running_loop()
             handle = loop.call_later(request.deadline_ms / 1000, self._too_late, request.id)
             self._deadlines[request.id] = handle
         self.engine.feed(event)
 
-    # --- mode secure ---
+    # --- mode secure, and limits ---
 
     def _refused(self, call: str, request: lane_pb2.ControlRequest) -> Refusal | None:
         """Why the client may not make this call. A watch ends with the grant."""
-        assert self.gate is not None
         said = getattr(request, call)
         ledger_id: LedgerId = getattr(said, "ledger_id", NO_LEDGER)
         refused = self.refused(call, ledger_id)
-        if refused is None and call == "watch_lac":
+        if refused is None and call == "watch_lac" and self.gate is not None:
             said.timeout_ms = min(said.timeout_ms, max(1, self.gate.left_ms(ledger_id)))
+        if refused is None and call != "cancel" and (why := self.over_limit(_KINDS.get(call, Kind.ASK))):
+            return Reason.OVERLOADED, why
         return refused
+
+    def hold(self, wait_s: float) -> None:
+        """It goes on being read: a fence must not wait behind what is refused."""
 
     def _begin_grant(self, request: lane_pb2.ControlRequest) -> None:
         if len(self._granting) >= GRANTS_AT_ONCE_MAX:
@@ -121,8 +134,10 @@ class ControlStream(LaneStream):
             made = await self.facts.authority.grant(self.principal.identity, ledger_id, wanted)
         except Denied as denied:
             reason = proto_reason(denied.reason)
+            self.audit("grant", denied.reason, ledger=ledger_id, right=wanted.name)
             self._answer(lane_pb2.ControlResponse(id=request, reason=reason, message=str(denied)))
             return
+        self.audit("grant", ledger=ledger_id, right=wanted.name)
         granted = lane_pb2.GrantAnswer(grant=made.grant, rights=int(made.rights), life_ms=made.life_ms)
         self._answer(lane_pb2.ControlResponse(id=request, grant=granted))
 
@@ -138,8 +153,12 @@ class ControlStream(LaneStream):
             self.engine.feed(events.RequestCancelled((self.stream, request)))
             self._answer(lane_pb2.ControlResponse(id=request, reason=lane_pb2.TIMEOUT, message="no answer in time"))
 
+    def _fence_ended(self, request: int, reason: Reason, message: str) -> None:
+        if request in self._fences:
+            self.audit("fence", reason, message, ledger=self._fences.pop(request))
+
     def _finish(self, request: int, reason: Reason = Reason.REASON_NONE, message: str = "") -> None:
-        self._fences.discard(request)
+        self._fence_ended(request, reason, message)
         if self._spans is not None and request in self._traced:
             span = self._traced.pop(request)
             if reason:

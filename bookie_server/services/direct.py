@@ -134,6 +134,7 @@ class _Connection:
 
     def __init__(self, sock: Connected, stream: LaneStream, server: DirectServer) -> None:
         self.stream, self._server, self._clients, self._opened = stream, server, server.clients, server.opened
+        stream.lane = DIRECT
         self.is_local = sock.family == socket.AF_UNIX
         self._waits = False  # for room, in front of a long message
         self._loop = asyncio.get_running_loop()
@@ -161,6 +162,13 @@ class _Connection:
     def reading_since(self) -> float:
         """As in ``ClientStream``; a message that has not begun holds no memory here."""
         return self._socket.waiting_since
+
+    @property
+    def principal(self) -> Principal:
+        return self.stream.principal
+
+    def close(self, message: str) -> None:
+        self.stream.close(message)
 
     def cut(self, message: str) -> None:
         self.stream.cut(message)

@@ -16,7 +16,7 @@ import grpc
 
 from bk_core.errors import BookKeeperError, PortInUseError, TlsError
 from bk_core.model import GRPC, TLS, Endpoint
-from bk_core.tls import Names, Pem, Tls
+from bk_core.tls import Names, Pem
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.wire.frames_codec import pack, unpack
 from bookie_server.engine.engine import BookieEngine
@@ -56,7 +56,7 @@ class GrpcServer:
             if tls is None:
                 self.port: int = self._server.add_insecure_port(address)
             else:
-                self.port = self._server.add_secure_port(address, _credentials(tls.tls))
+                self.port = self._server.add_secure_port(address, _credentials(tls))
         except RuntimeError as error:
             raise PortInUseError(
                 "the port cannot be listened on",
@@ -93,7 +93,8 @@ class GrpcServer:
         peer = peer_named(context.peer())
         if self._tls is None:
             return Principal(peer)
-        return self._tls.admit(_names_of(context.auth_context()), peer, "gRPC")
+        said = context.auth_context()
+        return self._tls.admit(_names_of(said) if "x509_pem_cert" in said else None, peer, "gRPC")
 
     async def _serve(self, stream: LaneStream, context: Any) -> None:
         """Carry a stream's messages until it ends. If its client takes nothing, the whole connection is ended:
@@ -104,7 +105,7 @@ class GrpcServer:
             awake.set()
             (flow.set if stream.flows else flow.clear)()
 
-        stream.wake = wake
+        stream.wake, stream.lane = wake, GRPC
         wake()
         tasks = [
             asyncio.ensure_future(_read(stream, context, flow)),
@@ -134,8 +135,10 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.INTERNAL, f"the bookie failed on this stream: {bugs[0]!r}")
 
 
-def _credentials(tls: Tls) -> Any:
-    """gRPC asks for each connection whether the files have changed."""
+def _credentials(port_tls: PortTls) -> Any:
+    """gRPC asks for each connection whether the files have changed. It takes a certificate from all clients or from
+    none: where one is optional, from none."""
+    tls = port_tls.tls
     before: list[Pem] = []
 
     def configuration() -> Any:
@@ -146,7 +149,7 @@ def _credentials(tls: Tls) -> Any:
         return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.authorities)
 
     first = configuration()
-    return grpc.dynamic_ssl_server_credentials(first, configuration, tls.paths.client_auth)
+    return grpc.dynamic_ssl_server_credentials(first, configuration, port_tls.client_auth and not port_tls.wants_tokens)
 
 
 def _names_of(said: Mapping[str, Sequence[bytes]]) -> Names:

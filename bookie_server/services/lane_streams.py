@@ -18,21 +18,25 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from bk_core.errors import RemoteProtocolError
+from bk_core.errors import AuthenticationError, RemoteProtocolError
 from bk_core.model import BookieId, LedgerId
 from bk_core.security.grants import NO_LEDGER
 from bk_core.security.needs import LANES as NEEDS
+from bk_core.tokens import MECHANISM
 from bk_core.traces import spans
 from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo, ReadTrailer
 from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
+from bookie_server.audit import AuditLog, outcome_of
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.authority import Authority
 from bookie_server.services.gate import Gate, Refusal
+from bookie_server.services.limits import Kind, LimitReached, Limits, Share
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.room import AnswerRoom
+from bookie_server.services.tls import PortTls
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
 
 _ENDS_OF_A_MESSAGE = 8192
+_RECOVERS = "attach RECOVER"
 
 _LOOK_S = 60.0
 """Grants of sessions are looked at so often at least: clocks are set."""
@@ -65,6 +70,11 @@ class BookieFacts:
     """The bound on control answers of all streams."""
     authority: Authority | None = None
     """Mode ``secure``: who may what."""
+    port_tls: PortTls | None = None
+    """Who is let in; None where everybody is."""
+    limits: Limits | None = None
+    """What each client may take."""
+    audit: AuditLog | None = None
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -87,8 +97,8 @@ class LaneStream:
 
     ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
     it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
-    stream or too many answers wait for the client. ``closing`` is the reason
-    why the stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
+    stream, too many answers wait for the client, or the client has asked too much. ``closing`` is the reason why the
+    stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
     sets ``reading_since`` to its loop's time when it begins to wait for a message, and ``writing`` while a message is
     being written.
     """
@@ -111,6 +121,8 @@ class LaneStream:
         self.stream: events.StreamId = engine.open_stream(self)
         self.wake: Callable[[], object] = asleep
         self.leave: Callable[[], None] = asleep  # of a driver that can write at once
+        self.lane = ""
+        """As endpoints name it, for the audit log; the driver sets it."""
         self.flows = True
         self.closing = ""
         self.was_cut = self.writing = self._stalled = self._paused = False
@@ -118,6 +130,9 @@ class LaneStream:
         self.reading_since = math.inf
         self.waiting = 0
         """How much waits until the client takes it."""
+        self.share: Share | None = None
+        """What limits the client, once it has said hello."""
+        self._held: asyncio.TimerHandle | None = None  # not read until then: the client has asked too much
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
         self._spans = spans()
@@ -134,13 +149,24 @@ class LaneStream:
         """The stream is gone."""
         self.engine.close_stream(self.stream)
         self.close("the stream ended")
+        if self._held is not None:
+            self._held.cancel()
+        if self.share is not None:
+            self.share.end()
 
     def _greet(self, rest: Buffer) -> bool:
         """Check the hello of the first message and answer it; False if the stream must end."""
         request: Any = parse(self.request_type, rest)
         said = request.hello if request.HasField("hello") else None
-        reason, text = self._hello_problem(said)
         facts = self.facts
+        try:
+            reason, text = self._hello_problem(said)
+            if not reason:
+                reason, text = self._enter()
+        except AuthenticationError as error:
+            self._hello, self.closing = refusal(facts, error.what), error.what
+            self.wake()
+            return False
         self._hello = lane_pb2.HelloAnswer(
             reason=proto_reason(reason),
             message=text,
@@ -160,14 +186,21 @@ class LaneStream:
         if reason:
             self.closing = text
             logger.warning("stream %d: hello refused: %s %s", self.stream, reason.name, text)
+            self.audit("connect", reason, text)
         return not reason
 
     def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
+        """Raises AuthenticationError for a client that is not let in."""
         facts = self.facts
         if said is None:
             return Reason.BAD_REQUEST, "the first message carries no hello"
         if not said.version_min <= LANE_VERSION <= said.version_max:
             return Reason.UNSUPPORTED_VERSION, f"this bookie speaks version {LANE_VERSION}"
+        if facts.port_tls is not None:
+            token = said.token if said.mechanism == MECHANISM else b""
+            self.principal = facts.port_tls.admitted(self.principal, token, "hello")
+            if facts.authority is not None:
+                self.gate = Gate(facts.authority, self.principal.identity or "")
         if said.bookie_id != facts.bookie_id:
             return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id or 'named'}"
         if said.instance_id and said.instance_id != facts.instance_id:
@@ -179,6 +212,43 @@ class LaneStream:
         if self.gate is not None and not said.grants:
             return Reason.UNAUTHENTICATED, f"this bookie is secure, and this client does not know; {_TELL_CLIENT}"
         return Reason.REASON_NONE, ""
+
+    def _enter(self) -> Refusal:
+        """Take a place among what the client may have at once."""
+        if self.facts.limits is not None:
+            try:
+                self.share = self.facts.limits.enter(self.principal)
+            except LimitReached as reached:
+                return Reason.OVERLOADED, str(reached)
+            if self.share is not None and self.share.owners:
+                self.engine.feed(events.StreamOwned(self.stream, self.share.owners))
+        return Reason.REASON_NONE, ""
+
+    def audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
+        """Say that the client did something; ``to`` says to what."""
+        if self.facts.audit is not None:
+            why = f"{reason.name}: {why}" if why else reason.name if reason else ""
+            self.facts.audit.say(did, outcome_of(reason), lane=self.lane, why=why, **self.principal.as_event(), **to)
+
+    def over_limit(self, kind: Kind) -> str:
+        """Why a request is refused because the client asks too much; empty if it is taken."""
+        if self.share is None:
+            return ""
+        why = self.share.refuses(kind)
+        self.hold(self.share.pay(kind, 0 if why else 1))
+        if why:
+            self.audit("ask", Reason.OVERLOADED, why)
+        return why
+
+    def hold(self, wait_s: float) -> None:
+        """Read nothing for so long."""
+        if wait_s > 0 and self._held is None and not self.closing:
+            self._held = asyncio.get_running_loop().call_later(wait_s, self._let_go)
+            self._flow()
+
+    def _let_go(self) -> None:
+        self._held = None
+        self._flow()
 
     def close(self, message: str) -> None:
         """End the stream once its queued answers are written."""
@@ -213,9 +283,10 @@ class LaneStream:
 
     def _flow(self) -> None:
         waiting, before = self.waiting, self.flows
-        if self.closing or (not self._paused and waiting <= self.waiting_max // 2):
+        paused = self._paused or self._held is not None
+        if self.closing or (not paused and waiting <= self.waiting_max // 2):
             self.flows = True
-        elif self._paused or waiting > self.waiting_max:
+        elif paused or waiting > self.waiting_max:
             self.flows = False
         if self.flows is not before:
             self.wake()
@@ -240,7 +311,10 @@ class LaneStream:
         """Why the client may not do this with a ledger; None if it may."""
         if self.gate is None:
             return None
-        return self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
+        found = self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
+        if found is not None and found[0] is not Reason.GRANT_NEEDED:  # that one is a question
+            self.audit(operation, *found, ledger=ledger_id)
+        return found
 
     def show(self, grants: Sequence[bytes]) -> None:
         """The client shows grants, of which nothing is known in mode ``open``."""
@@ -275,10 +349,13 @@ class AddStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
-        # mode secure: what sessions were attached for, and how many of their frames the client was told
+        # mode secure, or a client with limits: what sessions were attached for, and how many of their frames the client
+        # was told
         self._attached: dict[int, tuple[str, LedgerId]] = {}
         self._durable: dict[int, int] = {}
         self._looking: asyncio.TimerHandle | None = None
+        self._recovering: dict[int, LedgerId] = {}  # sessions whose outcome the audit log wants
+        self._frames_paid = 0  # of what the machine has counted, for the limit on requests
 
     def end(self) -> None:
         super().end()
@@ -288,7 +365,7 @@ class AddStream(LaneStream):
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         if not rest:
             if frames:
-                self.engine.feed(events.FramesArrived(self.stream, frames))
+                self._frames(frames)
             return
         request = parse(lane_pb2.AddRequest, rest)
         self.show(request.grants)
@@ -300,8 +377,12 @@ class AddStream(LaneStream):
             self._take(request, frames)
 
     def _take(self, request: lane_pb2.AddRequest, frames: memoryview | None) -> None:
+        if self.share is not None:
+            self._forget(request.detach)  # a session may take the place of one that ends with this message
         for attach in request.attach:
-            if self.gate is None or self._may_attach(attach):
+            if (self.gate is None and self.share is None) or self._may_attach(attach):
+                if attach.mode == lane_pb2.RECOVER and self.facts.audit is not None:
+                    self._recovering[attach.session] = attach.ledger_id
                 self.engine.feed(
                     events.SessionAttached(
                         self.stream,
@@ -314,26 +395,66 @@ class AddStream(LaneStream):
                 )
         frames = frames or (memoryview(request.frames) if request.frames else None)
         if frames:
-            self.engine.feed(events.FramesArrived(self.stream, frames))
+            self._frames(frames)
+        if self.share is not None and request.attach:  # behind the frames, which are not refused because of it
+            self.hold(self.share.pay(self._kind(self.share), len(request.attach)))
         if request.detach:
+            for session in request.detach if self._recovering else ():
+                self._recovering.pop(session, None)
             self.engine.feed(events.SessionsDetached(self.stream, list(request.detach)))
             self._forget(request.detach)
 
-    # --- mode secure ---
+    def _frames(self, frames: memoryview) -> None:
+        share = self.share
+        if share is None:
+            self.engine.feed(events.FramesArrived(self.stream, frames))
+            return
+        kind = self._kind(share)
+        why = share.refuses(kind) if self._attached else ""  # else the machine refuses them
+        if why:
+            self._refuse_adds(why)
+            self.hold(share.pay(kind, 0))
+            self.audit("add", Reason.OVERLOADED, why)
+            return
+        self.engine.feed(events.FramesArrived(self.stream, frames))
+        brought = self.engine.frames_of(self.stream)
+        self.hold(share.pay(kind, max(1, brought - self._frames_paid)))
+        self._frames_paid = brought
+
+    def _kind(self, share: Share) -> Kind:
+        """As the machine: a stream that recovers does so with all that it sends."""
+        return Kind.RECOVER if share.recovers else Kind.ADD
+
+    def _refuse_adds(self, why: str) -> None:
+        """End all sessions: their client sends too much too early. What the log has already is still written."""
+        ended = list(self._attached)
+        self.engine.feed(events.SessionsDetached(self.stream, ended))
+        for session in ended:
+            self._end_session(session, (Reason.OVERLOADED, why))
+        self._forget(ended)
+
+    # --- mode secure, and limits ---
 
     def _may_attach(self, attach: lane_pb2.Attach) -> bool:
         """Whether a session begins; else it has ended."""
-        operation = "attach RECOVER" if attach.mode == lane_pb2.RECOVER else "attach"
+        operation = _RECOVERS if attach.mode == lane_pb2.RECOVER else "attach"
         refused = self.refused(operation, attach.ledger_id)
+        if refused is None and self.share is not None:
+            why = self.share.open_ledger(recover=operation == _RECOVERS)
+            refused = (Reason.OVERLOADED, why) if why else None
+            if why:
+                self.audit(operation, Reason.OVERLOADED, why)
         if refused is not None:
             self._end_session(attach.session, refused)
             return False
         self._attached[attach.session] = operation, attach.ledger_id
-        self._look_at(attach.ledger_id)
+        if self.gate is not None:
+            self._look_at(attach.ledger_id)
         return True
 
     def _end_session(self, session: int, refused: Refusal) -> None:
         durable = self._acks.pop(session, self._durable.get(session, 0))
+        self._recovering.pop(session, None)
         self._ended.append(events.Ended(session, durable, *refused))
         self.waiting += 1
         self.wake()
@@ -341,9 +462,11 @@ class AddStream(LaneStream):
     def _forget(self, sessions: Iterable[int]) -> None:
         if self._attached:
             for session in sessions:
-                self._attached.pop(session, None)
+                attached = self._attached.pop(session, None)
                 self._durable.pop(session, None)
                 self._acks.pop(session, None)  # nobody waits for it
+                if attached is not None and self.share is not None:
+                    self.share.close_ledger(recover=attached[0] == _RECOVERS)
 
     def _look_at(self, ledger_id: LedgerId) -> None:
         """Look at all sessions when this ledger's grant ends, unless that is done before."""
@@ -375,12 +498,23 @@ class AddStream(LaneStream):
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, events.SendAcks)
         self._acks.update(zip(effect.sessions, effect.frames, strict=True))
+        if self._recovering:
+            self._audit_recoveries(effect)
         for ended in effect.ended:
             self._acks.pop(ended.session, None)
             self._ended.append(ended)
             self.waiting += 1
         if effect.ended:
             self._forget(ended.session for ended in effect.ended)
+
+    def _audit_recoveries(self, effect: events.SendAcks) -> None:
+        """A recovery has written, or may not. Once a session."""
+        for session in effect.sessions:
+            if session in self._recovering:
+                self.audit("recovery-add", ledger=self._recovering.pop(session))
+        for ended in effect.ended:
+            if ended.session in self._recovering:
+                self.audit("recovery-add", ended.reason, ledger=self._recovering.pop(ended.session))
 
     def next_message(self) -> LaneMessage | None:
         if not (self._acks or self._ended or self._hello):
@@ -415,9 +549,12 @@ class ReadStream(LaneStream):
         self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
         self._leaving: list[events.RequestId] = []  # whose parts are being written
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
+        self._fencing: dict[events.RequestId, LedgerId] = {}  # reads under way, for the audit log
 
     def end(self) -> None:
         super().end()
+        for ledger_id in self._fencing.values():
+            self.audit("fence", Reason.TIMEOUT, "the client is gone", ledger=ledger_id)
         for request in list(self._traced):
             self._traced.pop(request).end()
 
@@ -429,12 +566,11 @@ class ReadStream(LaneStream):
         if not request.id:
             return
         request_id = (self.stream, request.id)
-        if self.gate is not None:
-            refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
-            if refused is not None:
-                self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
-                self.wake()
-                return
+        refused = self._problem(request) if self.gate is not None or self.share is not None else None
+        if refused is not None:
+            self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
+            self.wake()
+            return
         if self._spans is not None and request.traceparent:
             self._traced[request_id] = self._spans.arrived(
                 "bookie.read",
@@ -445,6 +581,8 @@ class ReadStream(LaneStream):
                 last_entry=request.last_entry_id,
                 fence=request.fence,
             )
+        if request.fence and self.facts.audit is not None:
+            self._fencing[request_id] = request.ledger_id
         self.engine.feed(
             events.ReadRequested(
                 request_id,
@@ -458,10 +596,18 @@ class ReadStream(LaneStream):
             )
         )
 
+    def _problem(self, request: Any) -> Refusal | None:
+        refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
+        if refused is None and (why := self.over_limit(Kind.RECOVER if request.fence else Kind.ASK)):
+            return Reason.OVERLOADED, why
+        return refused
+
     def _cancel(self, request_id: events.RequestId) -> None:
         self.engine.feed(events.RequestCancelled(request_id))
         if request_id in self._traced:
             self._traced.pop(request_id).end()
+        if request_id in self._fencing:
+            self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
         answers, self._answers = self._answers, deque()
         self.waiting = 0
         for answer in answers:
@@ -482,6 +628,8 @@ class ReadStream(LaneStream):
     def take_effect(self, effect: StreamEffect) -> None:
         assert isinstance(effect, (events.SendPart, events.SendTrailer))
         self._keep(effect)
+        if self._fencing and isinstance(effect, events.SendTrailer) and effect.request in self._fencing:
+            self.audit("fence", effect.reason, ledger=self._fencing.pop(effect.request))
         if self._spans is not None and isinstance(effect, events.SendTrailer) and effect.request in self._traced:
             span = self._traced.pop(effect.request)
             if effect.reason:

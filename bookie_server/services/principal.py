@@ -13,23 +13,31 @@ class Proof(Enum):
 
     NONE = "none"
     CERTIFICATE = "certificate"
+    TOKEN = "token"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The client at ``peer`` (host:port, or words for one without an address). ``identity`` is None where it had to
-    prove none, and holds until ``until_s``, in seconds since 1970; the connection does not outlive that by more than a
-    minute."""
+    prove none, and holds until ``until_s``, in seconds since 1970, and while ``key`` (of a token; its fingerprint) is
+    believed; the connection does not outlive that by more than a minute."""
 
     peer: str
     identity: str | None = None
     proof: Proof = Proof.NONE
     until_s: float = math.inf
+    key: str = ""
 
     @property
     def host(self) -> str:
         """The peer without its port: what all connections of a machine have in common."""
         return self.peer.rpartition(":")[0] or self.peer
+
+    def as_event(self) -> dict[str, str]:
+        """For the audit log."""
+        if self.identity is None:
+            return {"address": self.peer}
+        return {"identity": self.identity, "proof": self.proof.value, "address": self.peer}
 
     def __str__(self) -> str:
         """For a log."""

@@ -13,12 +13,14 @@ from bk_core.tls import Admission
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.authority import Authority, GrantKeys
+from bookie_server.services.bookie_rpc.auth import TokenAuth
 from bookie_server.services.bookie_rpc.server import BookieRpcServer
 from bookie_server.services.clients import Clients
 from bookie_server.services.direct import DirectServer
 from bookie_server.services.grpc import GrpcServer
 from bookie_server.services.lane_streams import BookieFacts
 from bookie_server.services.tls import PortTls
+from bookie_server.services.tokens import TokenKeys
 
 
 class Service(Protocol):
@@ -37,11 +39,15 @@ class Service(Protocol):
         ...
 
 
-def port_tls(config: BookieConfig) -> PortTls | None:
+def port_tls(config: BookieConfig, store: MetadataStore) -> PortTls | None:
     """What the ports of a bookie need for TLS; None if they are plain. Raises InvalidArgumentError for files that
-    cannot be used."""
-    tls = config.tls()
-    return None if tls is None else PortTls(tls, Admission(config.tls_identity, config.tls_clients))
+    cannot be used, and with tokens what ``instance_id`` of the store raises."""
+    tls, admission = config.tls(), Admission(config.tls_identity, config.tls_clients)
+    if tls is None:
+        return None
+    if config.token_keys_path is None:
+        return PortTls(tls, admission)
+    return PortTls(tls, admission, TokenKeys(config.token_keys_path), store.instance_id(), config.token_issuer)
 
 
 def authority_of(config: BookieConfig, store: MetadataStore) -> Authority | None:
@@ -58,6 +64,7 @@ def listen(config: BookieConfig, clients: Clients, tls: PortTls | None = None) -
     Raises PortInUseError."""
     assert config.grpc_port is not None
     assert config.direct_port is not None
-    yield BookieRpcServer(config.listen_address, config.port, clients, tls=tls)
+    auth = TokenAuth(tls) if tls is not None and tls.wants_tokens else None
+    yield BookieRpcServer(config.listen_address, config.port, clients, auth, tls)
     yield DirectServer(config.listen_address, config.direct_port, clients, local=config.unix_socket, tls=tls)
     yield GrpcServer(config.listen_address, config.grpc_port, clients, tls)

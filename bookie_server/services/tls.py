@@ -13,12 +13,15 @@ import logging
 import socket
 import ssl
 import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from bk_core.errors import TlsError
+from bk_core.errors import AuthenticationError, TlsError
 from bk_core.tls import Admission, Names, Tls, explained, names_of
 from bk_core.transport.tls_socket import Connected, TlsSocket, ready, shake_hands
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.services.sockets import peer_of
+from bookie_server.services.tokens import TokenKeys, TokenRefusedError, verify
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +36,30 @@ _TELL_AGAIN_S = 10.0
 _TOLD_MAX = 1024
 
 
-class PortTls:
-    """What the ports of a bookie have in common. ``client_auth``: a client has a certificate, and ``admission`` says
-    which are let in."""
+TOKEN_WANTED = "this port wants a token, or a certificate where it takes them"
 
-    def __init__(self, tls: Tls, admission: Admission) -> None:
+
+class PortTls:
+    """What the ports of a bookie have in common. ``client_auth``: clients show a certificate. With ``keys`` they may
+    show a token for the cluster ``audience`` (of ``issuer``, if one is given) instead, and then a certificate is
+    optional. ``admission`` says which identities of either kind are let in."""
+
+    def __init__(
+        self, tls: Tls, admission: Admission, keys: TokenKeys | None = None, audience: str = "", issuer: str = ""
+    ) -> None:
         self.tls, self._admission = tls, admission
+        self._keys, self._audience, self._issuer = keys, audience, issuer
         self.client_auth = tls.paths.client_auth
+        self.wants_tokens = keys is not None
+        """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
         self._turns = asyncio.Lock()
         self._told: dict[tuple[str, str], float] = {}
+        self.on_refused: Callable[[str, str, str], object] = lambda peer, port, why: None
+        """Called with each client that is refused, where it is connected, and why."""
 
-    def context(self) -> ssl.SSLContext:
-        return self.tls.server()
+    def context(self, *, lenient: bool = False) -> ssl.SSLContext:
+        """``lenient``: as in :class:`Tls`."""
+        return self.tls.server(lenient=lenient or self.wants_tokens)
 
     async def greeted(self, sock: socket.socket, port: str) -> tuple[Connected, Principal | str]:
         """The connection to go on with, and its client, or why that is refused: it speaks plain, or is not let in.
@@ -55,7 +70,7 @@ class PortTls:
             return sock, PLAIN_REFUSED
         secured = await self._secured(sock, peer, port)
         try:
-            return secured, self.admit(names_of(secured.getpeercert() or {}), peer, port)
+            return secured, self.admit(names_shown(secured.getpeercert()), peer, port)
         except TlsError as error:
             return secured, f"{error.what}: {error.value}"
 
@@ -72,26 +87,64 @@ class PortTls:
             raise
         return secured
 
-    def admit(self, names: Names, peer: str, port: str) -> Principal:
-        """The client that has a certificate with these names. Raises TlsError; then it is logged."""
-        if not self.client_auth:
+    def admit(self, names: Names | None, peer: str, port: str) -> Principal:
+        """The client that has a certificate with these names; None: it has shown none, and may still show a token.
+        Raises TlsError; then it is logged."""
+        if not self.client_auth or (names is None and self.wants_tokens):
             return Principal(peer)
         try:
-            identity = self._admission.admit(names)
+            identity = self._admission.admit(names or Names(""))
         except TlsError as error:
             self.refused(peer, port, f"{error.what}: {error.value}")
             raise
         logger.info("%s: %s is %s", port, peer, identity)
         return Principal(peer, identity, Proof.CERTIFICATE)
 
+    def admitted(self, principal: Principal, token: bytes, port: str) -> Principal:
+        """Who a client is that shows a token, or none; it is asked before anything that the client wants is done. A
+        token says more than a certificate. Raises AuthenticationError, which has what the client may hear; then it is
+        logged."""
+        if self._keys is None or (not token and principal.proof is not Proof.NONE):
+            return principal
+        try:
+            if not token:
+                raise TokenRefusedError("it shows neither token nor certificate", TOKEN_WANTED)
+            claims = verify(token, self._keys.now(), self._audience, self._issuer)
+        except TokenRefusedError as error:
+            self.refused(principal.peer, port, str(error))
+            raise AuthenticationError(error.told) from None
+        if not self._admission.lets_in(claims.subject):
+            self.refused(principal.peer, port, f"the identity of its token is not let in: {claims.subject}")
+            raise AuthenticationError("this identity is not let in")
+        proven = Principal(principal.peer, claims.subject, Proof.TOKEN, claims.until_s, claims.key)
+        logger.info("%s: %s", port, proven)
+        return proven
+
+    def outlived(self, principals: Iterable[Principal]) -> dict[Principal, str]:
+        """Those of them who are let in no more, and why: a token has ended, or its key was taken out of the file."""
+        believed = {"", *(key.print for key in self._keys.now().values())} if self._keys is not None else {""}
+        now, found = time.time(), dict[Principal, str]()
+        for each in principals:
+            if each.until_s <= now:
+                found[each] = "the token has expired"
+            elif each.key not in believed:
+                found[each] = "the key of the token is believed no more"
+        return found
+
     def refused(self, peer: str, port: str, why: str) -> None:
         """Log it; the same of the same host once in ten seconds."""
+        self.on_refused(peer, port, why)
         key, now = (peer.rpartition(":")[0], why), time.monotonic()
         if now - self._told.get(key, -_TELL_AGAIN_S) >= _TELL_AGAIN_S:
             if len(self._told) >= _TOLD_MAX:
                 self._told.clear()
             self._told[key] = now
             logger.warning("%s: %s is refused over TLS: %s", port, peer, why)
+
+
+def names_shown(certificate: Mapping[str, Any] | None) -> Names | None:
+    """From what ``ssl`` says of a client's certificate; None if there is none."""
+    return names_of(certificate) if certificate else None
 
 
 async def speaks_tls(sock: socket.socket) -> bool:

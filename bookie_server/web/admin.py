@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from itertools import islice
@@ -14,13 +15,16 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from bk_core import log_level
+from bk_core.audit import DONE, REFUSED
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_core.metadata import StoreSettings, open_store
 from bk_core.metrics import CONTENT_TYPE
 from bk_core.model import HTTP, TLS, BookieId, Endpoint
 from bk_core.security.needs import ADMIN, FREE_PATHS
+from bookie_server.audit import AuditLog
 from bookie_server.config import BookieConfig
 from bookie_server.services.authority import Authority, denial
+from bookie_server.services.limits import Limits
 from bookie_server.services.sockets import listening_socket
 from bookie_server.services.tls import PortTls
 from bookie_server.web.bookie_metrics import scrape
@@ -44,8 +48,14 @@ class AdminPort:
     """Bound when it is made, so that a port in use is noticed first of all. It answers while the bookie starts."""
 
     def __init__(
-        self, config: BookieConfig, view: BookieView, tls: PortTls | None = None, authority: Authority | None = None
+        self,
+        config: BookieConfig,
+        view: BookieView,
+        tls: PortTls | None = None,
+        authority: Authority | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._audit = audit
         assert config.admin_port
         self._authority = authority
         self._host, self._view = config.admin_host, view
@@ -81,6 +91,7 @@ class AdminPort:
             tls,
             FREE_PATHS,
             self._refusal if authority is not None else None,
+            Limits(config.admin_limits(), time.monotonic),
         )
 
     @property
@@ -112,12 +123,23 @@ class AdminPort:
                 return None
         except BookKeeperError as error:
             return Answer(503, f"this bookie cannot read who may what now: {error.what}\n")
+        self._say(request, REFUSED)
         return Answer(403, f"{denial(identity or 'who shows no identity', need.right)}\n")
+
+    def _say(self, request: Request, outcome: str, why: str = "") -> None:
+        """To the audit log."""
+        if self._audit is not None:
+            who = request.principal.as_event()
+            self._audit.say(f"{request.method} {request.path}", outcome, lane=HTTP, why=why, **who)
 
     def _answer(self, request: Request) -> Answer | None:
         """None for a path that takes time."""
         if request.method == "PUT":
-            return _set_level(request.query) if request.path == "/log/level" else Answer(405, "only GET here\n")
+            if request.path != "/log/level":
+                return Answer(405, "only GET here\n")
+            answer = _set_level(request.query)
+            self._say(request, DONE if answer.status == 200 else REFUSED, request.query)
+            return answer
         if request.path in self._slow or self._page.has(request.path):
             return None
         found = self._quick.get(request.path)

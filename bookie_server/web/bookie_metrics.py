@@ -72,6 +72,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_connections_most", "gauge", "Most connections at once, counted from one address's share upwards"),
     Metric("bookie_connections_full_total", "counter", "Seconds in which all connections were taken"),
     Metric("bookie_connections_ended_total", "counter", "Connections ended because they were beyond a bound"),
+    Metric("bookie_limit_held_total", "counter", "Times that a client was not read for a while", ("limit",)),
+    Metric("bookie_limit_refused_total", "counter", "Refusals because of a client's limit", ("limit",)),
+    Metric("bookie_limited_clients", "gauge", "Identities and addresses of which something is counted"),
     # commits
     Metric("bookie_commit_seconds", "histogram", "Time of a group commit: write and sync", _D),
     Metric("bookie_commit_groups_total", "counter", "Group commits", _D),
@@ -156,6 +159,12 @@ def _clients(found: Scrape, view: BookieView) -> None:
     found.put("bookie_connections_most", connections.most)
     found.put("bookie_connections_full_total", connections.looks_full)
     found.put("bookie_connections_ended_total", connections.ended)
+    limits = view.clients.limits
+    for limit, count in list(limits.held_count.items()):
+        found.put("bookie_limit_held_total", count, limit)
+    for limit, count in list(limits.refused_count.items()):
+        found.put("bookie_limit_refused_total", count, limit)
+    found.put("bookie_limited_clients", len(limits))
 
 
 def _process(found: Scrape, view: BookieView) -> None:
@@ -223,6 +232,8 @@ def _machine(found: Scrape, engine: BookieEngine) -> None:
     found.put("bookie_WRITE_BYTES", counts.added_bytes)
     found.put("bookie_READ_BYTES", counts.read_bytes)
     found.put("bookie_read_parts_total", counts.read_parts)
+    if counts.held:
+        found.put("bookie_limit_held_total", counts.held, "in_flight_bytes")
     for reason, count in list(counts.refused.items()):
         found.put("bookie_adds_refused_total", count, reason.name)
     found.put("bookie_adds_in_flight_frames", numbers.frames_in_flight)

@@ -21,8 +21,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import NamedTuple
 
-from bk_core.errors import TlsError
+from bk_core.errors import AuthenticationError, TlsError
 from bk_core.tls import explained, names_of
+from bookie_server.services.limits import Kind, Limits
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.sockets import Acceptor, peer_of
 from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, speaks_tls
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8 << 10
 """The request line and the headers."""
+NEEDS_TOKEN = "this path is for clients with a token (Authorization: Bearer), or a certificate where they are taken"
 CONNECTIONS_MAX = 16
 DEADLINE_S = 5.0
 """For each of: the whole request, the answer's making, its sending."""
@@ -46,11 +48,13 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\x
 PHRASES = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
     421: "Misdirected Request",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -69,14 +73,18 @@ _HEADERS = (
 
 
 class Request(NamedTuple):
-    """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, empty if there is
-    none, and who asks."""
+    """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, the token that it
+    shows, each empty if there is none, and who asks."""
 
     path: str
     query: str = ""
     method: str = "GET"
     host: str = ""
+    token: str = ""
     principal: Principal = UNKNOWN
+
+    def __repr__(self) -> str:
+        return "a request"  # it may hold a token
 
 
 class Answer(NamedTuple):
@@ -105,7 +113,7 @@ def request_of(head: bytes, *, may_write: bool = False) -> Request:
         if header is None:
             raise Refused(400, "a header is malformed")
         name = header[1].lower()
-        if name in headers and name in (b"host", b"content-length", b"transfer-encoding"):
+        if name in headers and name in (b"host", b"content-length", b"transfer-encoding", b"authorization"):
             raise Refused(400, "a header is there twice")
         headers[name] = header[2].strip()
     if request[3] == b"1" and b"host" not in headers:
@@ -115,9 +123,12 @@ def request_of(head: bytes, *, may_write: bool = False) -> Request:
     if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
         raise Refused(400, "a request has no body here")
     path, _, query = request[2].decode("ascii").partition("?")
-    return Request(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"))
+    bearer = _BEARER.fullmatch(headers.get(b"authorization", b""))
+    token = "" if bearer is None else bearer[1].decode("ascii")
+    return Request(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"), token)
 
 
+_BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
 
 
@@ -140,7 +151,8 @@ class HttpServer:
     this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
     ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it
     listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
-    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do."""
+    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do.
+    ``limits``: how often each client may ask, but for what is free."""
 
     def __init__(
         self,
@@ -152,7 +164,9 @@ class HttpServer:
         tls: PortTls | None = None,
         free: Collection[str] = (),
         refuse: Callable[[Request], Answer | None] | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits
         self._tls, self._free, self._refuse = tls, free, refuse
         self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
         self._name = name
@@ -238,14 +252,23 @@ class HttpServer:
         tls, certificate = self._tls, writer.get_extra_info("peercert")
         at = writer.get_extra_info("peername")
         stranger = Principal(f"{at[0]}:{at[1]}" if at else "a client that is gone")
-        if tls is None or not tls.client_auth:
+        if tls is None or not (tls.client_auth or tls.wants_tokens):
             return stranger, ""
         if not certificate:
-            return stranger, "this path is for clients with a certificate"
+            return stranger, NEEDS_TOKEN if tls.wants_tokens else "this path is for clients with a certificate"
         try:
             return tls.admit(names_of(certificate), stranger.peer, "admin port"), ""
         except TlsError as error:
             return stranger, f"{error.what}: {error.value}"
+
+    def _with_token(self, request: Request, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
+        """As :meth:`_client`, now that its request is there, too. A certificate that is refused is not made good."""
+        if self._tls is None or not request.token or not_let_in not in ("", NEEDS_TOKEN):
+            return principal, not_let_in
+        try:
+            return self._tls.admitted(principal, request.token.encode("ascii"), "admin port"), ""
+        except AuthenticationError as error:
+            return principal, error.what
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX:
@@ -258,7 +281,7 @@ class HttpServer:
         try:
             peer = writer.get_extra_info("peername")
             principal, not_let_in = self._client(writer)
-            may_write = not not_let_in and bool(peer) and self._may_write(str(peer[0]))
+            may_write = bool(peer) and self._may_write(str(peer[0]))
             answer = await self._answer(reader, principal, may_write=may_write, not_let_in=not_let_in)
             if answer is not None:
                 await _send(answer, reader, writer)
@@ -286,10 +309,24 @@ class HttpServer:
             return refused.answer
         if self._is_local and request.host and not names_an_address(request.host, self._name):
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
-        if not_let_in and request.path not in self._free:
-            return Answer(403, f"{not_let_in}\n")
-        request = request._replace(principal=principal)
+        principal, not_let_in = self._with_token(request, principal, not_let_in)
+        if not_let_in and (request.path not in self._free or request.method != "GET"):
+            wants_tokens = self._tls is not None and self._tls.wants_tokens
+            return Answer(401 if wants_tokens else 403, f"{not_let_in}\n")
+        if request.path not in self._free and (too_often := self._too_often(principal)):
+            return Answer(429, f"{too_often}\n")
+        request = request._replace(principal=principal, token="")
         return await self._refused(request) or await self._found(request)
+
+    def _too_often(self, principal: Principal) -> str:
+        """Why this client has to wait; empty if it has not."""
+        share = self._limits.enter(principal) if self._limits is not None else None
+        if share is None:
+            return ""
+        why = share.refuses(Kind.ASK)
+        share.pay(Kind.ASK, 0 if why else 1)
+        share.end()
+        return why
 
     async def _refused(self, request: Request) -> Answer | None:
         """The answer to who may not ask this."""
@@ -344,6 +381,7 @@ def _bytes_of(answer: Answer) -> bytes:
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(body)}",
         *(["Allow: GET"] if answer.status == 405 else []),
+        *(["WWW-Authenticate: Bearer"] if answer.status == 401 else []),
         *_HEADERS,
     ]
     return "\r\n".join([*head, "", ""]).encode("ascii") + body

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError, TlsError
 from bk_core.metrics import quantile
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
+from bk_core.secret_files import TokenFile
 from bk_core.tls import Tls, failure
+from bk_core.tokens import not_let_in
 
 AT_ONCE = 64
 ANSWER_BYTES_MAX = 4 << 20
@@ -84,10 +86,11 @@ def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
 @dataclass(frozen=True, slots=True)
 class AdminPorts:
     """How admin ports are asked. Each answer comes within ``timeout_s``. With ``tls`` all are asked over TLS, whatever
-    they registered; without it none that registered TLS."""
+    they registered; without it none that registered TLS. ``token``: what is shown to them, over TLS only."""
 
     timeout_s: float
     tls: Tls | None = None
+    token: TokenFile | None = None
 
     def scrape(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
         """What each bookie's ``/metrics`` says, or why there is nothing. Blocks ``timeout_s`` at most for each 64."""
@@ -110,6 +113,9 @@ class AdminPorts:
     async def get(self, endpoint: Endpoint, path: str) -> str:
         """The body of a GET. Raises as :meth:`get_status`, and RemoteProtocolError for another status than 200."""
         status, body = await self.get_status(endpoint, path)
+        if status == 401:
+            where = f"{endpoint.host}:{endpoint.port}"
+            raise not_let_in(f"the admin port at {where}", body.strip()[:200], has_token=self.token is not None)
         if status != 200:
             where = f"{endpoint.url}{path}"
             raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
@@ -123,9 +129,10 @@ class AdminPorts:
             raise TlsError(
                 "an admin port speaks TLS, and this client was not told to", value=where, remedy="--tls-ca-path"
             )
+        token = self.token.read() if self.token is not None and self.tls is not None else b""
         try:
             async with asyncio.timeout(self.timeout_s):
-                raw = await _exchange(endpoint, path, self.tls)
+                raw = await _exchange(endpoint, path, self.tls, token)
         except ssl.SSLError as error:
             raise failure("the admin port", f"{endpoint.host}:{endpoint.port}", error) from error
         except (TimeoutError, OSError) as error:
@@ -166,12 +173,13 @@ class AdminPorts:
         return numbers
 
 
-async def _exchange(endpoint: Endpoint, path: str, tls: Tls | None) -> bytes:
+async def _exchange(endpoint: Endpoint, path: str, tls: Tls | None, token: bytes) -> bytes:
     context, name = (None, None) if tls is None else (tls.client(), endpoint.host)
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, server_hostname=name)
     try:
         host = endpoint.url.partition("//")[2]
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("ascii"))
+        shown = b"Authorization: Bearer %b\r\n" % token if token else b""
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n".encode("ascii") + shown + b"\r\n")
         await writer.drain()
         raw = bytearray()
         while len(raw) <= ANSWER_BYTES_MAX and (taken := await reader.read(1 << 16)):

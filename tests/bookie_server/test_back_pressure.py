@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -261,6 +262,37 @@ def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_a
 
     limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": 4 * MIB}
     play(story, tmp_path, lane, sync_s=0.1, **limits)
+
+
+def test_flood_of_one_address_delays_others_no_longer_than_what_it_may_have_in_flight(tmp_path: Path) -> None:
+    """The log takes 1 MiB in 0.1 s. Four clients of one address send 40 MiB at once; without the limit the add of
+    another address waits behind most of it, 3.5 s. Nothing of the flood is lost."""
+
+    async def story(server: Server) -> None:
+        honest = server.lane()
+        await honest.write(1, 0, [b"a"])
+
+        async def flood(ledger: int) -> None:
+            raw = RawDirect("b1", "127.0.0.2")
+            server.raw.append(await raw.open(server.port))
+            attach = lane_pb2.Attach(session=1, ledger_id=ledger, ledger_key=KEY)
+            stream = await raw.stream("Add", attach=[attach])
+            for entry in range(10):
+                one = frame(ledger, entry, [os.urandom(MIB)], session=1, lac=entry - 1)
+                await raw.put(stream, struct.pack("<II", len(one), 0) + one, 30)
+
+        floods = [asyncio.create_task(flood(ledger)) for ledger in range(100, 104)]
+        await asyncio.sleep(0.5)
+        assert await took(honest.write(1, 1, [b"b"], lac=0)) < 2.2
+        assert await took(honest.fence(1)) < 2.2
+        await asyncio.gather(*floods)
+        for ledger in range(100, 104):
+            while not (await honest.read(ledger, 9, 9, bytes_max=2 * MIB))[0]:
+                await asyncio.sleep(0.05)
+            await read(honest, ledger, 10)
+
+    limits = {"in_flight_bytes_per_address_max": 2 * MIB, "group_bytes_max": MIB, "unix_socket": False}
+    play(story, tmp_path, DIRECT, sync_s=0.1, **limits)
 
 
 @pytest.mark.rule("L3")

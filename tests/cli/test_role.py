@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,18 @@ def test_what_no_line_can_say_is_refused_and_changes_nothing(role: Told) -> None
     assert role("grant", "reader", "") == 2
     assert role("list", "--json") == 0
     assert role.out == ""
+
+
+def test_what_is_changed_is_appended_to_the_audit_file(uri: str, tmp_path: Path) -> None:
+    path, logger = tmp_path / "audit.log", logging.getLogger("bk_core.audit")
+    command = ["role", "grant", "reader", "CN=report", "--metadata-service-uri", uri]
+    try:
+        assert main.run(["--audit-file", str(path), *command]) == 0
+        assert main.run(["--audit-file", str(tmp_path), *command]) == 2, "a directory is no file"
+    finally:
+        for handler in logger.handlers[:]:
+            logger.removeHandler(handler)
+            handler.close()
+        logger.setLevel(logging.NOTSET)
+    (event,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert (event["did"], event["outcome"], event["count"]) == ("set-roles", "done", 1)

@@ -31,6 +31,7 @@ DISTRIBUTED_LOG, PULSAR = "distributedlog-4.17.3", "pulsar-4.2.4"
 COMPILE_S = 300.0
 _PROGRAMS = "interop.jar"
 _JAVA_SOURCES = Path(__file__).parent / "java"
+_PLUGIN_SOURCES = Path(__file__).parents[2] / "contrib" / "java-token-auth" / "src" / "main" / "java"
 
 _WITH_BENCHMARK = frozenset({MAIN})  # 4.18.0 has none
 _APPLICATIONS = {
@@ -78,6 +79,8 @@ def toolchain(version: str = MAIN) -> Toolchain:
     versions_of = (*_VERSIONS_OF[version], _artifacts(version)[0][2]) if version in _VERSIONS_OF else None
     jar_files = tuple(sorted(resolved(version, _artifacts(version), versions_of=versions_of).glob("*.jar")))
     sources = [path for glob in _SOURCES.get(version, _SOURCES_OF_PEERS) for path in sorted(_JAVA_SOURCES.glob(glob))]
+    if version in VERSIONS:
+        sources += sorted(_PLUGIN_SOURCES.rglob("*.java"))
     if not sources:
         return Toolchain(version, java, jar_files, ())
     of = _digest("".join([*(path.read_text(encoding="utf-8") for path in sources), *(p.name for p in jar_files)]))

@@ -25,10 +25,10 @@ _INITIAL_WINDOW_SIZE, _MAX_CONCURRENT_STREAMS = 4, 3
 
 
 class RawDirect:
-    """A client of the direct lane, with a connection for each stream. It reads nothing."""
+    """A client of the direct lane, with a connection for each stream, from the address ``source``. It reads nothing."""
 
-    def __init__(self, bookie_id: str) -> None:
-        self.bookie_id = bookie_id
+    def __init__(self, bookie_id: str, source: str = "127.0.0.1") -> None:
+        self.bookie_id, self._source = bookie_id, source
         self._sockets: list[socket.socket] = []
         self._ended: set[int] = set()
 
@@ -55,6 +55,7 @@ class RawDirect:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
+        sock.bind((self._source, 0))
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._port))
         self._sockets.append(sock)
         stream = len(self._sockets) - 1

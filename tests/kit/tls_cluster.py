@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +15,7 @@ from bk_cli.children import free_ports
 from bk_cli.cluster import PORTS_ABOVE, BookieProcess
 from bk_core import blocking
 from bk_core.client import ClientConfig
+from bk_core.metadata import open_store
 from tests.kit import canaries
 from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
@@ -44,7 +45,11 @@ class TlsCluster:
         self.uri = ""
 
     def config(self, **more: Any) -> ClientConfig:
-        return ClientConfig(**self.client_files.settings(tls_zookeeper=True), **more)
+        return ClientConfig(**self.client_files.settings(tls_zookeeper=True, **more))
+
+    def instance_id(self) -> str:
+        with closing(open_store(self.uri, **self.config().store_settings())) as store:
+            return store.instance_id()
 
     @property
     def zookeeper_plain(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bk_core.metadata import open_store
+from bk_core.secret_files import TokenFile
 from bk_core.tls import Tls
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
@@ -27,10 +28,18 @@ class TlsWorld:
         self.bookie, self.authority, self.server = bookie, authority, server
         self._store = open_store(uri)
 
+    @property
+    def instance_id(self) -> str:
+        return self._store.instance_id()
+
     @asynccontextmanager
-    async def lane(self, name: str, tls: Tls | None, *, forget_tls: bool = False) -> AsyncIterator[Lane]:
+    async def lane(
+        self, name: str, tls: Tls | None, *, token: Path | None = None, forget_tls: bool = False
+    ) -> AsyncIterator[Lane]:
         """``forget_tls``: the registration does not say that the bookie speaks it."""
-        transport = LaneTransport(Caller(self._store.instance_id(), lanes=(name,), tls=tls, connect_timeout_s=5))
+        shown = TokenFile(str(token)) if token is not None else None
+        caller = Caller(self.instance_id, lanes=(name,), tls=tls, token=shown, connect_timeout_s=5)
+        transport = LaneTransport(caller)
         infos = list(self._store.writable_bookies().values())
         if forget_tls:
             infos = [

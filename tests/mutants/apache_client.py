@@ -285,8 +285,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the socket's buffer takes everything",
         CONNECTION,
-        "        while self._transport is not None and self._writable:\n",
-        "        while self._transport is not None:\n",
+        "        while self._transport is not None and self._writable and self._proof is None:\n",
+        "        while self._transport is not None and self._proof is None:\n",
         (LINK + "what_the_socket_does_not_take_stays_in_the_exchange",),
         "frames that a bookie does not take fill the memory outside every bound",
     ),

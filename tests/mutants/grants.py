@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an attach is not asked",
         _STREAMS,
-        "if self.gate is None or self._may_attach(attach):",
+        "if (self.gate is None and self.share is None) or self._may_attach(attach):",
         "if True:",
         _NOTHING,
         "anybody writes",
@@ -65,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a read is not asked",
         _STREAMS,
-        '        if self.gate is not None:\n            refused = self.refused("id fence"',
-        '        if False:\n            refused = self.refused("id fence"',
+        "self._problem(request) if self.gate is not None or self.share is not None else None",
+        "None",
         _NOTHING,
         "anybody reads",
     ),
@@ -89,8 +89,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a call is not asked",
         "bookie_server/services/control_stream.py",
-        "if self.gate is not None and (refused := self._refused(call, request)) is not None:",
-        "if self.gate is None and (refused := self._refused(call, request)) is not None:",
+        "if (self.gate is not None or self.share is not None) and (refused",
+        "if self.share is not None and (refused",
         _NOTHING,
         "anybody fences",
     ),

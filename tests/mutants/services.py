@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: who says nothing keeps its connection",
         f"{_RPC}/server.py",
-        "        if not self.connection.taken:",
+        "        if not self.connection.has_begun:",
         "        if False:",
         (f"{_RPC_SERVER}::test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not",),
         "connections are taken by clients that never speak",
@@ -229,8 +229,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a fence keeps its share of the answers after it was answered",
         _CONTROL,
-        "        self._fences.discard(request)\n",
-        "",
+        "ledger=self._fences.pop(request))",
+        "ledger=self._fences[request])",
         (f"{_STREAMS}::test_a_number_that_was_a_fences_is_no_fence_when_it_comes_again",),
         "ids of fences are kept for the life of a stream",
     ),

@@ -168,8 +168,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the admin port tells everything to clients without a certificate",
         "bookie_server/web/http.py",
-        "        if not_let_in and request.path not in self._free:\n",
-        "        if not_let_in and not self._free:\n",
+        "        if not certificate:\n            return stranger, NEEDS_TOKEN if tls.wants_tokens else",
+        '        if not certificate:\n            return stranger, "" if tls.wants_tokens or True else',
         (f"{_TEST}::test_the_admin_port_answers_https_only",),
         "records of ledgers and settings are read by whoever reaches the port",
     ),

@@ -51,7 +51,7 @@ def test_no_record_shows_the_secret_that_it_holds() -> None:
     names = {record.__name__ for record in records}
     assert {"LedgerMetadata", "FenceRequested", "LogHead", "Pem", "BkOptions"} <= names
     shown = {(record.__name__, name) for record in records for name in _shows(record) if _SECRET.search(name)}
-    assert shown - NO_SECRETS == set()
+    assert {each for each in shown - NO_SECRETS if not each[1].endswith("_path")} == set()  # a path names a file
 
 
 def test_a_setting_of_a_bookie_names_the_file_of_a_secret_and_holds_none() -> None:

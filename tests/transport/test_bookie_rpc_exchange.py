@@ -18,7 +18,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import apache_frame, decode_frame, encode_frame, entry_ids_of, split_frames, with_session
 from bk_core.entries.packets import encode_packet
-from bk_core.errors import BookKeeperError, RemoteProtocolError, TransportError
+from bk_core.errors import AuthenticationError, BookKeeperError, RemoteProtocolError, TransportError
 from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.adds import ADDS_MAX, PAUSES_MAX
 from bk_core.transport.bookie_rpc.exchange import Exchange
@@ -573,8 +573,25 @@ def test_a_refusal_without_ids_is_an_answer() -> None:
     world = World()
     adds, _ = asked_of(world)
     txns = adds.txns
-    world.exchange.receive(v3.add_answers(txns, -1, np.full(3, -1), 502))
+    world.exchange.receive(v3.add_answers(txns, -1, np.full(3, -1), 501))
     assert world.exchange.adds.in_flight == 0
+
+
+@pytest.mark.parametrize("about", ["adds", "reads", "info"])
+def test_eua_with_a_header_alone_is_about_who_asks_and_not_about_a_password(about: str) -> None:
+    """So Apache's bookies and ours answer to who has not shown a token that they want; a writer would else blame the
+    ledger's password."""
+    world = World()
+    adds, _ = asked_of(world)
+    said = v3.bare_answers(pb.ADD_ENTRY if about == "adds" else pb.READ_ENTRY, 3, adds.txns, 502)
+    if about == "info":
+        said = v3.framed(v3.header_only(v3.request(pb.GET_BOOKIE_INFO, 1), Status.EUA))
+    with pytest.raises(AuthenticationError, match="who this client is"):
+        world.exchange.receive(said)
+    later = World()
+    run = asked_of(later)[0]
+    later.exchange.receive(v3.add_answers(run.txns[:1], LEDGER, run.entry_ids[:1], 502))
+    later.exchange.receive(v3.bare_answers(pb.ADD_ENTRY, 2, run.txns[1:], 502))  # it was let in before
 
 
 @given(st.integers(0, 2**32))
@@ -589,14 +606,14 @@ def test_mutated_answers_never_ack_what_was_not_said(seed: int) -> None:
     answers = bytearray(b"".join(acked(run, k) for k in range(3)))  # one is missing
     for _ in range(rng.randint(1, 4)):
         answers[rng.randrange(len(answers))] ^= 1 << rng.randrange(8)
-    with contextlib.suppress(RemoteProtocolError):
+    with contextlib.suppress(RemoteProtocolError, AuthenticationError):
         world.exchange.receive(bytes(answers[: rng.randint(1, len(answers))]))
     world.exchange.tell()
     assert not any(words[0] == "acked" and words[2] for words in said.words)
 
 
 def test_mutated_answers_to_reads_are_answers_or_lose_the_connection() -> None:
-    """Nothing but RemoteProtocolError comes out, and every entry that is passed on was asked for."""
+    """Nothing but errors of the other side comes out, and every entry that is passed on was asked for."""
     entries = [entry(k, size=40) for k in range(20)]
     for seed in range(some(400, few=60)):
         rng = random.Random(seed)
@@ -613,7 +630,7 @@ def test_mutated_answers_to_reads_are_answers_or_lose_the_connection() -> None:
                 answers[at] ^= 1 << rng.randrange(8)
             else:
                 del answers[at : at + rng.randint(1, 30)]
-        with contextlib.suppress(RemoteProtocolError):
+        with contextlib.suppress(RemoteProtocolError, AuthenticationError):
             world.exchange.receive(bytes(answers))
         assert set(said.found) <= set(range(16))
         world.exchange.lost(TransportError("over"))

@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TypeAlias
 
+from bk_core.audit import audited
 from bk_core.errors import (
     BookieIdentityError,
     ClientClosedError,
@@ -259,7 +260,8 @@ class Cookies(Orders):
         self._write_record(self._cookie_path(bookie_id), cookie, version)
 
     def delete_cookie(self, bookie_id: BookieId) -> None:
-        self._delete_if_there(self._cookie_path(bookie_id))
+        with audited("delete-cookie", bookie=bookie_id):
+            self._delete_if_there(self._cookie_path(bookie_id))
 
     def known_bookies(self) -> list[BookieId]:
         known = set[BookieId]()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
+from bk_core.audit import audited
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -183,6 +184,10 @@ class Ledgers(Part):
         return Versioned(metadata, version + 1)
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
+        with audited("delete-ledger", ledger=ledger_id):
+            self._delete_ledger(ledger_id, version)
+
+    def _delete_ledger(self, ledger_id: LedgerId, version: int | None) -> None:
         path = self._znode_of(ledger_id)
         try:
             self._delete_settled(path, ANY_VERSION if version is None else version)

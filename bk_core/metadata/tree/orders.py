@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from bk_core.audit import audited
 from bk_core.errors import MetadataCorruptError, MetadataUnavailableError
 from bk_core.metadata.layout import check_bookie_id
 from bk_core.metadata.records import BookieOrder, decode_order, encode_order
@@ -40,6 +41,10 @@ class Orders(Part):
         return None if data is None else decode_order(data)
 
     def write_bookie_order(self, bookie_id: BookieId, order: BookieOrder | None) -> None:
+        with audited("order-bookie", bookie=bookie_id, order="none" if order is None else order.order.name):
+            self._write_order(bookie_id, order)
+
+    def _write_order(self, bookie_id: BookieId, order: BookieOrder | None) -> None:
         path = self._order_path(bookie_id)
         if order is None:
             with contextlib.suppress(NoNodeError):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from bk_core.audit import audited
 from bk_core.errors import MetadataConflictError
 from bk_core.metadata.tree.base import Part
 from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError
@@ -23,6 +24,10 @@ class Security(Part):
         return None if found is None else Versioned(decode_roles(found.value), found.version)
 
     def write_roles(self, table: RolesTable, version: int | None) -> Versioned[RolesTable]:
+        with audited("set-roles", count=len(table.lines)):
+            return self._write_roles(table, version)
+
+    def _write_roles(self, table: RolesTable, version: int | None) -> Versioned[RolesTable]:
         path, data = self._roles, encode_roles(table)
         try:
             if version is None:

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from bk_core.audit import audited
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, MetadataUnavailableError
 from bk_core.metadata.layout import ledger_of_mark, lock_path, mark_path
 from bk_core.metadata.port import Audit
@@ -168,12 +169,13 @@ class Underreplication(Election):
 
     def enable_replication(self, enabled: bool) -> None:
         path = f"{self._folder}/disable"
-        if enabled:
-            self._delete_if_there(path)
-            return
-        self._make_folders()
-        with contextlib.suppress(NodeExistsError):
-            self._create_with_parents(path, b"")
+        with audited("enable-replication" if enabled else "disable-replication"):
+            if enabled:
+                self._delete_if_there(path)
+                return
+            self._make_folders()
+            with contextlib.suppress(NodeExistsError):
+                self._create_with_parents(path, b"")
 
     def lost_bookie_recovery_delay_s(self) -> int | None:
         data = self._find(f"{self._folder}/lostBookieRecoveryDelay")
@@ -190,7 +192,8 @@ class Underreplication(Election):
                 value=f"seconds={seconds}",
                 remedy="give 0 or more",
             )
-        self._put("lostBookieRecoveryDelay", b"%d" % seconds)
+        with audited("set-lost-bookie-delay", seconds=seconds):
+            self._put("lostBookieRecoveryDelay", b"%d" % seconds)
 
     def audit_time_ms(self, audit: Audit) -> int | None:
         data = self._find(f"{self._folder}/{audit.value}")

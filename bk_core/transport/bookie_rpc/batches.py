@@ -42,6 +42,8 @@ WORTH_IDS = 33
 class Batches:
     """The batch reads of one connection. ``reads`` are those of the connection of version 3 to the same bookie."""
 
+    version = 2
+
     def __init__(self, packer: Packer, reads: Reads) -> None:
         self._packer, self._reads = packer, reads
         self._reader = AnswerReader(2)

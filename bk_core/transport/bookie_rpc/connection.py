@@ -16,9 +16,12 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bk_core.errors import BookKeeperError, TransportError
+from bk_core.errors import AuthenticationError, BookKeeperError, TransportError
 from bk_core.model import BookieId, Endpoint
+from bk_core.secret_files import TokenFile
 from bk_core.tls import Tls, failure
+from bk_core.tokens import not_let_in
+from bk_core.transport.bookie_rpc.auth import Proof
 from bk_core.transport.bookie_rpc.start_tls import ask_for_tls
 from bk_core.transport.lane_streams import unreachable
 from bk_core.transport.tcp import over_tcp
@@ -37,7 +40,9 @@ SILENCE_S = 15.0
 
 
 class Talk(Protocol):
-    """What is said over a connection."""
+    """What is said over a connection, in which version."""
+
+    version: int
 
     def next_buffers(self) -> list[Buffer] | None: ...
     def receive(self, received: Buffer) -> int: ...
@@ -59,8 +64,11 @@ class Connection:
         turn: Callable[[], None],
         failed: Callable[[TransportError], None],
         tls: Tls | None = None,
+        token: TokenFile | None = None,
     ) -> None:
-        self._tls = tls
+        self._tls, self._token = tls, token if tls is not None else None
+        self._proof: Proof | None = None  # under way
+        self._let_in = asyncio.Event()
         self._bookie_id, self._endpoint, self._connect_timeout_s = bookie_id, endpoint, connect_timeout_s
         self._talk, self._turn, self._failed = talk, turn, failed
         self.broken: TransportError | None = None
@@ -86,7 +94,7 @@ class Connection:
             return
         self._turn()
         talk = self._talk
-        while self._transport is not None and self._writable:
+        while self._transport is not None and self._writable and self._proof is None:
             buffers = talk.next_buffers()
             if buffers is None:
                 break
@@ -107,10 +115,14 @@ class Connection:
         endpoint = self._endpoint
         try:
             async with asyncio.timeout(self._connect_timeout_s):
+                if self._token is not None:
+                    self._proof = Proof(self._talk.version, self._token.read())
                 if self._tls is None:
                     await self._loop.create_connection(lambda: _Socket(self), endpoint.host, endpoint.port)
                 else:
                     await self._connect_over_tls(self._tls)
+                if self._proof is not None:
+                    await self._let_in.wait()
         except TimeoutError:
             self._lost("no answer in time")
         except BookKeeperError as error:
@@ -146,6 +158,8 @@ class Connection:
         self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
         _set_options(transport.get_extra_info("socket"))
+        if self._proof is not None:
+            transport.write(self._proof.request())
         self.wake()
 
     def set_writable(self, writable: bool) -> None:
@@ -157,7 +171,10 @@ class Connection:
         """Takes what was received; returns how many bytes of it are dealt with."""
         self._heard += 1
         try:
-            used = self._talk.receive(received)
+            used = self._talk.receive(received) if self._proof is None else self._take_proof(self._proof, received)
+        except AuthenticationError as error:
+            self.fail(self._refused(error.value))
+            return len(received)
         except BookKeeperError as error:
             self._turn()
             logger.warning("bookie %s: %s", self._bookie_id, error)
@@ -168,9 +185,21 @@ class Connection:
         self._flush()
         return used
 
+    def _take_proof(self, proof: Proof, received: memoryview) -> int:
+        used = proof.receive(received)
+        if proof.done:
+            self._proof = None
+            self._let_in.set()
+        return used
+
+    def _refused(self, why: str) -> AuthenticationError:
+        return not_let_in(f"bookie {self._bookie_id}", why, has_token=self._token is not None)
+
     def connection_lost(self, error: Exception | None) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+        if self._proof is not None and error is None:
+            self.fail(self._refused("it ends the connection when it is shown the token"))
         if self._tls is not None and (isinstance(error, ssl.SSLError) or not self._heard):
             # a bookie says only behind the handshake that it does not take our certificate, or just ends
             self.fail(self._tls_failure(error or ConnectionError("the bookie closed it")))
@@ -188,6 +217,7 @@ class Connection:
         if self.broken is not None:
             return
         self.broken = error
+        self._let_in.set()  # nobody waits for that any more
         self._failed(error)
         if self._transport is None:
             if self._connecting is not None:

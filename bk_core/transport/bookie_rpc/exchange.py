@@ -12,6 +12,7 @@ from collections.abc import Callable
 from bk_core.errors import BookKeeperError, RemoteProtocolError
 from bk_core.model import LedgerId
 from bk_core.transport.bookie_rpc.adds import Adds
+from bk_core.transport.bookie_rpc.auth import refuses_all, unproven
 from bk_core.transport.bookie_rpc.packing import Packer, nobody_asked
 from bk_core.transport.bookie_rpc.reads import RangeRead, Reads
 from bk_core.wire.bookie_rpc import v3
@@ -27,12 +28,15 @@ Taken = Callable[[Answer], None]
 class Exchange:
     """A connection of version 3. ``adds`` and ``reads`` take the calls of their kind, :meth:`control` the others."""
 
+    version = 3
+
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
         self._reader = AnswerReader(3)
         self.adds, self.reads = Adds(packer), Reads(packer)
         self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and who waits
         self._requests: list[bytes] = []
+        self._let_in = False
 
     def control(self, request: pb.Request, taken: Taken) -> None:
         """Sends a request that is neither an add nor a read, with a transaction of its own."""
@@ -59,9 +63,14 @@ class Exchange:
 
     def receive(self, received: Buffer) -> int:
         """Takes what was received; returns how many bytes are dealt with, behind which the caller goes on. Raises
-        RemoteProtocolError if the connection is lost; what came before the fault counts."""
+        RemoteProtocolError if the connection is lost; what came before the fault counts. Raises AuthenticationError if
+        the first answer says that the bookie does not let this client in."""
         replies = self._reader.read(received)
         for item in replies.items:
+            if not self._let_in:
+                if refuses_all(item):
+                    raise unproven()
+                self._let_in = True
             if isinstance(item, AddAnswers):
                 self.adds.take(item)
             elif isinstance(item, ReadAnswers):

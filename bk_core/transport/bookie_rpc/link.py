@@ -58,11 +58,13 @@ class BookieRpcLink:
         self._calls: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
         at = info.bookie_id, endpoint, caller.connect_timeout_s
-        self._connection = Connection(*at, self._exchange, turn=self._turn, failed=self._failed, tls=caller.tls)
+        self._connection = Connection(
+            *at, self._exchange, turn=self._turn, failed=self._failed, tls=caller.tls, token=caller.token
+        )
         self._batches = Batches(packer, self._exchange.reads)
         self._batches.over = not caller.batch_reads
         self._second = Connection(
-            *at, self._batches, turn=self._connection.wake, failed=self._no_batches, tls=caller.tls
+            *at, self._batches, turn=self._connection.wake, failed=self._no_batches, tls=caller.tls, token=caller.token
         )
         self._resuming = False
 

@@ -320,6 +320,12 @@ def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) 
     return _plain_answers(pb.READ_ENTRY, _READ_TAG, txns, ledger_ids, entry_ids, statuses)
 
 
+def bare_answers(operation: int, count: int, txns: Ints, status: int) -> bytes:
+    """Answers that have nothing but a header and a status, as one piece."""
+    fields = [*_header(operation, txns, 0), b"\x10", varint(status)]
+    return Rows(count, [_length(width_of(*fields)), *fields]).joined()
+
+
 def read_answers(
     txns: Ints,
     ledger_ids: Ints,

@@ -31,6 +31,7 @@ from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events
 from bookie_server.machine.requests import LEDGER_ID_MAX
 from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of
+from bookie_server.services.limits import Share
 
 IDLE_SESSIONS_MAX = 1024
 """So many sessions of a connection stay attached without adds in flight: those of its latest ledgers."""
@@ -87,6 +88,10 @@ class Adds:
         self._by_number: dict[int, Session] = {}
         self._latest: Session | None = None  # the one used last
         self._attached = 0
+        self.share: Share | None = None
+        """What limits the client."""
+        self.recovering: dict[int, LedgerId] = {}
+        """Sessions of recoveries that have not heard of an add, by their number."""
 
     # --- from the client ---
 
@@ -152,14 +157,30 @@ class Adds:
         if session is not None:
             self._sessions[key] = self._latest = session
             return session
+        if self.share is not None and not self._may_open(self.share, key[1]):
+            session = Session(key, 0)
+            session.alive, session.refused = False, Reason.OVERLOADED
+            return session
         self._attached += 1
         session = self._sessions[key] = self._by_number[self._attached] = Session(key, self._attached)
         self._latest = session
         ledger_id, recovery, ledger_key = key
         mode = AttachMode.RECOVER if recovery else AttachMode.WRITE
+        if recovery:
+            self.recovering[session.number] = ledger_id
         self._let_go()
         self._feed(events.SessionAttached(self._stream, session.number, ledger_id, ledger_key, mode))
         return session
+
+    def _may_open(self, share: Share, recover: bool) -> bool:
+        """Whether the client may have one more ledger open; nobody told which of those without adds in flight it has
+        done with, so the one that was not used for longest goes."""
+        while share.is_full(recover=recover):
+            idle = next((each for each in self._sessions.values() if each.key[1] is recover and not each.pending), None)
+            if idle is None:
+                break
+            self._drop(idle)
+        return not share.open_ledger(recover=recover)
 
     def _let_go(self) -> None:
         """Detach the session that was not used for longest, if there are too many."""
@@ -171,7 +192,9 @@ class Adds:
 
     def _drop(self, session: Session) -> None:
         session.alive = False
-        self._by_number.pop(session.number, None)
+        self.recovering.pop(session.number, None)
+        if self._by_number.pop(session.number, None) is not None and self.share is not None:
+            self.share.close_ledger(recover=session.key[1])
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
         self._feed(events.SessionsDetached(self._stream, [session.number]))

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
+from bk_core.errors import AuthenticationError
+from bk_core.model import BOOKIE_RPC
 from bk_core.security.needs import APACHE, On
 from bk_core.security.roles import EVERY, Right
 from bk_core.wire.bookie_rpc import v2, v3
@@ -24,6 +26,7 @@ from bk_core.wire.bookie_rpc.runs import AddRun, BatchRead, Burst, ReadRun, Sing
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from bookie_server.audit import outcome_of
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.services.bookie_rpc.adds import Adds
@@ -40,6 +43,7 @@ from bookie_server.services.bookie_rpc.reads import (
     ledgers_of,
 )
 from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.services.limits import Kind, LimitReached, Share
 from bookie_server.services.principal import UNKNOWN, Principal
 
 logger = logging.getLogger(__name__)
@@ -72,7 +76,7 @@ class Connection:
         principal: Principal = UNKNOWN,
     ) -> None:
         self.principal = principal
-        self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(), clock_ms
+        self._engine, self._facts, self._auth, self._clock_ms = engine, facts, auth.begin(principal), clock_ms
         self._wake, self.leave = wake, leave
         self._rights: Right | None = None if facts.authority is not None else EVERY  # None: it is not known yet
         self._may_add = self._rights is not None
@@ -93,10 +97,23 @@ class Connection:
         self._leaving: list[events.RequestId] = []
         self._paused = self._stalled = False
         self.closing = ""
-        self.was_cut = self.taken = False
+        self.was_cut = False
         self.reading_since = math.inf
+        self._share: Share | None = None
+        self._held = False  # not read for a while: the client has asked too much
+        self.on_held: Callable[[float], object] = lambda wait_s: None
+        """Called when :meth:`let_go` has to be called after so many seconds."""
+        self.on_proven: Callable[[], object] = lambda: None
+        """Called in mode ``secure`` when the principal has become another, whose rights :meth:`allow` has to say."""
+        if self._auth.done:
+            self._enter()
 
     # --- what the driver calls ---
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something came, and the client has shown who it is."""
+        return not self._fresh and self._auth.done
 
     def receive(self, received: memoryview) -> int:
         """Take what came; returns how many bytes are dealt with. The caller gives the rest again, with more behind
@@ -106,7 +123,8 @@ class Connection:
         if not self._fresh and self._auth.done and not self.closing:
             wire = v3 if self._reader.version == 3 else v2
             lone = wire.lone_add(received) if self._may_add else None
-            if lone is not None:  # who waits for each add sends one at a time, and then each step is a microsecond
+            # who waits for each add sends one at a time, and then each step is a microsecond
+            if lone is not None and (self._share is None or self._pays(_kind_of_add(lone[3]), 1)):
                 self._adds.take_one(lone, wire)
                 return len(received)
         used = 0
@@ -114,10 +132,12 @@ class Connection:
             first = frames(received[: LENGTH_BYTES + FRAME_BYTES_MAX])
             if not first.offsets.size:
                 return self._take(received) if first.fault else 0
-            self._fresh, self.taken = False, True
+            self._fresh = False
             used = self._take(received[: int(first.offsets[0] + first.lengths[0])])
         if self.closing:
             return len(received)
+        if self._rights is None:  # it was AUTH: what is behind it waits for the rights of who this is now
+            return used
         rest, reader = received[used:], self._reader
         before = reader.version
         burst = reader.read(rest)
@@ -153,6 +173,8 @@ class Connection:
         """The connection is gone."""
         self._engine.close_stream(self.stream)
         self.close("the connection ended")
+        if self._share is not None:
+            self._share.end()
         self._waiting.clear()
         self._stories.clear()
         while self.answers:
@@ -160,8 +182,8 @@ class Connection:
 
     def _look(self) -> None:
         """What ``flows`` depends on has changed."""
-        unknown = self._rights is None
-        self.flows = not (unknown or self._paused or self.closing or len(self._waiting) > WAITING_MAX)
+        held = self._rights is None or self._held
+        self.flows = not (held or self._paused or self.closing or len(self._waiting) > WAITING_MAX)
 
     def next_message(self) -> list[Buffer]:
         """What is to be sent, about a mebibyte of it; empty if there is nothing."""
@@ -210,6 +232,59 @@ class Connection:
             self._look()
             self._wake()
 
+    def _audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
+        """Say that the client did something; ``to`` says to what."""
+        if self._facts.audit is not None:
+            why = why or (reason.name if reason else "")
+            who = self.principal.as_event()
+            self._facts.audit.say(did, outcome_of(reason), lane=BOOKIE_RPC, why=why, **who, **to)
+
+    # --- limits ---
+
+    def _enter(self) -> None:
+        """Take a place among what the client may have at once."""
+        if self._facts.limits is None:
+            return
+        if self._share is not None:
+            self._share.end()
+        self._share = self._adds.share = None
+        try:
+            share = self._share = self._adds.share = self._facts.limits.enter(self.principal)
+        except LimitReached as reached:
+            self._audit("connect", Reason.OVERLOADED, str(reached))
+            self.cut(str(reached))
+            return
+        if share is not None and share.owners:
+            self._engine.feed(events.StreamOwned(self.stream, share.owners))
+
+    def _pays(self, kind: Kind, count: int) -> bool:
+        """Whether so many requests are taken; then the connection may not be read for a while."""
+        assert self._share is not None
+        taken = not self._share.refuses(kind)
+        wait_s = self._share.pay(kind, count if taken else 0)
+        if wait_s > 0 and not self._held:
+            self._held = True
+            self._look()
+            self.on_held(wait_s)
+        return taken
+
+    def let_go(self) -> None:
+        self._held = False
+        self._look()
+        self._wake()
+
+    def _is_over_limit(self, item: AddRun | ReadRun | Single | BatchRead) -> bool:
+        if isinstance(item, AddRun):
+            recovery = int(item.recovery.sum())
+            counts = {Kind.RECOVER: recovery, Kind.ADD: len(item) - recovery}
+        elif isinstance(item, ReadRun):
+            counts = {Kind.ASK: len(item)}
+        elif isinstance(item, Single) and item.request.header.operation == pb.AUTH:
+            return False
+        else:
+            counts = {Kind.RECOVER if _operations_of(item)[0].endswith("FENCE_LEDGER") else Kind.ASK: 1}
+        return not all(self._pays(kind, count) for kind, count in counts.items() if count)
+
     # --- mode secure ---
 
     def allow(self, rights: Right) -> None:
@@ -239,6 +314,9 @@ class Connection:
             self._unauthenticated(item, wire)
         elif self._facts.authority is not None and not self._may(item):
             self._denied(item, wire)
+        elif self._share is not None and self._is_over_limit(item):
+            self._refuse(item, wire, Status.ETOOMANYREQUESTS)
+            self._audit(_operations_of(item)[0], Reason.OVERLOADED)
         elif isinstance(item, AddRun):
             alone = item.alone
             if alone is None:
@@ -301,40 +379,62 @@ class Connection:
         self._send(v3.framed(made))
 
     def _authenticate(self, request: pb.Request, wire: ModuleType) -> None:
-        answer = self._auth.take(request.authRequest)
-        if answer is not None and wire is v2:
-            self._send(v2.auth(answer))
-        elif answer is not None:
-            made = v3.header_only(request, Status.EOK)
+        try:
+            answer, status = self._auth.take(request.authRequest), Status.EOK
+        except AuthenticationError as error:  # version 2 has no word for it, and Apache's clients look at the status
+            answer = pb.AuthMessage(authPluginName="", payload=error.what.encode())
+            status = Status.EUA
+        if wire is v3:
+            made = v3.header_only(request, status)
             made.authResponse.CopyFrom(answer)
             self._send(v3.framed(made))
-        else:
-            if wire is v3:
-                self._send(v3.framed(v3.header_only(request, Status.EUA)))
+        elif status is Status.EOK:
+            self._send(v2.auth(answer))
+        if status is not Status.EOK:
             self.close("the client is refused")
+        elif self._auth.principal is not self.principal:
+            self._proven(self._auth.principal)
+
+    def _proven(self, principal: Principal) -> None:
+        """The client has shown who it is. In mode ``secure`` nothing more is read until :meth:`allow`."""
+        self.principal = principal
+        self._enter()
+        if self._facts.authority is not None:
+            self._rights, self._may_add = None, False
+            self._look()
+            self.on_proven()
 
     def _unauthenticated(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
-        status = int(Status.EUA)
-        if isinstance(item, AddRun):
-            self._send(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, status))
-        elif isinstance(item, ReadRun):
-            self._send(wire.refused_reads(item.txns, item.ledger_ids, item.entry_ids, status))
-        elif isinstance(item, BatchRead):
+        """As Apache's bookies say it: in version 3 with nothing but a header, so that it is not taken for an EUA about
+        a ledger's password."""
+        if isinstance(item, BatchRead):
             self.close("a client that is not authenticated asks")
         elif wire is v2:
-            self._send(v2.refusal(Single(item.frame, item.request, Status.EUA)))
-        else:
+            self._denied(item, wire)
+        elif isinstance(item, Single):
             self._send(v3.framed(v3.header_only(item.request, Status.EUA)))
+        else:
+            operation = pb.ADD_ENTRY if isinstance(item, AddRun) else pb.READ_ENTRY
+            self._send(v3.bare_answers(operation, item.txns.size, item.txns, int(Status.EUA)))
 
     def _denied(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
-        """No role of the client gives it what this needs."""
+        """The client may not do this."""
         if not self._has_denied:
             self._has_denied = True
             logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
-        if isinstance(item, BatchRead):
-            self._send(v2.refusal(replace(item, status=Status.EUA)))
+        for operation in _operations_of(item):
+            self._audit(operation, Reason.PERMISSION_DENIED)
+        self._refuse(item, wire, Status.EUA)
+
+    def _refuse(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType, status: Status) -> None:
+        if isinstance(item, AddRun):
+            self._send(wire.add_answers(item.txns, item.ledger_ids, item.entry_ids, int(status)))
+        elif isinstance(item, ReadRun):
+            self._send(wire.refused_reads(item.txns, item.ledger_ids, item.entry_ids, int(status)))
+        elif isinstance(item, BatchRead):
+            self._send(v2.refusal(replace(item, status=status)))
         else:
-            self._unauthenticated(item, wire)
+            self._send(wire.refusal(Single(item.frame, item.request, status)))
 
     # --- stories ---
 
@@ -368,6 +468,8 @@ class Connection:
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
             case events.SendAcks():
+                if self._adds.recovering:
+                    self._audit_recoveries(effect)
                 self._adds.told(effect)
             case events.PauseStream():
                 self._paused = True
@@ -388,6 +490,16 @@ class Connection:
             case _:
                 self._ended(effect)
 
+    def _audit_recoveries(self, effect: events.SendAcks) -> None:
+        """A recovery has written, or may not. Once a session."""
+        recovering = self._adds.recovering
+        for session in effect.sessions:
+            if session in recovering:
+                self._audit("recovery-add", ledger=recovering.pop(session))
+        for ended in effect.ended:
+            if ended.session in recovering:
+                self._audit("recovery-add", ended.reason, ledger=recovering.pop(ended.session))
+
     def _ended(self, effect: events.SendTrailer | events.SendLac | events.SendReply) -> None:
         story = self._stories.pop(effect.request[1], None)
         if story is None:
@@ -396,6 +508,9 @@ class Connection:
         counted = isinstance(effect, events.SendLac)
         if counted and self._too_many_answers(isinstance(story, Read) and story.fences):
             effect = events.SendReply(effect.request, Reason.OVERLOADED, "too many answers wait to be taken")
+        if isinstance(story, (Read, Batch)) and story.fences:
+            reason = Reason.REASON_NONE if isinstance(effect, events.SendLac) else effect.reason
+            self._audit("fence", reason, ledger=story.ledger_id)
         for buffer in story.heard(effect):
             self._send(buffer, counted=counted)
         if isinstance(story, RangeRead) and self._requests == requests:  # it did not go on
@@ -442,6 +557,10 @@ def _operations_of(item: AddRun | ReadRun | Single | BatchRead) -> list[str]:
     name = pb.OperationType.Name(operation) if operation in pb.OperationType.values() else "?"
     fences = operation == pb.READ_ENTRY and read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
     return [f"{name} FENCE_LEDGER" if fences else name]
+
+
+def _kind_of_add(recovery: bool) -> Kind:
+    return Kind.RECOVER if recovery else Kind.ADD
 
 
 def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:

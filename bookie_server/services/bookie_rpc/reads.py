@@ -188,7 +188,7 @@ class Read:
     def __init__(self, ask: Ask, single: Single, wire: ModuleType, clock_ms: Callable[[], int]) -> None:
         self._ask, self._single, self._wire, self._clock_ms = ask, single, wire, clock_ms
         read = self._request = single.request.readRequest
-        self._ledger_id: LedgerId = read.ledgerId
+        self.ledger_id: LedgerId = read.ledgerId
         self.fences = read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
         self._piggyback = read.HasField("flag") and read.flag == pb.ReadRequest.ENTRY_PIGGYBACK
         self._polls = read.HasField("previousLAC") and not self.fences
@@ -204,10 +204,10 @@ class Read:
             return Status.EUA
         if self._piggyback and self._polls and self._entry_id != NO_ENTRY:
             return Status.EBADREQ
-        return Status.ENOLEDGER if self._ledger_id < 0 and not self.fences else Status.EOK
+        return Status.ENOLEDGER if self.ledger_id < 0 and not self.fences else Status.EOK
 
     def begin(self) -> None:
-        read, ledger_id = self._request, self._ledger_id
+        read, ledger_id = self._request, self.ledger_id
         if self._polls and read.timeOut > 0:
             wait_ms = min(read.timeOut, 1 << 31)
             self._ask(self, lambda request: events.WatchLacRequested(request, ledger_id, read.previousLAC, wait_ms))
@@ -217,7 +217,7 @@ class Read:
             self._read(self._entry_id)
 
     def _read(self, entry_id: int) -> None:
-        ledger_id = self._ledger_id
+        ledger_id = self.ledger_id
         key = self._request.masterKey if self.fences else None
         if entry_id != NO_ENTRY:
             self._ask(self, lambda request: events.ReadRequested(request, ledger_id, entry_id, entry_id, 1, key))
@@ -282,7 +282,7 @@ class Read:
             bodies = Bodies.of_entries(body, np.array([len(body)], dtype=np.int64))
             ids = np.array([entry_id], dtype=np.int64)
             txns = np.array([asked.header.txnId], dtype=np.uint64)
-            answers: list[Buffer] = v2.read_answers(txns, self._ledger_id, ids, bodies)
+            answers: list[Buffer] = v2.read_answers(txns, self.ledger_id, ids, bodies)
             return answers
         made = v3.answer(asked)
         told = made.readResponse
@@ -323,6 +323,7 @@ class Batch:
 
     def __init__(self, ask: Ask, asked: BatchRead) -> None:
         self._ask, self._asked = ask, asked
+        self.ledger_id, self.fences = asked.ledger_id, asked.fencing
         self._room = min(asked.max_bytes, BATCH_BYTES_MAX) - _BATCH_HEAD_BYTES
         self._next = asked.first_entry_id
         last = min(self._next + asked.max_count - 1, _ID_MAX) if asked.max_count > 0 else _ID_MAX

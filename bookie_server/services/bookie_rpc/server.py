@@ -128,6 +128,8 @@ class _Peer(asyncio.BufferedProtocol):
         self.connection = Connection(
             self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush, principal
         )
+        self.connection.on_proven = self._ask_rights
+        self.connection.on_held = lambda wait_s: self._timers.start("limit", wait_s, self.connection.let_go)
         self._peers.add(self)
         self._clients.streams.add(self.connection)
         plain = self._transport.get_extra_info("socket")
@@ -147,6 +149,8 @@ class _Peer(asyncio.BufferedProtocol):
     def _ask_rights(self) -> None:
         """Ask what the client may do, now and again and again."""
         assert self._facts.authority is not None
+        if self._asking is not None:  # about whom it was before
+            self._asking.cancel()
         self._asking = self._loop.create_task(self._learn_rights(self._facts.authority))
 
     async def _learn_rights(self, authority: Authority) -> None:
@@ -182,7 +186,7 @@ class _Peer(asyncio.BufferedProtocol):
         else:
             self._keep(used, have == size)
         connection.reading_since = self._loop.time() if self._have else math.inf
-        if self._silent_yet and connection.taken:
+        if self._silent_yet and connection.has_begun:
             self._silent_yet = False
             self._timers.stop("hello")
         if connection.answers or connection.closing:
@@ -261,5 +265,5 @@ class _Peer(asyncio.BufferedProtocol):
     # --- time ---
 
     def _silent(self) -> None:
-        if not self.connection.taken:
-            self.connection.cut("nothing came on this connection")
+        if not self.connection.has_begun:
+            self.connection.cut("nothing came on this connection, or nothing that says who the client is")

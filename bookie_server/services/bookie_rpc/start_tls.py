@@ -14,14 +14,14 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from bk_core.errors import RemoteProtocolError, TlsError
-from bk_core.tls import explained, names_of
+from bk_core.tls import explained
 from bk_core.transport.bookie_rpc.start_tls import first_message
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bookie_server.services.principal import Principal
 from bookie_server.services.sockets import peer_of
-from bookie_server.services.tls import PortTls, linger
+from bookie_server.services.tls import PortTls, linger, names_shown
 
 PORT = "Apache's wire"
 
@@ -55,6 +55,6 @@ def principal_of(transport: asyncio.BaseTransport, tls: PortTls | None) -> tuple
     if tls is None:
         return Principal(peer), ""
     try:
-        return tls.admit(names_of(transport.get_extra_info("peercert") or {}), peer, PORT), ""
+        return tls.admit(names_shown(transport.get_extra_info("peercert")), peer, PORT), ""
     except TlsError as error:
         return Principal(peer), str(error)

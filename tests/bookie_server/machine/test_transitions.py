@@ -197,7 +197,7 @@ def events(bookie: Bookie) -> Iterable[ev.Event]:
     yield ev.FramesArrived(ADDS, memoryview(b""))
     yield from (ev.SessionsDetached(ADDS, [1]), ev.SessionsDetached(ADDS, [44]), ev.SessionsDetached(66, [1]))
     for stream in (ADDS, READS, 9, 66):
-        yield from (ev.StreamClosed(stream), ev.StreamStalled(stream))
+        yield from (ev.StreamClosed(stream), ev.StreamStalled(stream), ev.StreamOwned(stream, (("client", 1),)))
     for count in range(min(len(bookie.log), 3) + 1):
         yield ev.GroupCommitted([stored(one) for one in bookie.log[:count]])
     yield from (ev.CommitFailed(Reason.NO_SPACE, "full", False), ev.CommitFailed(Reason.STORAGE_FAILED, "sync", True))

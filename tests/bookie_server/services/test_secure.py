@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from bk_core.client import ClientConfig
-from bk_core.errors import InsecureBookieError, InvalidArgumentError, Outcome, PermissionDeniedError
+from bk_core.errors import (
+    AuthenticationError,
+    InsecureBookieError,
+    InvalidArgumentError,
+    Outcome,
+    PermissionDeniedError,
+)
 from bk_core.facts.asking import ask_bookies
 from bk_core.model import BOOKIE_RPC
 from bk_core.security.grants import Grant, Keys
@@ -261,10 +267,10 @@ test_a_running_writer_renews_its_grant_and_ends_with_its_role = on_our_lanes(_re
 @pytest.mark.parametrize("lane", OURS)
 def test_a_client_that_carries_no_grants_is_told_what_to_set(lane: str, tmp_path: Path) -> None:
     async def story(world: SecureWorld) -> None:
-        with pytest.raises(RefusedError, match='tell it: security="secure"') as caught:
+        with pytest.raises(AuthenticationError) as caught:
             async with world.lane(lane, "client", secure=False) as there:
                 await there.link.bookie_info(deadline_s=DEADLINE_S)
-        assert caught.value.reason is Reason.UNAUTHENTICATED
+        assert 'tell it: security="secure"' in caught.value.remedy
 
     with_secure_bookie(tmp_path, story)
 

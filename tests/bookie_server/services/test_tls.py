@@ -18,12 +18,12 @@ import pytest
 
 from bk_cli.children import free_port
 from bk_core.client import ClientConfig, connect
-from bk_core.errors import BookKeeperError, QuorumError, TlsError, TransportError
+from bk_core.errors import AuthenticationError, BookKeeperError, QuorumError, TlsError, TransportError
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
 from bk_core.security.needs import FREE_PATHS
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller, RefusedError
+from bk_core.transport.port import Caller
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.direct import preamble
@@ -62,14 +62,13 @@ def test_entries_of_every_size_go_there_and_back(lane: str, tmp_path: Path) -> N
 @on_each
 def test_a_client_without_tls_is_refused(lane: str, tmp_path: Path) -> None:
     async def story(world: TlsWorld) -> None:
-        with pytest.raises(TlsError if lane != BOOKIE_RPC else RefusedError) as told:
+        with pytest.raises(TlsError if lane != BOOKIE_RPC else AuthenticationError) as told:
             await world.ask(lane, None)
-        assert "tls_ca_path" in str(told.value) or "EUA" in str(told.value)
+        assert "tls_ca_path" in str(told.value) or "who this client is" in str(told.value)
         with pytest.raises(BookKeeperError) as untold:
             await world.ask(lane, None, forget_tls=True)
         if lane == DIRECT:
-            assert isinstance(untold.value, RefusedError)
-            assert untold.value.reason is Reason.UNAUTHENTICATED
+            assert isinstance(untold.value, AuthenticationError)
             assert "speaks TLS" in str(untold.value)
 
     with_tls_bookie(tmp_path, story)

@@ -328,3 +328,20 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     used = {name for query in queries for name in re.findall(r"\b(?:bookie|bookkeeper|replication|process)_\w+", query)}
     assert len(queries) >= 10
     assert used - names == set()
+
+
+def test_who_asks_the_admin_port_too_often_waits_and_probes_do_not(
+    store: MetadataStore, tmp_path: Path, uri: str
+) -> None:
+    async def story() -> None:
+        port = free_port()
+        config = bookie_config(tmp_path, uri, admin_port=port, requests_per_s_per_address_max=3)
+        bookie = await Bookie.start(config)
+        answers = [await get(port, "/api/v1/bookie/state") for _ in range(12)]
+        assert [status for status, _ in answers[:3]] == [200, 200, 200]
+        assert answers[-1][0] == 429
+        assert "requests_per_s_per_address_max=3 is reached by 127.0.0.1" in answers[-1][1]
+        assert (await get(port, "/live"))[0] == 200
+        await bookie.stop()
+
+    asyncio.run(story())

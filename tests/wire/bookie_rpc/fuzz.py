@@ -25,12 +25,15 @@ INTERESTING = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\x01", b"\xff
 @dataclass
 class Tally:
     """What was tried: whole frames, of which so many were mutated, and what went wrong. ``bookie`` and ``client``: of
-    the mutated ones, those that went through a whole connection (``fuzz_ends``)."""
+    the mutated ones, those that went through a whole connection (``fuzz_ends``); ``tokens``: those that were about
+    tokens (``fuzz_tokens``); ``doors``: hellos and requests to an admin port (``fuzz_doors``)."""
 
     frames: int = 0
     mutated: int = 0
     bookie: int = 0
     client: int = 0
+    tokens: int = 0
+    doors: int = 0
     faults: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -39,6 +42,8 @@ class Tally:
         self.mutated += other.mutated
         self.bookie += other.bookie
         self.client += other.client
+        self.tokens += other.tokens
+        self.doors += other.doors
         self.faults += other.faults
         self.problems += other.problems
 

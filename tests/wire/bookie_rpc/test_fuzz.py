@@ -11,11 +11,15 @@ import pytest
 from bk_core.transport.bookie_rpc import adds, reads
 from bk_core.wire.bookie_rpc import layouts
 from bk_core.wire.bookie_rpc.status import Status
+from bookie_server.services import tls
 from bookie_server.services.bookie_rpc import adds as bookie_adds
+from bookie_server.services.tokens import Claims
 from tests.kit.amount import some
 from tests.wire.bookie_rpc import fuzz_cli
 from tests.wire.bookie_rpc.fuzz import Tally, run_rounds
+from tests.wire.bookie_rpc.fuzz_doors import admin_round, hello_round
 from tests.wire.bookie_rpc.fuzz_ends import bookie_round, client_round
+from tests.wire.bookie_rpc.fuzz_tokens import token_round
 
 
 @pytest.mark.rule("L5")
@@ -52,6 +56,33 @@ def test_a_clients_connection_hears_no_ack_and_no_absence_that_nobody_said() -> 
     assert tally.problems == []
     assert tally.client > 200
     assert tally.faults > 20
+
+
+def test_no_mutated_token_opens_anything() -> None:
+    tally = rounds_of(token_round, some(10, 3))
+    assert tally.problems == []
+    assert tally.tokens > 200
+    assert tally.faults > 100
+
+
+@pytest.mark.parametrize("kind", [hello_round, admin_round])
+def test_no_mutated_hello_or_request_opens_anything(kind: Callable[[int], Tally]) -> None:
+    tally = rounds_of(kind, some(10, 3))
+    assert tally.problems == []
+    assert tally.doors >= 60 * some(10, 3)
+    assert tally.doors // 5 < tally.faults < tally.doors, "some are let in, and many are not"
+
+
+@pytest.mark.parametrize("kind", [token_round, hello_round, admin_round])
+def test_it_notices_who_takes_any_token(kind: Callable[[int], Tally], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "verify", lambda *_: Claims("anybody", 1e12, ""))
+    assert rounds_of(kind, 4).problems != []
+
+
+def test_it_notices_doors_that_stand_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls.PortTls, "admitted", lambda self, principal, token, port: principal)
+    for kind in (hello_round, admin_round):
+        assert rounds_of(kind, 2).problems != []
 
 
 def test_it_notices_connections_that_believe_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, encode_frame
+from bk_core.errors import AuthenticationError
 from bk_core.model import DigestType
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
@@ -24,6 +25,7 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bookie_server.machine import events as ev
 from bookie_server.services.bookie_rpc import adds as adds_module
 from bookie_server.services.bookie_rpc import entries as entries_module
+from bookie_server.services.principal import Principal
 from tests.kit.apache_frames import entry_bytes
 from tests.kit.availability import decode_availability
 from tests.kit.bookie_requests import add_requests, fencing_read, read_requests
@@ -574,17 +576,20 @@ def test_a_client_may_turn_to_version_2_in_the_middle_of_a_burst() -> None:
 class Secret:
     """Lets those in who say the word; asks once more first."""
 
-    def begin(self) -> Any:
-        return _Asked()
+    def begin(self, principal: Principal) -> Any:
+        return _Asked(principal)
 
 
 class _Asked:
     done, rounds = False, 0
 
-    def take(self, message: pb.AuthMessage) -> pb.AuthMessage | None:
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
+
+    def take(self, message: pb.AuthMessage) -> pb.AuthMessage:
         self.rounds += 1
         if message.payload != b"word":
-            return None
+            raise AuthenticationError("that is not the word")
         self.done = self.rounds == 2
         return pb.AuthMessage(authPluginName="secret", payload=b"more" if self.rounds == 1 else b"")
 
@@ -600,10 +605,12 @@ def test_who_is_not_let_in_may_do_nothing_else(wire: Any) -> None:
     bookie = RpcBookie(auth=Secret())
     client = bookie.connect()
     refused = int(Status.EUA)
-    assert statuses(client.ask(add(7, 0, wire=wire)), version) == {0: refused}
-    assert statuses(client.ask(read(7, 0, wire=wire)), version) == {0: refused}
+    bare = -1 if wire is v3 else 0  # as Apache's bookies answer: in version 3 with a header alone
+    assert statuses(client.ask(add(7, 0, wire=wire)), version) == {bare: refused}
+    assert statuses(client.ask(add(7, 0) + add(7, 1)), 3) == {-1: refused} if wire is v3 else True
+    assert statuses(client.ask(read(7, 0, wire=wire)), version) == {bare: refused}
     client.ask(say(b"word"))
-    assert statuses(client.ask(add(7, 0, wire=wire)), version) == {0: refused}
+    assert statuses(client.ask(add(7, 0, wire=wire)), version) == {bare: refused}
     client.ask(say(b"word"))
     assert statuses(client.ask(add(7, 0, wire=wire)), version) == {0: EOK}
     liar = bookie.connect()

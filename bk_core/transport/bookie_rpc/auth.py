@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AUTH of Apache's wire on the client's side: one message each way, before anything else is said. Pure.
+
+A bookie that wants no token answers with a name of its own, and lets the client in all the same. One that does not know
+this plug-in, or refuses the token, answers EUA in version 3, and ends the connection in version 2.
+"""
+
+from __future__ import annotations
+
+from bk_core.errors import AuthenticationError, RemoteProtocolError
+from bk_core.tokens import PLUGIN, not_let_in
+from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.connection import AnswerReader
+from bk_core.wire.bookie_rpc.frames import Buffer
+from bk_core.wire.bookie_rpc.runs import AddAnswers, Answer, BatchAnswer, ReadAnswers
+from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
+
+NEEDED = "it wants to know who this client is"
+
+
+class Proof:
+    """What a connection of this ``version`` begins with."""
+
+    def __init__(self, version: int, token: bytes) -> None:
+        self._reader, self._version = AnswerReader(version), version
+        self._message = pb.AuthMessage(authPluginName=PLUGIN, payload=token)
+        self.done = False
+
+    def request(self) -> bytes:
+        if self._version == 2:
+            return v2.auth(self._message)
+        made = v3.request(pb.AUTH, 0)
+        made.authRequest.CopyFrom(self._message)
+        return v3.framed(made)
+
+    def receive(self, received: Buffer) -> int:
+        """As an exchange's. Raises AuthenticationError, RemoteProtocolError for all but one answer to AUTH."""
+        replies = self._reader.read(received)
+        for item in replies.items:
+            if self.done or not isinstance(item, Answer) or item.response.header.operation != pb.AUTH:
+                raise RemoteProtocolError("a bookie answers AUTH with something else")
+            if item.status is not Status.EOK:
+                why = item.response.authResponse.payload.decode("utf-8", "replace")[:200]
+                raise not_let_in("the bookie", why or f"it answers AUTH with {item.status.name}", has_token=True)
+            self.done = True
+        if replies.fault is not None:
+            raise replies.fault
+        return replies.used
+
+
+def refuses_all(item: AddAnswers | ReadAnswers | BatchAnswer | Answer) -> bool:
+    """Whether an answer is what a bookie says to a client that has not shown who it is: EUA, and a header alone. An EUA
+    about a ledger's password has the ids of the request."""
+    if isinstance(item, Answer):
+        said = {field.name for field, _ in item.response.ListFields()}
+        return item.response.status == pb.EUA and said == {"header", "status"}
+    if isinstance(item, BatchAnswer):
+        return False
+    return bool(item.statuses[0] == Status.EUA and item.ledger_ids[0] == -1)
+
+
+def unproven() -> AuthenticationError:
+    return not_let_in("the bookie", NEEDED, has_token=False)
