@@ -19,14 +19,14 @@ class Proof(Enum):
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The client at ``peer`` (host:port, or words for one without an address). ``identity`` is None where it had to
-    prove none, and holds until ``until_s``, in seconds since 1970, and while ``key`` (of a token; its fingerprint) is
-    believed; the connection does not outlive that by more than a minute."""
+    prove none, and holds until ``until_s``, in seconds since 1970, and while the key with the fingerprint ``signer``
+    (of a token) is believed; the connection does not outlive that by more than a minute."""
 
     peer: str
     identity: str | None = None
     proof: Proof = Proof.NONE
     until_s: float = math.inf
-    key: str = ""
+    signer: str = ""
 
     @property
     def host(self) -> str:

@@ -116,7 +116,7 @@ class PortTls:
         if not self._admission.lets_in(claims.subject):
             self.refused(principal.peer, port, f"the identity of its token is not let in: {claims.subject}")
             raise AuthenticationError("this identity is not let in")
-        proven = Principal(principal.peer, claims.subject, Proof.TOKEN, claims.until_s, claims.key)
+        proven = Principal(principal.peer, claims.subject, Proof.TOKEN, claims.until_s, claims.signer)
         logger.info("%s: %s", port, proven)
         return proven
 
@@ -127,7 +127,7 @@ class PortTls:
         for each in principals:
             if each.until_s <= now:
                 found[each] = "the token has expired"
-            elif each.key not in believed:
+            elif each.signer not in believed:
                 found[each] = "the key of the token is believed no more"
         return found
 

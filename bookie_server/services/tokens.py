@@ -42,7 +42,7 @@ class Claims(NamedTuple):
 
     subject: str
     until_s: float
-    key: str
+    signer: str
 
 
 class TokenRefusedError(Exception):

@@ -254,7 +254,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a session outlives the key of its token",
         _TLS,
-        "            elif each.key not in believed:\n",
+        "            elif each.signer not in believed:\n",
         "            elif not believed:\n",
         (f"{_TAKEN}[direct]",),
         "whoever has stolen the key that signs stays in for a day after it was taken away",
@@ -262,8 +262,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a key that was taken away ends everybody's sessions",
         _TLS,
-        "            elif each.key not in believed:\n",
-        "            elif each.key:\n",
+        "            elif each.signer not in believed:\n",
+        "            elif each.signer:\n",
         (f"{_TAKEN}[direct]",),
         "every change of a key is an outage",
     ),

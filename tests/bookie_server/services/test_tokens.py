@@ -160,8 +160,8 @@ def test_a_token_remembers_the_key_itself_and_not_its_name() -> None:
     again = Signer("EdDSA")
     keys = parse_keys(json.dumps({"keys": [again.jwk]}).encode())
     mine, other = verify(SIGNER.token(), KEYS, "cluster-1"), verify(again.token(), keys, "cluster-1")
-    assert len({mine.key, other.key, ""}) == 3
-    assert verify(SIGNER.token(life_s=60), ONE_KEY, "cluster-1").key == mine.key
+    assert len({mine.signer, other.signer, ""}) == 3
+    assert verify(SIGNER.token(life_s=60), ONE_KEY, "cluster-1").signer == mine.signer
 
 
 def test_another_keys_signature_and_a_changed_token_are_refused() -> None:
