@@ -586,12 +586,12 @@ def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> 
                 tls_ca_path=str(world.world.server.ca), token_path=path, security="secure", reconnect_budget_ms=200
             )
             async with await connect(bookie._config.metadata_service_uri, config=config) as client:
-                writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+                creation = client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
                 if who == "ingest":
-                    await writer.append(b"x")
+                    await (await creation).append(b"x")
                     continue
                 with pytest.raises(BookKeeperError, match="web may not write"):
-                    await asyncio.wait_for(writer.append(b"x"), 10)
+                    await asyncio.wait_for(creation, 10)
         async with world.world.lane(BOOKIE_RPC, world.trust, token=Path(tokens["ingest"])) as opened:
             await opened.write(7, 0, [b"x"])
             assert (await opened.read(7, 0, 0))[0] == {0: b"x"}
