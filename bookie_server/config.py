@@ -263,7 +263,7 @@ class BookieConfig:
     """Who has none of these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
     Name the other bookies here, since they copy what was lost."""
     audit_path: Path | None = None
-    """A file for the audit log (docs/security.md#8-limits-and-audit-built), which only the bookie's user can read. The
+    """A file for the audit log (docs/security.md#8-limits-and-audit), which only the bookie's user can read. The
     bookie does not start if it cannot be written."""
     audit_file_bytes_max: int = 64 << 20
     """Size at which the audit log begins a new file."""
@@ -323,7 +323,7 @@ class BookieConfig:
     that are not in it have none."""
     tls_certificate_path: Path | None = None
     """The bookie's certificate, in PEM. With it, its key and the authorities, which go together, every port speaks TLS
-    and nothing else, and the bookie's own clients do so, too (docs/security.md#3-tls-built). Renewed files are taken
+    and nothing else, and the bookie's own clients do so, too (docs/security.md#3-tls). Renewed files are taken
     without a restart."""
     tls_key_path: Path | None = None
     """The key of this certificate, in PEM, not encrypted. A renewed file is taken without a restart."""
@@ -340,7 +340,7 @@ class BookieConfig:
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     token_keys_path: Path | None = None
-    """Clients show who they are by a signed token: the public keys, as a JWKS (docs/security.md#5-tokens-built). It is
+    """Clients show who they are by a signed token: the public keys, as a JWKS (docs/security.md#5-tokens). It is
     read again when it changes."""
     token_issuer: str = ""
     """What a token must name as its issuer (``iss``); empty: any. Wanted where one key signs tokens of several issuers.
