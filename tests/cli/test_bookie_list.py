@@ -22,6 +22,7 @@ from bk_core.transport.port import Caller
 from tests.kit.memory_store import MemoryStore
 
 
+@pytest.mark.long
 def test_a_hundred_bookies_that_do_not_answer_cost_no_more_than_one(capfd: pytest.CaptureFixture[str]) -> None:
     uri = f"memory://{uuid.uuid4().hex}"
     store = open_store(uri)

@@ -35,6 +35,7 @@ def test_one_bookie_alone_cannot_be_balanced(store: MetadataStore, capfd: pytest
     assert "no two bookies to balance; b1" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_bookies_that_do_not_answer_cannot_be_balanced_and_are_named(
     store: MetadataStore, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -187,6 +187,7 @@ def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., list[dict
     assert "certificate" in lines[1]["why"]
 
 
+@pytest.mark.long
 def test_what_the_bookie_does_by_itself_and_by_order_is_told(
     tmp_path: Path, told: Callable[..., list[dict[str, Any]]]
 ) -> None:

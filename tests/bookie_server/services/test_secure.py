@@ -292,6 +292,7 @@ def test_a_client_that_was_told_secure_does_not_use_apaches_wire() -> None:
 # --- Apache's wire ---
 
 
+@pytest.mark.long
 def test_apaches_wire_needs_roles_on_the_cluster(tmp_path: Path) -> None:
     async def story(world: SecureWorld) -> None:
         ledger = world.ledger({"bk.log": b"orders"})

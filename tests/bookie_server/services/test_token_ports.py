@@ -341,6 +341,7 @@ def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
         with_tokens(tmp_path, story)
 
 
+@pytest.mark.long
 def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
