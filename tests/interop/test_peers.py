@@ -41,12 +41,9 @@ def test_apaches_shell_and_benchmarks_run(apache: ApacheCluster) -> None:
     printed = apache.shell("listbookies", "-rw").checked()
     assert [bookie.bookie_id for bookie in apache.bookies if bookie.bookie_id not in printed] == []
     assert apache.shell("nosuchcommand").code != 0
-    (host, port), counts = (
-        apache.bookies[0].address,
-        ("-warmupCount", "1", "-latencyCount", "5", "-throughputCount", "50"),
-    )
-    where = ("-host", host, "-port", str(port), "-zookeeper", apache.servers)
-    assert "Throughput:" in apache.benchmark("BenchBookie", *where, *counts, within_s=60).checked()
+    load = ("-time", "1", "-entrysize", "100", "-ensemble", "3", "-quorum", "3", "-ackQuorum", "2", "-skipwarmup")
+    where = ("-zookeeper", apache.servers, "-latencyFile", str(apache.path / "latencies"))
+    assert "completions in" in apache.benchmark("BenchThroughputLatency", *where, *load, within_s=60).checked()
 
 
 def test_who_waits_for_a_jvm_that_dies_hears_of_it(apache: ApacheCluster) -> None:
