@@ -368,8 +368,10 @@ class Checker:
         """Who recovered tells the end as it stands; ``ids`` are what its own last attempt wrote back (P7)."""
         truth = self.truth(by.ledger_id)
         truth.history.ended(by.name, record.value.last_entry_id)
-        if truth.closed_at != record.value.last_entry_id:
-            self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {truth.closed_at}")
+        # A deleted ledger ends where its last record says: who read it before may tell so later.
+        end = truth.record.value.last_entry_id if truth.deleted and truth.record is not None else truth.closed_at
+        if end != record.value.last_entry_id:
+            self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {end}")
         self._check_marked(truth, record.value, ids, by)
         if len(ids) >= 2:
             self.scheduler.reached("LAC behind by two or more")
