@@ -24,6 +24,7 @@ def main() -> int:
     rounds = commands.add_parser("chaos", help="faults on a mixed ensemble, and what became of every entry")
     rounds.add_argument("--rounds", type=int, default=20, help="how many in all, those of the resumed file included")
     rounds.add_argument("--seed", type=int, default=1)
+    rounds.add_argument("--secure", action="store_true", help="certificates for all, roles on our bookies")
     rounds.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there and go on from them")
     rounds.add_argument("--only", type=int, metavar="NUMBER", help="this round alone")
     rounds.add_argument("--minutes", type=float, default=600.0, help="end after so long [default: 600]")

@@ -9,7 +9,8 @@ Two things that Apache's client does on its own bookies too are counted and no p
 recovery tells readers a LAC that the ledger may end below, and its writer may never say that it was fenced.
 
 All that is random comes from the seed and the round's number. A round that fails prints both, and its folder is kept.
-With ``--resume FILE`` the figures so far are kept there after every round, and the next call goes on from them.
+With ``--secure`` all bookies want certificates and ours, of mode mixed, roles; all clients have both. ZooKeeper stays
+open. With ``--resume FILE`` the figures so far are kept there after every round, and the next call goes on from them.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ class Arena:
         """Ours are new ones each time: what one learnt of bookies would be forgotten by a new process too."""
         if plan.kind != "ours":
             if plan not in self._java:
-                conf = {**JAVA_CONF, "delayEnsembleChange": str(plan.goes_on).lower()}
+                conf = {**JAVA_CONF, **self.cluster.their_client, "delayEnsembleChange": str(plan.goes_on).lower()}
                 self._java[plan] = JavaParty(self.cluster.peer(plan.kind), self.cluster.uri, plan.wire, conf)
             return self._java[plan]
         return OurParty(
@@ -264,6 +265,7 @@ class Arena:
                 lac_stall_ms=500,
                 delay_ensemble_change=plan.goes_on,
                 allow_degraded_writes=plan.goes_on,
+                **self.cluster.our_client,
             ),
         )
 
@@ -529,6 +531,10 @@ class Figures(SeededFigures):
         """Something ran, something was acknowledged, and nothing is wrong."""
         return self.rounds > 0 and self.counts["acknowledged"] > 0 and not self.problems
 
+    def command(self, rounds: str) -> str:
+        """What runs these rounds again."""
+        return f"scripts/interop chaos{' --secure' if self.secure else ''} --seed {self.seed} {rounds}"
+
     def text(self) -> str:
         """The report, in Markdown."""
         lost = sum("LOST" in problem for problem in self.problems)
@@ -547,7 +553,7 @@ class Figures(SeededFigures):
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        figures = Figures.load(arguments.resume, arguments.seed)
+        figures = Figures.load(arguments.resume, arguments.seed, secure=arguments.secure)
     except ValueError as error:
         print(f"interop chaos: {error}", file=sys.stderr)
         return 2
@@ -558,7 +564,8 @@ def run(arguments: argparse.Namespace) -> int:
             _run_part(figures, [arguments.only], None)
     except KeyboardInterrupt:
         print("interop chaos: interrupted", file=sys.stderr)
-    print(figures.text())
+    rounds = f"--rounds {figures.rounds}" if arguments.only is None else f"--only {arguments.only}"
+    print(f"`{figures.command(rounds)}`\n\n{figures.text()}")
     return 0 if figures.passed and figures.rounds >= (1 if arguments.only is not None else arguments.rounds) else 1
 
 
@@ -571,10 +578,10 @@ def _run_all(figures: Figures, arguments: argparse.Namespace) -> None:
 
 def _run_part(figures: Figures, numbers: list[int], resume: Path | None, deadline: float = float("inf")) -> None:
     """Rounds on one cluster, which is left after one that failed."""
-    with kept_if_it_fails("chaos", ours=OURS, apache=APACHE) as (cluster, problems):
+    with kept_if_it_fails("chaos", ours=OURS, apache=APACHE, secure=figures.secure) as (cluster, problems):
         arena = Arena(cluster)
         for number in numbers:
-            report = _one_round(arena, figures.seed, number)
+            report = _one_round(arena, figures, number)
             figures.add(report)
             problems += report.problems
             if resume is not None:
@@ -583,9 +590,9 @@ def _run_part(figures: Figures, numbers: list[int], resume: Path | None, deadlin
                 break
 
 
-def _one_round(arena: Arena, seed: int, number: int) -> Report:
+def _one_round(arena: Arena, figures: Figures, number: int) -> Report:
     try:
-        report = Round(arena, seed, number).run()
+        report = Round(arena, figures.seed, number).run()
     except Exception as error:  # the round could not be told to its end, which is a finding too
         traceback.print_exc()
         report = Report(number, problems=[f"ENDED EARLY: {type(error).__name__}: {error}"])
@@ -596,8 +603,8 @@ def _one_round(arena: Arena, seed: int, number: int) -> Report:
     for problem in report.problems:
         print(f"  {problem}", flush=True)
     if report.problems:
-        print(f"  the plan: {plan_of(seed, number)}")
-        print(f"  again: scripts/interop chaos --seed {seed} --only {number}", flush=True)
+        print(f"  the plan: {plan_of(figures.seed, number)}")
+        print(f"  again: {figures.command(f'--only {number}')}", flush=True)
     return report
 
 

@@ -28,7 +28,6 @@ from tests.interop.parties import (
     refusal,
 )
 from tests.interop.pattern import Pattern
-from tests.interop.secured import java_settings
 from tests.interop.worlds import AnyBookie, MixedCluster
 
 PATTERN = Pattern(seed=7, size_min=0, size_max=2000)
@@ -75,13 +74,10 @@ class Matrix:
         return self._parties[client, wire]
 
     def _made(self, client: str, wire: str) -> Party:
-        secured = self.cluster.secured
         if client == OURS:
-            config = OUR_CONFIG if secured is None else replace(OUR_CONFIG, **secured.client.settings(security="mixed"))
-            return OurParty(self.cluster.uri, wire, config)
+            return OurParty(self.cluster.uri, wire, replace(OUR_CONFIG, **self.cluster.our_client))
         peer = self.cluster.peer(client.removeprefix("java-"))
-        conf = JAVA_CONF if secured is None else {**JAVA_CONF, **java_settings(secured.client)}
-        return JavaParty(peer, self.cluster.uri, wire, conf, POLL_MS)
+        return JavaParty(peer, self.cluster.uri, wire, {**JAVA_CONF, **self.cluster.their_client}, POLL_MS)
 
     def others(self, cell: Cell) -> list[Party]:
         if cell.client == OURS:

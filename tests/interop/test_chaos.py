@@ -27,17 +27,23 @@ from tests.interop.jars import MAIN
 from tests.interop.parties import FENCED, Ended
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import Read
+from tests.interop.secured import Secured
 from tests.interop.worlds import MixedCluster
+from tests.kit.uncertified import not_refusing
 
-SEED, ROUNDS = 1104, 3
-"""Each kind of bookie is killed and stopped, and each kind of client recovers a ledger of each."""
+SEED, ROUNDS, SECURE_ROUNDS = 1104, (0, 1, 2), (2, 26)
+"""Each kind of bookie is killed and stopped, and each kind of client recovers a ledger of each; in the secure ones both
+write by both wires."""
 PATTERN = Pattern(seed=1, size_max=200)
 
 
-@pytest.fixture(scope="module")
-def arena(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+@pytest.fixture
+def arena(
+    request: pytest.FixtureRequest, zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Arena]:
     path = tmp_path_factory.mktemp("chaos")
-    with MixedCluster(zookeeper_server.connect_string, path, ours=OURS, apache=APACHE) as cluster:
+    secured, where = Secured(path) if request.param else None, zookeeper_server.connect_string
+    with MixedCluster(where, path, ours=OURS, apache=APACHE, secured=secured) as cluster:
         yield Arena(cluster)
 
 
@@ -47,16 +53,22 @@ def arena(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.rule("MUST9")
 @pytest.mark.rule("MUST10")
 @pytest.mark.rule("MUST11")
-def test_bookies_of_both_kinds_die_and_no_acknowledged_entry_is_lost(arena: Arena) -> None:
+@pytest.mark.rule("L7")
+@pytest.mark.parametrize(
+    ("arena", "rounds"), [(False, ROUNDS), (True, SECURE_ROUNDS)], ids=["open", "secure"], indirect=["arena"]
+)
+def test_bookies_of_both_kinds_die_and_no_acknowledged_entry_is_lost(arena: Arena, rounds: tuple[int, ...]) -> None:
     counts: Counter[str] = Counter()
-    for number in range(ROUNDS):
+    for number in rounds:
         report = Round(arena, SEED, number).run()
         assert report.problems == [], plan_of(SEED, number)
         counts.update(report.counts)
-    assert counts["acknowledged"] >= 40 * ROUNDS
-    assert counts["ledgers"] == 2 * ROUNDS
+    assert counts["acknowledged"] >= 40 * len(rounds)
+    assert counts["ledgers"] == 2 * len(rounds)
     faults = {f"{fault} of {who}" for fault in ("kill", "stop") for who in ("ours", "Apache")}
     assert faults == {name for name in counts if name.startswith(("kill", "stop"))}
+    if arena.cluster.secured:
+        assert not_refusing(arena.cluster.uri, arena.cluster.our_client) == {}
 
 
 def by(writer: str, recoverer: str) -> LedgerPlan:
@@ -153,3 +165,14 @@ def test_the_figures_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
     assert "round 1: LOST: entry 1" in again.text()
     with pytest.raises(ValueError, match="seed 7"):
         Figures.load(tmp_path / "state", 8)
+
+
+def test_figures_with_certificates_and_without_are_never_added(tmp_path: Path) -> None:
+    for secure in (False, True):
+        path = tmp_path / f"state-{secure}"
+        Figures(7, secure).save(path)
+        loaded = Figures.load(path, 7, secure=secure)
+        words = ["scripts/interop", "chaos", *(["--secure"] if secure else []), "--seed", "7", "--only", "3"]
+        assert loaded.command("--only 3").split() == words
+        with pytest.raises(ValueError, match="--secure: give another file"):
+            Figures.load(path, 7, secure=not secure)

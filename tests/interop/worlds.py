@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from bk_cli.cluster import BookieProcess
 from bk_cli.cluster_layout import free_bookie_ports
@@ -22,7 +22,7 @@ from bk_core.errors import BookKeeperError
 from tests.interop.jars import KitError, toolchain
 from tests.interop.peer_client import PeerClient
 from tests.interop.peers import ApacheBookie, ApacheCluster
-from tests.interop.secured import Secured
+from tests.interop.secured import Secured, java_settings
 
 READY_S = 60.0
 _POLL_S = 0.05
@@ -153,6 +153,16 @@ class MixedCluster:
     def bookies(self) -> list[AnyBookie]:
         return [*self.ours, *self.theirs]
 
+    @property
+    def our_client(self) -> dict[str, Any]:
+        """What a client of ours is told of security."""
+        return {} if self.secured is None else self.secured.client.settings(security="mixed")
+
+    @property
+    def their_client(self) -> dict[str, object]:
+        """What a client of Apache's is told of security."""
+        return {} if self.secured is None else java_settings(self.secured.client)
+
     def peer(self, version: str) -> PeerClient:
         """The JVM for clients of a version."""
         if version not in self._peers:
@@ -182,14 +192,16 @@ class MixedCluster:
 
 
 @contextlib.contextmanager
-def kept_if_it_fails(name: str, *, ours: int, apache: Sequence[str]) -> Iterator[tuple[MixedCluster, list[str]]]:
+def kept_if_it_fails(
+    name: str, *, ours: int, apache: Sequence[str], secure: bool = False
+) -> Iterator[tuple[MixedCluster, list[str]]]:
     """A cluster with a ZooKeeper in a folder of its own. What is put into the list are problems: if there is one, the
     folder is kept. On a busy machine a start may time out; it is tried three times."""
     problems: list[str] = []
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     try:
         with contextlib.ExitStack() as stack:
-            zookeeper, cluster = _started(folder, ours, apache)
+            zookeeper, cluster = _started(folder, ours, apache, secure)
             stack.callback(zookeeper.stop)
             yield stack.enter_context(cluster), problems
     finally:
@@ -199,12 +211,13 @@ def kept_if_it_fails(name: str, *, ours: int, apache: Sequence[str]) -> Iterator
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, ours: int, apache: Sequence[str]) -> tuple[ZooKeeperServer, MixedCluster]:
+def _started(folder: Path, ours: int, apache: Sequence[str], secure: bool) -> tuple[ZooKeeperServer, MixedCluster]:
     for last_try in (False, False, True):
         zookeeper = ZooKeeperServer(tick_ms=200, durable=False)
         try:
             where = zookeeper.start(folder / "zookeeper")
-            return zookeeper, MixedCluster(where, folder / "cluster", ours=ours, apache=apache)
+            secured = Secured(folder / "security") if secure else None
+            return zookeeper, MixedCluster(where, folder / "cluster", ours=ours, apache=apache, secured=secured)
         except (BookKeeperError, KitError):
             zookeeper.stop()
             if last_try:

@@ -12,19 +12,23 @@ from typing import Self
 
 @dataclass(slots=True)
 class SeededFigures:
-    """Fields of a trial's own are numbers, texts, lists and counters, each with a default."""
+    """Fields of a trial's own are numbers, texts, lists and counters, each with a default. ``secure``: with
+    certificates and roles."""
 
     seed: int
+    secure: bool = False
 
     @classmethod
-    def load(cls, path: Path | None, seed: int) -> Self:
-        """Those of the file, or new ones. ValueError if the file is of another seed."""
-        made = cls(seed)
+    def load(cls, path: Path | None, seed: int, *, secure: bool = False) -> Self:
+        """Those of the file, or new ones. ValueError if the file is of another seed, or differs in ``secure``."""
+        made = cls(seed, secure)
         if path is None or not path.exists():
             return made
         given = json.loads(path.read_text(encoding="utf-8"))
         if given["seed"] != seed:
             raise ValueError(f"{path} is of seed {given['seed']}: give --seed {given['seed']} or another file")
+        if given.get("secure", False) is not secure:
+            raise ValueError(f"{path} is of a run {'without' if secure else 'with'} --secure: give another file")
         for name, value in given.items():
             setattr(made, name, Counter(value) if isinstance(getattr(made, name), Counter) else value)
         return made

@@ -103,7 +103,7 @@ def main() -> int:
         enter_own_network()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
     try:
-        figures = Figures.load(arguments.resume, arguments.seed) if arguments.resume else Figures(arguments.seed)
+        figures = Figures.load(arguments.resume, arguments.seed, secure=arguments.secure)
     except ValueError as error:
         print(f"trial: {error}", file=sys.stderr)
         return 2
@@ -165,7 +165,7 @@ def _page(figures: Figures, arguments: argparse.Namespace) -> str:
     count = arguments.zookeepers
     servers = "a ZooKeeper server" if count == 1 else f"{count} ZooKeeper servers"
     where = "each bookie in a network namespace" if arguments.networks else "all on one loopback"
-    command = f"scripts/trial --rounds {figures.rounds} --seed {figures.seed}{' --secure' if arguments.secure else ''}"
+    command = f"scripts/trial --rounds {figures.rounds} --seed {figures.seed}{' --secure' if figures.secure else ''}"
     head = (
         "# Trials on real processes\n\n"
         f"`{command}`, {time.strftime('%Y-%m-%d', time.gmtime())}: "

@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from bk_core.client import BookKeeper, ClientConfig, LedgerReader, LedgerWriter, connect
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchEntryError, Outcome, WindowFullError
+from bk_core.model import BOOKIE_RPC
+from bk_core.security.roles import OPEN, SECURE
 from tests.kit.lane_table import OURS
 from tests.trials.journal import Journal, digest, payload
 
@@ -65,10 +67,17 @@ class Client:
     def __init__(self, journal: str, uri: str, seed: str) -> None:
         self.journal = Journal(journal)
         self.uri, self.rng = uri, random.Random(seed)
-        settings = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
-        self.config = replace(self.rng.choice([SMALL, TINY]), lanes=self.rng.choice(OURS), **settings)
+        self.configure(self.rng.choice([SMALL, TINY]), self.rng.choice(OURS))
         self.stop = asyncio.Event()
         self._ticks = 0
+
+    def configure(self, config: ClientConfig, lanes: str) -> None:
+        """How it will connect, beside what the trial's clients are told of security. Apache's wire carries no grants:
+        who uses it alone cannot want ``secure``, and bookies ask for its role all the same."""
+        told = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
+        if lanes == BOOKIE_RPC and told.get("security") == SECURE:
+            told["security"] = OPEN
+        self.config = replace(config, lanes=lanes, **told)
 
     @property
     def own_s(self) -> float:

@@ -11,18 +11,16 @@ import json
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 from bk_cli.children import last_lines
 from bk_cli.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
-from bk_cli.local_security import CLIENT, LocalSecurity
 from bk_core.client import ClientConfig
-from tests.kit.zookeeper_auth import credentials
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.clients import SETTINGS_VARIABLE
 from tests.trials.network import BRIDGE, connect, host_of, make_bridge, set_cable
 from tests.trials.nursery import Child, Nursery
 from tests.trials.proxy import ProxyThread
+from tests.trials.security import TrialSecurity
 from tests.trials.zookeepers import ZooKeepers
 
 HOST = "127.0.0.1"
@@ -113,8 +111,7 @@ class TrialCluster:
 
     ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.network`).
     ``settings`` is the text of the bookies' TOML file; ``zookeepers`` how many servers there are, one or three. With
-    ``secure`` bookies and clients are of mode secure, and all that is created in ZooKeeper is for who has their
-    password; the way there stays plain, because the proxies look into it.
+    ``secure`` bookies and clients are of mode secure (:mod:`tests.trials.security`).
     """
 
     def __init__(
@@ -128,18 +125,14 @@ class TrialCluster:
         secure: bool = False,
     ) -> None:
         self.path, self.network, self._settings = path, network, settings
-        self._security = _prepared(path, bookies) if secure else None
-        self.client_settings = {} if self._security is None else self._told(self._security.settings(CLIENT))
+        hosts = (HOST, *(f"127.0.1.{each}" for each in range(1, bookies + 1)))  # where the proxies are
+        self._security = TrialSecurity(path, hosts) if secure else None
+        self.client_settings = {} if self._security is None else self._security.settings()
         self.proxies = ProxyThread()
         self.nursery = Nursery(**{SETTINGS_VARIABLE: json.dumps(self.client_settings)})
         self._counts = bookies, zookeepers
         self.bookies: list[Bookie] = []
         self._zookeepers: ZooKeepers | None = None
-
-    def _told(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """With the password for ZooKeeper in place of a certificate."""
-        auth = str(self.path / "zookeeper.auth")
-        return {**settings, "tls_zookeeper": False, "zookeeper_acl": "creator", "zookeeper_auth_path": auth}
 
     def __enter__(self) -> TrialCluster:
         try:
@@ -160,7 +153,7 @@ class TrialCluster:
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         no_way_round = "unix_socket = false\n"  # clients on this machine would take it, past the proxies
-        told = {} if self._security is None else self._told(self._security.bookie_settings())
+        told = {} if self._security is None else self._security.bookie_settings()
         lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
         self.settings.write_text(no_way_round + lines + self._settings, encoding="utf-8")
         if self.network:
@@ -221,12 +214,3 @@ class TrialCluster:
         if self._zookeepers is not None:
             self._zookeepers.close()
         self.proxies.close()
-
-
-def _prepared(path: Path, bookies: int) -> LocalSecurity:
-    """Certificates for the addresses that the proxies have, and a password for ZooKeeper."""
-    path.mkdir(parents=True, exist_ok=True)
-    security = LocalSecurity(path / "security", ("127.0.0.1", *(f"127.0.1.{each}" for each in range(1, bookies + 1))))
-    security.prepare()
-    credentials(path / "zookeeper.auth", "digest:trial:of-the-trial")
-    return security

@@ -6,6 +6,9 @@ jump, under writers, readers, recoverers and a log. After each turn everything h
 copies is read from each bookie by itself; at the end all of them. The second half runs on four bookies of ours and two
 of Apache's. Exit code 0 only if it ran as long as asked for and no promise was broken.
 
+With ``--secure`` bookies and clients are of mode secure, with certificates, roles and ACLs in ZooKeeper, where they
+show a password. Beside Apache's bookies, which want certificates then, the mode is mixed and ZooKeeper open.
+
 SIGTERM has it come to the end at once, with all checks. With ``--resume FILE`` the figures are kept there after every
 cluster, and the next call goes on from them.
 """
@@ -79,6 +82,7 @@ class Figures(SeededFigures):
         slowest = [ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.9, 1)]
         counts = self.counts
         rows: list[tuple[str, int | str]] = [
+            ("security", "secure, with Apache's bookies mixed" if self.secure else "open"),
             ("minutes", f"{self.seconds / 60:.1f}"),
             ("of them with two of Apache's bookies", f"{self.parts['mixed'] / 60:.1f}"),
             ("turns", self.turns),
@@ -122,7 +126,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     try:
-        figures = Figures.load(arguments.resume, arguments.seed)
+        figures = Figures.load(arguments.resume, arguments.seed, secure=arguments.secure)
     except ValueError as error:
         print(f"heal-trial: {error}", file=sys.stderr)
         return 2
@@ -156,6 +160,7 @@ def _one_cluster(figures: Figures, arguments: argparse.Namespace, wanted_s: floa
         isolated=arguments.isolated,
         kinds=[BY_NAME[name] for name in arguments.kinds],
         broken=arguments.broken,
+        secure=arguments.secure,
         tell=lambda text: print(text, flush=True),
     )
     deadline = float("-inf") if arguments.kinds else time.monotonic() + left_s
@@ -178,7 +183,8 @@ def _page(figures: Figures, arguments: argparse.Namespace) -> str:
     )
     return (
         "# A cluster that heals itself\n\n"
-        f"`scripts/heal-trial --minutes {figures.seconds / 60:.0f} --seed {figures.seed}`, "
+        f"`scripts/heal-trial --minutes {figures.seconds / 60:.0f} --seed {figures.seed}"
+        f"{' --secure' if figures.secure else ''}`, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}: a ZooKeeper server and six bookies with auto-recovery as "
         f"processes ({where}), in the second half two of them Apache's; writers, readers, recoverers and the leader of "
         "a log as processes, some of which are killed. `tests/trials/heal` says what each disturbance does and what "
@@ -195,6 +201,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there and go on from them")
     parser.add_argument("--report", type=Path, metavar="PATH", help="write the page there, and the figures beside it")
     parser.add_argument("--work", type=Path, metavar="DIR", help="where the cluster's data go while it runs")
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="bookies and clients of mode secure, and ACLs in ZooKeeper; beside Apache's mode mixed, and no ACLs",
+    )
     parser.add_argument("--apache", choices=("never", "half", "always"), default="half")
     parser.add_argument(
         "--kinds",

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from bk_core.client import BookKeeper, ClientConfig, connect
+from bk_core.client import BookKeeper
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError, NoSuchLedgerError
@@ -103,16 +103,16 @@ def _few(ids: Sequence[int]) -> str:
 # --- is every copy there? ---
 
 
-def check_copies(uri: str, journals: Journals, ledgers: Sequence[int]) -> Checked:
+def check_copies(cluster: HealCluster, journals: Journals, ledgers: Sequence[int]) -> Checked:
     """Every copy of these ledgers that are closed; an open one is left out."""
-    return asyncio.run(_check(uri, journals, ledgers))
+    return asyncio.run(_check(cluster, journals, ledgers))
 
 
-def read_copy(uri: str, ledger_id: int, bookie: str, entry_id: int) -> bytes | None:
+def read_copy(cluster: HealCluster, ledger_id: int, bookie: str, entry_id: int) -> bytes | None:
     """One entry as one bookie has it; None if it says anything else."""
 
     async def read() -> bytes | None:
-        client = await connect(uri, config=ClientConfig(metadata_timeout_s=5, session_timeout_s=5))
+        client = await cluster.connect(metadata_timeout_s=5, session_timeout_s=5)
         try:
             record = (await asyncio.to_thread(client.store.read_ledger, ledger_id)).value
             await client.refresh_bookies()
@@ -126,9 +126,9 @@ def read_copy(uri: str, ledger_id: int, bookie: str, entry_id: int) -> bytes | N
     return asyncio.run(read())
 
 
-async def _check(uri: str, journals: Journals, ledgers: Sequence[int]) -> Checked:
+async def _check(cluster: HealCluster, journals: Journals, ledgers: Sequence[int]) -> Checked:
     checked, turns = Checked(), asyncio.Semaphore(AT_ONCE)
-    client = await connect(uri)
+    client = await cluster.connect()
     try:
         await client.refresh_bookies()
 
@@ -219,14 +219,14 @@ async def _entries(
 # --- the log ---
 
 
-def check_log(uri: str, journals: Journals) -> Checked:
+def check_log(cluster: HealCluster, journals: Journals) -> Checked:
     """Every entry that was acknowledged, from where retention has the log begin."""
-    return asyncio.run(_check_log(uri, journals))
+    return asyncio.run(_check_log(cluster, journals))
 
 
-async def _check_log(uri: str, journals: Journals) -> Checked:
+async def _check_log(cluster: HealCluster, journals: Journals) -> Checked:
     checked = Checked()
-    client = await connect(uri)
+    client = await cluster.connect()
     try:
         log = NamedLog(client, LOG)
         async with await log.lead():  # seals what the last leader left open

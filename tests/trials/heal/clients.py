@@ -34,7 +34,7 @@ def write(journal: str, uri: str, seed: str, lanes: str, pace_s: float) -> int:
     """Make ledgers, one after the other, and append for some seconds each; then close it, or leave it as it is."""
 
     async def work(client: Client) -> None:
-        client.config = replace(CONFIG, lanes=lanes)
+        client.configure(CONFIG, lanes)
         bookkeeper = await client.connected()
         while bookkeeper is not None and not client.stop.is_set():
             e, qw, qa = client.rng.choice(SHAPES)
@@ -84,7 +84,7 @@ def read(journal: str, uri: str, seed: str, lanes: str) -> int:
     """Read ledgers at random, open ones too, and compare every byte."""
 
     async def work(client: Client) -> None:
-        client.config = replace(CONFIG, lanes=lanes)
+        client.configure(CONFIG, lanes)
         bookkeeper = await client.connected()
         journals = Journals(Path(journal).parent)
         while bookkeeper is not None and not client.stop.is_set():
@@ -104,7 +104,7 @@ def recover(journal: str, uri: str, seed: str, lanes: str, ledgers: list[int]) -
     """Take ledgers over, all at once, trying again until it works; read them."""
 
     async def work(client: Client) -> None:
-        client.config = replace(CONFIG, lanes=lanes)
+        client.configure(CONFIG, lanes)
         bookkeeper = await client.connected()
         if bookkeeper is None:
             return
@@ -163,7 +163,7 @@ def lead(journal: str, uri: str, seed: str, lanes: str, epoch: int) -> int:
     """Lead the log, append, and roll often; upkeep trims it meanwhile."""
 
     async def work(client: Client) -> None:
-        client.config = replace(CONFIG, lanes=lanes)
+        client.configure(CONFIG, lanes)
         bookkeeper = await client.connected()
         if bookkeeper is None:
             return

@@ -253,7 +253,7 @@ def _is_mended(world: World, node: Node, ledger_id: int, entry_id: int) -> bool:
     if not any(node.bookie_id in part.ensemble for part in record.fragments):
         return True
     payload = pattern_of(ledger_id).payload(entry_id)
-    return read_copy(world.cluster.uri, ledger_id, node.bookie_id, entry_id) == payload
+    return read_copy(world.cluster, ledger_id, node.bookie_id, entry_id) == payload
 
 
 def _flip(world: World, node: Node, act: Act, *, sealed_only: bool) -> list[tuple[int, int]]:

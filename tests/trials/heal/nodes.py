@@ -9,6 +9,7 @@ import json
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import time
@@ -22,15 +23,20 @@ from bk_cli.children import last_lines
 from bk_cli.cluster import APACHE_JAVA, APACHE_SETTINGS
 from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
 from bk_cli.java import find_java
+from bk_cli.local_security import ADMIN
 from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_core.client import BookKeeper, ClientConfig, connect
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bookie_server.web.others import Numbers, parse_numbers
 from tests.interop.jars import toolchain
+from tests.trials.clients import SETTINGS_VARIABLE
 from tests.trials.heal.schedule import Slot
 from tests.trials.heal.serve import OFFSET
-from tests.trials.network import BRIDGE, connect, host_of, make_bridge, set_cable
+from tests.trials.network import BRIDGE, host_of, make_bridge, set_cable
+from tests.trials.network import connect as connect_network
 from tests.trials.nursery import Child, Nursery
+from tests.trials.security import TrialSecurity
 
 HOST = "127.0.0.1"
 READY_S, END_S, ADMIN_S = 60.0, 30.0, 3.0
@@ -96,7 +102,7 @@ class Node:
         start = self._start_ours if self.ours else self._start_apache
         self.child = start(accept_loss)
         if self._cluster.network:
-            connect(self.number, self.child.pid, READY_S)
+            connect_network(self.number, self.child.pid, READY_S)
 
     def _start_ours(self, accept_loss: bool) -> Child:
         arguments = ["bookie", "run", "--data", str(self.data), "--port", str(self.port), "--allow-loopback"]
@@ -127,6 +133,7 @@ class Node:
             "gcWaitTime": 5_000,
             "lostBookieRecoveryDelay": LOST_DELAY_S,
             "autoRecoveryDaemonEnabled": "false",
+            **self._cluster.told_apaches_bookie,
         }
         conf = self._cluster.path / f"bookie-{self.number}.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
@@ -217,8 +224,9 @@ class Node:
 
     def get(self, path: str) -> str:
         """A page of its admin port. Raises OSError."""
-        address = f"http://{self.host}:{self.port + ADMIN_PORT_ABOVE}{path}"
-        with urllib.request.urlopen(address, timeout=ADMIN_S) as answer:
+        context = self._cluster.tls_context()
+        address = f"http{'s' if context else ''}://{self.host}:{self.port + ADMIN_PORT_ABOVE}{path}"
+        with urllib.request.urlopen(address, timeout=ADMIN_S, context=context) as answer:
             return str(answer.read().decode())
 
     def metrics(self) -> Numbers:
@@ -231,11 +239,18 @@ class Node:
 
 
 class HealCluster:
-    """A context manager."""
+    """A context manager. ``secure``: bookies and clients are of mode secure, beside bookies of Apache's of mode mixed
+    (:mod:`tests.trials.security`)."""
 
-    def __init__(self, path: Path, slots: Sequence[Slot], *, network: bool, broken: str = "") -> None:
+    def __init__(
+        self, path: Path, slots: Sequence[Slot], *, network: bool, broken: str = "", secure: bool = False
+    ) -> None:
         self.path, self.network, self.broken = path, network, broken
         self._slots = slots
+        mixed = not all(slot.ours for slot in slots)
+        hosts = (HOST, *(host_of(slot.number) for slot in slots))
+        self.security = TrialSecurity(path, hosts, mixed=mixed) if secure else None
+        self._told = {} if self.security is None else self.security.settings(ADMIN)
         self._stack = ExitStack()
         self._lives = len(slots)
         self.nodes: list[Node] = []
@@ -250,17 +265,22 @@ class HealCluster:
 
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "bookies.toml").write_text(SETTINGS, encoding="utf-8")
+        told = {} if self.security is None else self.security.bookie_settings()
+        lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
+        (self.path / "bookies.toml").write_text(SETTINGS + lines, encoding="utf-8")
         if self.network:
             make_bridge()
         zookeeper = ZooKeeperServer(host=BRIDGE if self.network else HOST, tick_ms=200, durable=False)
         self._stack.callback(zookeeper.stop)
         self.uri = f"zk://{zookeeper.start(self.path / 'zookeeper')}/ledgers"
-        self.nursery = Nursery()
+        clients = {} if self.security is None else self.security.settings()
+        self.nursery = Nursery(**{SETTINGS_VARIABLE: json.dumps(clients)})
         self._stack.callback(self.nursery.close)
-        self.store: MetadataStore = open_store(self.uri)
+        self.store: MetadataStore = open_store(self.uri, **self.config().store_settings())
         self._stack.callback(self.store.close)
         self.store.initialize_cluster()
+        if self.security is not None:
+            self.store.write_roles(self.security.roles(), None)
         ports = free_bookie_ports(len(self._slots))
         for slot, port in zip(self._slots, ports, strict=True):
             self.nodes.append(Node(self, slot, port))
@@ -274,6 +294,31 @@ class HealCluster:
     def node(self, slot: int) -> Node:
         return self.nodes[slot - 1]
 
+    # --- how it is reached by the trial itself, and by an operator ---
+
+    def config(self, **more: Any) -> ClientConfig:
+        return ClientConfig(**self._told, **more)
+
+    async def connect(self, **more: Any) -> BookKeeper:
+        """A client, for the caller to close."""
+        return await connect(self.uri, config=self.config(**more))
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For admin ports; None if they speak plain HTTP."""
+        if self.security is None:
+            return None
+        context = ssl.create_default_context(cafile=self._told["tls_ca_path"])
+        context.load_cert_chain(self._told["tls_certificate_path"], self._told["tls_key_path"])
+        return context
+
+    @property
+    def told_apaches_bookie(self) -> dict[str, object]:
+        return {} if self.security is None else self.security.java_bookie_settings()
+
+    @property
+    def told_apaches_client(self) -> dict[str, object]:
+        return {} if self.security is None else self.security.java_settings()
+
     def next_life(self) -> int:
         self._lives += 1
         return self._lives
@@ -282,6 +327,7 @@ class HealCluster:
         """``bk ARGUMENTS`` as a process; its output goes to the file."""
         log = self.path / f"{name}-{self.next_life()}.log"
         given = [*arguments, "--metadata-service-uri", self.uri]
+        given += [f"--{name.replace('_', '-')}={value}" for name, value in self._told.items() if value]
         child = self.nursery.start("tests.trials.heal.serve:command", log, arguments=given, broken=self.broken)
         return child, log
 

@@ -19,6 +19,7 @@ from bk_core.metadata.port import Audit
 from bk_core.model import LedgerState
 from tests.interop.jars import toolchain
 from tests.interop.peer_client import PeerClient
+from tests.kit.uncertified import not_refusing
 from tests.trials.heal.check import Checked, check_copies, check_log, unhealed
 from tests.trials.heal.disturbances import BrokenPromiseError, World, carry_out
 from tests.trials.heal.nodes import HealCluster, until
@@ -76,6 +77,7 @@ class Stage:
         isolated: bool,
         kinds: Sequence[Kind] = (),
         broken: str = "",
+        secure: bool = False,
         tell: Callable[[str], None] = print,
     ) -> None:
         self._seed, self._rng, self._tell = seed, random.Random(seed), tell
@@ -84,7 +86,7 @@ class Stage:
         self._order = list(kinds)
         self._apache = apache
         self._report, self._account = StageReport(), Account()
-        self._cluster = HealCluster(path, self._slots, network=isolated, broken=broken)
+        self._cluster = HealCluster(path, self._slots, network=isolated, broken=broken, secure=secure)
         self._folder = path / "journals"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(str(self._folder / "conductor.journal"))
@@ -132,6 +134,10 @@ class Stage:
             return sum(known.is_settled for known in self._journals.alive()) >= WARM_LEDGERS
 
         until(is_warm, WARM_S, "the clients write nothing, though nothing fails yet")
+        if self._cluster.security is not None:
+            wrong = not_refusing(self._cluster.uri, self._cluster.security.settings())
+            self._report.counts["bookies that refused a client without a certificate"] += len(self._slots) - len(wrong)
+            self._report.problems += [f"NOT SECURE: {each} refuses no client: {said}" for each, said in wrong.items()]
 
     def _turns(self, deadline: float, over: threading.Event) -> None:
         deck = Deck(self._rng, self._kinds)
@@ -217,12 +223,12 @@ class Stage:
         a bookie that was wiped in this turn, which has marked all that it had.
         """
         report = self._report
-        checked = check_copies(self._cluster.uri, self._journals, ledgers)
+        checked = check_copies(self._cluster, self._journals, ledgers)
         if checked.holes and not checked.problems and all(map(self._may_have_hole, checked.holes)):
             report.counts["holes after a writer's death, mended by the auditor's check"] += len(checked.holes)
             report.counts["checks by the auditor"] += 1
             self._audit()
-            checked = check_copies(self._cluster.uri, self._journals, ledgers)
+            checked = check_copies(self._cluster, self._journals, ledgers)
         report.problems += [*checked.problems, *checked.holes.values()]
         report.counts.update({f"{name} checked": count for name, count in checked.counts.items()})
         return checked
@@ -246,7 +252,7 @@ class Stage:
         gone = [ledger_id for ledger_id in surplus if ledger_id in checked.verified]
         if not gone:
             return
-        with blocking.connect(self._cluster.uri) as client:
+        with blocking.connect(self._cluster.uri, config=self._cluster.config()) as client:
             for ledger_id in gone:
                 self._journal.say("deleted", ledger=ledger_id)
                 client.delete_ledger(ledger_id)
@@ -263,7 +269,7 @@ class Stage:
         self._journals.read()
         alive = [known.ledger_id for known in self._journals.alive()]
         checked = self._check(alive)
-        log = check_log(self._cluster.uri, self._journals)
+        log = check_log(self._cluster, self._journals)
         report.problems += log.problems
         report.counts.update({f"{name} checked at last": count for name, count in checked.counts.items()})
         report.counts.update(log.counts)
@@ -291,7 +297,7 @@ class Stage:
         """Apache's client opens and reads some of the ledgers; ends and bytes must be the same."""
         found = []
         with PeerClient(toolchain(), self._cluster.path / "client.log") as peer:
-            client = peer.client(self._cluster.uri)
+            client = peer.client(self._cluster.uri, conf=self._cluster.told_apaches_client)
             for ledger_id in self._rng.sample(list(alive), min(len(alive), PEER_LEDGERS)):
                 end = self._cluster.store.read_ledger(ledger_id).value.last_entry_id
                 assert end is not None

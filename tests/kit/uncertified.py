@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether bookies refuse a client that has no certificate: whether a cluster is secure at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any, cast
+
+from bk_core.client import BookKeeper, ClientConfig, connect
+from bk_core.errors import BookKeeperError, TlsError
+from bk_core.model import BookieId
+
+ANSWER_S = 10.0
+_OF_A_CERTIFICATE = ("tls_certificate_path", "tls_key_path", "security")
+
+
+def not_refusing(uri: str, settings: Mapping[str, Any]) -> dict[BookieId, str]:
+    """The bookies that do not refuse a read because the client has no certificate, and what they say. ``settings`` are
+    those of the cluster's clients: where these work, bookies speak TLS, since such a client never goes on in plain."""
+    config = ClientConfig(**{name: value for name, value in settings.items() if name not in _OF_A_CERTIFICATE})
+    return {bookie: said for bookie, said in asyncio.run(_ask_all(uri, config)).items() if said is not None}
+
+
+async def _ask_all(uri: str, config: ClientConfig) -> dict[BookieId, str | None]:
+    client = await connect(uri, config=config)
+    try:
+        await client.refresh_bookies()
+        bookies = list(await asyncio.to_thread(client.store.writable_bookies))
+        return dict(zip(bookies, await asyncio.gather(*(_told(client, each) for each in bookies)), strict=True))
+    finally:
+        await client.close()
+
+
+async def _told(client: BookKeeper, bookie: BookieId) -> str | None:
+    try:
+        reading = client.transport.link(bookie).read(0, 0, 0, bytes_max=1 << 20, deadline_s=ANSWER_S)
+        async with aclosing(cast(Any, reading)) as parts:
+            return "".join([str(part) async for part in parts])
+    except TlsError:
+        return None
+    except BookKeeperError as error:
+        return str(error)
