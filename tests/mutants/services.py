@@ -17,7 +17,43 @@ _RPC = "bookie_server/services/bookie_rpc"
 _RPC_TEST = "tests/bookie_server/services/bookie_rpc/test_connection.py"
 _RPC_SERVER = "tests/bookie_server/services/bookie_rpc/test_server.py"
 
+_LANES = "bookie_server/services/lane_streams.py"
+_MUCH = "tests/bookie_server/services/test_direct.py::test_a_message_that_is_much_work_ends_its_stream"
+_MUCH += "_before_the_work_is_done"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a message of adds names as much as fits it",
+        _LANES,
+        "    rest_bytes_max = ADD_REST_BYTES_MAX\n",
+        "    rest_bytes_max = 1 << 30\n",
+        (f"{_MUCH}[long]",),
+        "a client's message holds up all others for half a minute",
+    ),
+    Mutant(
+        "a message opens as many sessions as fit it",
+        _LANES,
+        "if len(request.attach) > NAMED_TAKEN_MAX:",
+        "if False:",
+        (f"{_MUCH}[sessions]",),
+        "a client's message holds up all others for seconds",
+    ),
+    Mutant(
+        "a message shows as many grants as fit it",
+        _LANES,
+        "if len(grants) > NAMED_TAKEN_MAX:",
+        "if False:",
+        (f"{_ROOM}::test_no_more_grants_are_looked_at_than_a_message_may_show",),
+        "a client's message holds up all others",
+    ),
+    Mutant(
+        "each cancel looks through all that waits",
+        _LANES,
+        "            self._cancel({(self.stream, each) for each in request.cancel})\n",
+        "            for each in request.cancel:\n                self._cancel({(self.stream, each)})\n",
+        (f"{_ROOM}::test_many_cancels_look_through_what_waits_once",),
+        "a client's message holds up all others for minutes",
+    ),
     Mutant(
         "Apache's wire: an add is acked with the frame before it",
         f"{_RPC}/adds.py",
