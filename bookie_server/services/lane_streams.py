@@ -18,6 +18,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
+from bk_core.audit import TEXT_MAX
 from bk_core.errors import AuthenticationError, RemoteProtocolError
 from bk_core.model import BookieId, LedgerId
 from bk_core.security.grants import NO_LEDGER
@@ -218,7 +219,7 @@ class LaneStream:
             if facts.authority is not None:
                 self.gate = Gate(facts.authority, self.principal.identity or "")
         if said.bookie_id != facts.bookie_id:
-            return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id or 'named'}"
+            return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id[:TEXT_MAX]!r}"
         if said.instance_id and said.instance_id != facts.instance_id:
             return Reason.WRONG_CLUSTER, f"this bookie belongs to cluster {facts.instance_id}"
         if said.incarnation and said.incarnation != facts.incarnation:
