@@ -23,6 +23,33 @@ _MUCH += "_before_the_work_is_done"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "direct lane: who has not shown who it is may send a long message",
+        "bookie_server/services/direct.py",
+        "elif self._silent_yet and self._server.is_strange(self.principal):",
+        "elif False:",
+        (
+            "tests/bookie_server/services/test_token_ports.py"
+            "::test_who_has_not_shown_who_it_is_takes_no_room_for_long_messages",
+        ),
+        "whoever reaches the port takes the room for long adds from all clients",
+    ),
+    Mutant(
+        "direct lane: a long message may creep although others wait",
+        "bookie_server/services/direct.py",
+        " or now_s - self._has_room_since > CREEPING_S",
+        "",
+        ("tests/bookie_server/services/test_direct.py::test_long_messages_that_creep_make_place_when_others_wait",),
+        "32 slow messages stop the long adds of all clients for good",
+    ),
+    Mutant(
+        "Apache's wire: a byte more of a frame is an answer to silence",
+        f"{_RPC}/server.py",
+        "        elif used or connection.reading_since == math.inf:",
+        "        else:",
+        (f"{_RPC_SERVER}::test_who_sends_a_frame_byte_by_byte_is_silent_when_memory_is_short",),
+        "who sends slowly holds 5 MiB a connection, and the bookie is killed for want of memory",
+    ),
+    Mutant(
         "a message of adds names as much as fits it",
         _LANES,
         "    rest_bytes_max = ADD_REST_BYTES_MAX\n",

@@ -227,6 +227,32 @@ def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(t
     with_bookie(tmp_path, story)
 
 
+@pytest.mark.long
+@pytest.mark.rule("L5")
+def test_long_messages_that_creep_make_place_when_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "CREEPING_S", 1.0)
+
+    async def story(bookie: Bookie) -> None:
+        (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
+        service.room = MessageRoom(8 * MIB)
+        async with direct(bookie, "Add") as creeps, direct(bookie, "Add") as honest:
+            await greet(creeps, bookie)
+            await greet(honest, bookie)
+            creeps.writer.write(struct.pack("<II", 7 * MIB, 0) + bytes(200_000))
+            over = asyncio.ensure_future(creeps.is_over(5))
+            await asyncio.sleep(0.1)
+            honest.send(*attached(7, frame(7, 0, [b"x" * (2 * MIB)], session=1)))
+            while not over.done():
+                creeps.writer.write(bytes(message_socket.WAKE_BYTES // 4))
+                await asyncio.sleep(0.05)
+            assert await over
+            while not (said := (await honest.answer())[1]).sessions:
+                pass
+            assert list(said.frames) == [1]
+
+    with_bookie(tmp_path, story)
+
+
 async def many_entries(bookie: Bookie, ledger_id: int, count: int, size: int) -> None:
     async with direct(bookie, "Add") as client:
         await greet(client, bookie)
