@@ -126,7 +126,7 @@ class DirectServer:
         self._cutting = None
         for each in list(self.opened):
             if each.is_late(now_s):
-                each.cut("memory is short, and nothing came on this stream, or not enough")
+                each.cut("memory is short, and nothing came on this stream")
         self.room_is_short()
 
     def is_strange(self, client: Principal) -> bool:
