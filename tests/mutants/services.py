@@ -186,8 +186,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: half a frame is not seen when memory is short",
         f"{_RPC}/server.py",
-        "        connection.reading_since = self._loop.time() if self._have else math.inf",
-        "        connection.reading_since = math.inf",
+        "            connection.reading_since = self._loop.time()\n",
+        "            connection.reading_since = math.inf\n",
         (f"{_RPC_SERVER}::test_a_frame_that_never_ends_costs_no_more_than_what_came",),
         "frames that never end take all memory",
         rule="L5",

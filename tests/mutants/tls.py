@@ -101,8 +101,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "of several SPIFFE identities the first one counts",
         _TLS,
-        "        if len(found) != 1:\n",
-        "        if not found:\n",
+        "        if len(found) != 1 or",
+        "        if not found or",
         (f"{_UNIT}::test_a_certificate_without_such_a_name_is_refused",),
         "a certificate for another service is let in under a second name",
     ),
