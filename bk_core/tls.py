@@ -320,7 +320,7 @@ class Admission:
             found = list(names.dns[:1])
         elif self.rule == "spiffe":
             found = [each for each in names.uris if each.startswith("spiffe://")]
-        if len(found) != 1:
+        if len(found) != 1 or not found[0].isprintable():  # a line break would forge lines of logs
             raise TlsError(
                 f"a certificate has no identity by the rule {self.rule}",
                 value=f"its subject is {names.subject!r}",

@@ -4,7 +4,8 @@
 
 A flood of events writes few lines, and loses none in silence. The same event again within a minute is counted, and told
 with its number afterwards. So are all events beyond ``LINES_PER_S``, or of more kinds than are remembered: then by what
-was done alone."""
+was done alone. Refusals have a rate of their own, and half of the kinds: who is refused as often as they
+like would hide what was done."""
 
 from __future__ import annotations
 
@@ -41,6 +42,21 @@ class _Kind:
     again: int = 0
 
 
+class _Room:
+    """How many events are told one by one."""
+
+    def __init__(self, now_s: float, kinds_max: int) -> None:
+        self.kinds_max, self._left, self._at_s = kinds_max, BURST, now_s
+
+    def takes(self, now_s: float) -> bool:
+        self._left = min(BURST, self._left + max(0.0, now_s - self._at_s) * LINES_PER_S)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 def outcome_of(reason: Reason) -> str:
     """What became of what was answered so. After a timeout, or a failed write, a fence may hold."""
     return DONE if not reason else UNKNOWN if reason in _IN_DOUBT else REFUSED
@@ -55,8 +71,8 @@ class AuditLog:
         self.bookie_id = ""
         self._lock = threading.Lock()
         self._kinds: dict[tuple[object, ...], _Kind] = {}
-        self._left, self._at_s = BURST, clock_s()
-        self._looked_s = self._at_s
+        self._rooms = _Room(clock_s(), KINDS_MAX), _Room(clock_s(), KINDS_MAX // 2)  # refusals have the second
+        self._looked_s = clock_s()
 
     def say(self, did: str, outcome: str = DONE, *, address: object = "", **about: object) -> None:
         """``about`` says who did it, where, to what, and why it was refused, all of it hashable; ``address`` is the
@@ -69,7 +85,8 @@ class AuditLog:
                 self._tell_again(now_s)
             key = did, outcome, host, *about.items()
             known = self._kinds.get(key)
-            if known is None and (len(self._kinds) >= KINDS_MAX or not self._has_room(now_s)):
+            room = self._rooms[outcome == REFUSED]
+            if known is None and (len(self._kinds) >= room.kinds_max or not room.takes(now_s)):
                 key = did, outcome
                 known = self._kinds.setdefault(key, _Kind({"did": did, "outcome": outcome, "of": "many"}, now_s))
             if known is None:
@@ -92,14 +109,6 @@ class AuditLog:
         self.flush(all_of_them=True)
         if self.file is not None:
             self.file.close()
-
-    def _has_room(self, now_s: float) -> bool:
-        self._left = min(BURST, self._left + max(0.0, now_s - self._at_s) * LINES_PER_S)
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
     def _tell_again(self, now_s: float, *, all_of_them: bool = False) -> None:
         self._looked_s = now_s

@@ -58,7 +58,7 @@ from bk_core.transport.port import (
     ToldRead,
 )
 from bk_core.transport.wallet import GRANT_DEADLINE_S, Held, Permits
-from bk_core.wire.lane import FRAME_BYTES_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
+from bk_core.wire.lane import FRAME_BYTES_MAX, NAMED_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 
 logger = logging.getLogger(__name__)
@@ -250,17 +250,20 @@ class AddStream(LaneStream):
                 listener.on_ended(end.session, end.frames, reason_of(int(end.reason)), end.message)
 
     def next_message(self) -> LaneMessage | None:
-        frames = self._next_frames()
-        detaches: list[int] = []
-        if not self._frames:  # a session is detached only behind its last frame
-            detaches, self._detaches = self._detaches, []
-        attaches, self._attaches = self._attaches, []
         said = self._take_hello()
+        if said is not None:  # alone: nothing long is taken of who has not shown yet who it is
+            return LaneMessage(lane_pb2.AddRequest(hello=said).SerializeToString())
+        grants, self._grants = self._grants[:NAMED_MAX], self._grants[NAMED_MAX:]
+        count = 0 if self._grants else NAMED_MAX  # a session comes behind its grant, and its frames behind it
+        attaches, self._attaches = self._attaches[:count], self._attaches[count:]
+        frames = [] if self._attaches else self._next_frames()
+        detaches: list[int] = []
+        if not (self._frames or self._attaches):  # a session is detached only behind its last frame
+            detaches, self._detaches = self._detaches, []
         traceparent, self._traceparent = self._traceparent, ""
-        if not (attaches or detaches or said or self._grants or traceparent):
+        if not (attaches or detaches or grants or traceparent):
             return LaneMessage(b"", frames) if frames else None
-        grants, self._grants = self._grants, []
-        rest = lane_pb2.AddRequest(hello=said, attach=attaches, detach=detaches, grants=grants, traceparent=traceparent)
+        rest = lane_pb2.AddRequest(attach=attaches, detach=detaches, grants=grants, traceparent=traceparent)
         return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[Buffer]:

@@ -114,3 +114,8 @@ ENTRY_BYTES_MAX = (5 << 20) - 1024
 
 HINT_IDS_MAX = 10_000
 """The most ledgers in one hint of deletion."""
+
+NAMED_MAX = 256
+"""So many sessions a client opens with one message, and so many grants it shows. A bookie takes ``NAMED_TAKEN_MAX``."""
+
+NAMED_TAKEN_MAX = 16 * NAMED_MAX

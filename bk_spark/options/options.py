@@ -187,9 +187,9 @@ class BkOptions:
                 kept=True,
             ),
             OptionDefinition("tls.zookeeper", Kind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
-            OptionDefinition("token.path", Kind.TEXT, _ALL, aliases=("tokenPath",), kept=True),
+            OptionDefinition("token.path", Kind.TEXT, _ALL, aliases=("tokenPath",)),
             OptionDefinition("security", Kind.CHOICE, _ALL, choices=("open", "secure", "mixed"), kept=True),
-            OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",), kept=True),
+            OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",)),
             OptionDefinition("zookeeper.acl", Kind.TEXT, _ALL, aliases=("zookeeperAcl",), kept=True),
         ),
     )

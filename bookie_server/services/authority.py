@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,8 +44,8 @@ CLOCKS_MS = 60_000
 """A grant begins so much before it is made: the clocks of bookies differ."""
 LEDGERS_KEPT = 10_000
 VALUE_BYTES_KEPT = 1_024
-MAKING_MAX = 256
-"""So many grants are made at once; more are refused as OVERLOADED."""
+MAKING_MAX = 512
+"""So many grants are made at once, half of them for one identity; more are refused as OVERLOADED."""
 THREADS = 4
 
 
@@ -129,7 +129,7 @@ class Authority:
         self._lock = threading.Lock()
         self._table: tuple[float, RolesTable] | None = None
         self._ledgers: OrderedDict[LedgerId, tuple[float, LedgerFacts]] = OrderedDict()
-        self._making = 0
+        self._making: Counter[str] = Counter()  # by identity
         self._away: tuple[float, MetadataUnavailableError] | None = None
         self._threads = ThreadPoolExecutor(THREADS, "bookie-grants")
         self.on_roles: Callable[[RolesTable], object] = lambda table: None
@@ -148,14 +148,17 @@ class Authority:
     async def grant(self, identity: str, ledger_id: LedgerId, wanted: Right) -> Made:
         """A grant with all that this identity may do with a ledger, or with NO_LEDGER. Raises Denied unless that has
         what is ``wanted``."""
-        if self._making >= MAKING_MAX:
-            raise Denied(Reason.OVERLOADED, "too many clients ask for grants at once")
-        self._making += 1
+        making = self._making
+        if making.total() >= MAKING_MAX or making[identity] >= MAKING_MAX // 2:
+            raise Denied(Reason.OVERLOADED, "too many grants are asked for at once")
+        making[identity] += 1
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._make, identity, ledger_id, wanted)
         finally:
-            self._making -= 1
+            making[identity] -= 1
+            if not making[identity]:
+                del making[identity]
 
     def _make(self, identity: str, ledger_id: LedgerId, wanted: Right) -> Made:
         facts = LedgerFacts(ledger_id)
@@ -227,7 +230,8 @@ class Authority:
             raise
 
     def _facts(self, ledger_id: LedgerId) -> LedgerFacts:
-        """What a ledger is for; of one that is not there, nothing. Raises BookKeeperError."""
+        """What a ledger is for; of one that is not there, nothing. That is not kept: else whoever asks for ledgers to
+        come has their writers denied. Raises BookKeeperError."""
         now = self._clock_s()
         with self._lock:
             kept = self._ledgers.get(ledger_id)
@@ -236,7 +240,9 @@ class Authority:
         try:
             found = self._ask(lambda: self._read_ledger(ledger_id)).custom_metadata
         except (NoSuchLedgerError, MetadataCorruptError, InvalidArgumentError):
-            found = {}
+            with self._lock:
+                self._ledgers.pop(ledger_id, None)
+            return LedgerFacts(ledger_id)
         except MetadataUnavailableError:
             if kept is None or now - kept[0] >= STALE_S:
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +26,7 @@ from bookie_server.engine.engine import BookieEngine
 from bookie_server.services.clients import SILENT_S, Clients
 from bookie_server.services.control_stream import STREAMS
 from bookie_server.services.lane_streams import BookieFacts, LaneStream, refusal
-from bookie_server.services.principal import Principal
+from bookie_server.services.principal import Principal, Proof
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S, MessageRoom
 from bookie_server.services.sockets import Acceptor, Timers, listening_socket, peer_of
 from bookie_server.services.tls import PortTls, linger
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _LEAVING_BYTES = 32 << 10
 """Short answers leave together until they have so many bytes."""
+
+CREEPING_S = 10.0
+"""While others wait for room, a long message must have come within so long."""
 
 ANSWERS: Mapping[str, Any] = {
     "Add": lane_pb2.AddResponse,
@@ -116,13 +120,18 @@ class DirectServer:
         await linger(sock)
 
     def cut_silent(self) -> None:
-        """Others wait for room: end the streams whose message stands still, and look again while some wait."""
-        loop = asyncio.get_running_loop()
+        """Others wait for room: end the streams whose message stands still or creeps, and look again while some
+        wait."""
+        now_s = asyncio.get_running_loop().time()
         self._cutting = None
         for each in list(self.opened):
-            if loop.time() - each.reading_since > SILENT_S:
+            if each.is_late(now_s):
                 each.cut("memory is short, and nothing came on this stream")
         self.room_is_short()
+
+    def is_strange(self, client: Principal) -> bool:
+        """Whether its first message still has to say who it is."""
+        return self._tls is not None and self._tls.wants_tokens and client.proof is Proof.NONE
 
     def room_is_short(self) -> None:
         if self._cutting is None and self.room.is_short():
@@ -137,6 +146,7 @@ class _Connection:
         stream.lane = DIRECT
         self.is_local = sock.family == socket.AF_UNIX
         self._waits = False  # for room, in front of a long message
+        self._has_room_since = math.inf
         self._loop = asyncio.get_running_loop()
         self._timers = Timers()
         self._leaving = 0  # bytes of the stream's messages that have not left
@@ -191,16 +201,25 @@ class _Connection:
 
     def _long(self, size: int) -> None:
         room = self._server.room
+        self._has_room_since = math.inf
         if not size:
             room.give_back(self)
-        elif not room.take(self, size):
+        elif self._silent_yet and self._server.is_strange(self.principal):
+            self.stream.cut("a client that has not shown who it is sends a long message")
+        elif room.take(self, size):
+            self._has_room_since = self._loop.time()
+        else:
             self._waits = True
             self._read()
             self._server.room_is_short()
 
     def go_on(self) -> None:
-        self._waits = False
+        self._waits, self._has_room_since = False, self._loop.time()
         self._read()
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether its message stands still, or creeps."""
+        return now_s - self.reading_since > SILENT_S or now_s - self._has_room_since > CREEPING_S
 
     def _read(self) -> None:
         wanted = self.stream.flows and not self.stream.closing and not self._waits

@@ -18,6 +18,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
+from bk_core.audit import TEXT_MAX
 from bk_core.errors import AuthenticationError, RemoteProtocolError
 from bk_core.model import BookieId, LedgerId
 from bk_core.security.grants import NO_LEDGER
@@ -26,7 +27,15 @@ from bk_core.tokens import MECHANISM
 from bk_core.traces import spans
 from bk_core.transport.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
 from bk_core.transport.port import BookieInfo, ReadTrailer
-from bk_core.wire.lane import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode, Buffer, LaneMessage, Reason
+from bk_core.wire.lane import (
+    ENTRY_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    NAMED_TAKEN_MAX,
+    AttachMode,
+    Buffer,
+    LaneMessage,
+    Reason,
+)
 from bk_core.wire.proto import lane_pb2
 from bookie_server.audit import AuditLog, outcome_of
 from bookie_server.engine.engine import BookieEngine, StreamEffect
@@ -42,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX_SHORT = 256 << 10
 """The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
+
+ADD_REST_BYTES_MAX = 1 << 20
+"""The longest part of a message of adds that is not frames: a bookie's loop stands still while it works at one."""
 
 _ENDS_OF_A_MESSAGE = 8192
 _RECOVERS = "attach RECOVER"
@@ -112,6 +124,9 @@ class LaneStream:
     gets_frames = False
     """Whether the client's messages carry frames, in field 1."""
 
+    rest_bytes_max = MESSAGE_BYTES_MAX_SHORT
+    """Of a message, beside its frames."""
+
     waiting_max = 0
     """How many answers may wait while more is received, in units of ``waiting``."""
 
@@ -139,6 +154,8 @@ class LaneStream:
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Take one message of the client. Raises RemoteProtocolError, which must end the stream."""
+        if len(rest) > self.rest_bytes_max:
+            raise too_much("a message is too long", len(rest), self.rest_bytes_max)
         self._greeted = self._greeted or self._greet(rest)
         if self._greeted:
             self.take(rest, frames)
@@ -202,7 +219,7 @@ class LaneStream:
             if facts.authority is not None:
                 self.gate = Gate(facts.authority, self.principal.identity or "")
         if said.bookie_id != facts.bookie_id:
-            return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id or 'named'}"
+            return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id[:TEXT_MAX]!r}"
         if said.instance_id and said.instance_id != facts.instance_id:
             return Reason.WRONG_CLUSTER, f"this bookie belongs to cluster {facts.instance_id}"
         if said.incarnation and said.incarnation != facts.incarnation:
@@ -319,6 +336,8 @@ class LaneStream:
     def show(self, grants: Sequence[bytes]) -> None:
         """The client shows grants, of which nothing is known in mode ``open``."""
         if grants and self.gate is not None:
+            if len(grants) > NAMED_TAKEN_MAX:
+                raise too_much("a message shows too many grants", len(grants), NAMED_TAKEN_MAX)
             self.gate.show(grants)
 
     # --- what differs ---
@@ -343,6 +362,7 @@ class AddStream(LaneStream):
     name = "Add"
     request_type = lane_pb2.AddRequest
     gets_frames = True
+    rest_bytes_max = ADD_REST_BYTES_MAX
     waiting_max = 4096  # ends of sessions
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
@@ -377,6 +397,8 @@ class AddStream(LaneStream):
             self._take(request, frames)
 
     def _take(self, request: lane_pb2.AddRequest, frames: memoryview | None) -> None:
+        if len(request.attach) > NAMED_TAKEN_MAX:
+            raise too_much("a message opens too many sessions", len(request.attach), NAMED_TAKEN_MAX)
         if self.share is not None:
             self._forget(request.detach)  # a session may take the place of one that ends with this message
         for attach in request.attach:
@@ -560,8 +582,8 @@ class ReadStream(LaneStream):
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         request = parse(lane_pb2.ReadRequest, short(rest, frames))
-        for cancelled in request.cancel:
-            self._cancel((self.stream, cancelled))
+        if request.cancel:
+            self._cancel({(self.stream, each) for each in request.cancel})
         self.show(request.grants)
         if not request.id:
             return
@@ -602,19 +624,21 @@ class ReadStream(LaneStream):
             return Reason.OVERLOADED, why
         return refused
 
-    def _cancel(self, request_id: events.RequestId) -> None:
-        self.engine.feed(events.RequestCancelled(request_id))
-        if request_id in self._traced:
-            self._traced.pop(request_id).end()
-        if request_id in self._fencing:
-            self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
+    def _cancel(self, cancelled: set[events.RequestId]) -> None:
+        for request_id in cancelled:
+            self.engine.feed(events.RequestCancelled(request_id))
+            if request_id in self._traced:
+                self._traced.pop(request_id).end()
+            if request_id in self._fencing:
+                self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
         answers, self._answers = self._answers, deque()
         self.waiting = 0
         for answer in answers:
-            if answer.request != request_id:
+            if answer.request not in cancelled:
                 self._keep(answer)
-            elif isinstance(answer, events.SendPart):
-                self.engine.feed(events.PartSent(request_id))
+        for answer in answers:
+            if answer.request in cancelled and isinstance(answer, events.SendPart):
+                self.engine.feed(events.PartSent(answer.request))
 
     def _keep(self, answer: events.SendPart | events.SendTrailer) -> None:
         self._answers.append(answer)
@@ -672,9 +696,12 @@ def short(rest: Buffer, frames: memoryview | None) -> Buffer:
     message may be."""
     size = len(rest) + len(frames or b"")
     if frames or size > MESSAGE_BYTES_MAX_SHORT:
-        value = f"{size} bytes, at most {MESSAGE_BYTES_MAX_SHORT}"
-        raise RemoteProtocolError("a message carries frames, or is too long", value=value)
+        raise too_much("a message carries frames, or is too long", size, MESSAGE_BYTES_MAX_SHORT)
     return rest
+
+
+def too_much(what: str, found: int, most: int) -> RemoteProtocolError:
+    return RemoteProtocolError(what, value=f"{found}, at most {most}")
 
 
 def parse(kind: Any, data: Buffer) -> Any:

@@ -105,8 +105,20 @@ def test_a_flood_of_different_events_writes_few_lines_and_counts_them_all(told: 
     assert {line["did"] for line in lines if line.get("of") == "many"} == {"fence", "connect"}
 
 
+def test_a_flood_of_refusals_hides_nothing_that_was_done(told: Told) -> None:
+    for minute in range(3):
+        for number in range(int(BURST + KINDS_MAX)):
+            told.log.say("grant", "refused", ledger=number, address="10.0.0.1:7")
+            told.now += 0.004
+        told.log.say("fence", identity="CN=nobody", ledger=minute, address="10.0.0.1:8")
+    fences = [line for line in told.lines() if line["did"] == "fence"]
+    assert [(line.get("identity"), line.get("ledger")) for line in fences] == [("CN=nobody", n) for n in range(3)]
+
+
 def test_no_more_kinds_are_remembered_than_fit(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KINDS_MAX", 100)
+    told.log = AuditLog(lambda: told.now)
+    told.log.bookie_id = "b1:3181"
     for ledger in range(500):
         told.log.say("fence", ledger=ledger)
     assert len(told.log._kinds) == 101

@@ -94,6 +94,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "who makes a table chooses which file of its readers is sent to which cluster",
     ),
     Mutant(
+        "a table keeps which file proves who reads it",
+        "bk_spark/options/options.py",
+        'OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",)),',
+        'OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",), kept=True),',
+        (
+            f"{_TABLES[0].partition('::')[0]}::test_who_makes_a_table_does_not_choose_which_file_its_readers_prove"
+            "_themselves_with",
+        ),
+        "who makes a table is sent the passwords of its readers",
+    ),
+    Mutant(
         "the tests do not look through what was printed",
         "tests/conftest.py",
         "    if heard and report.passed:",

@@ -15,7 +15,7 @@ STREAMS = (
     Mutant(
         "a session is detached before its last frame",
         CLIENT_STREAMS,
-        "        if not self._frames:  # a session is detached only behind its last frame\n"
+        "        if not (self._frames or self._attaches):  # a session is detached only behind its last frame\n"
         "            detaches, self._detaches = self._detaches, []\n",
         "        detaches, self._detaches = self._detaches, []\n",
         (LANE + "detach_leaves_behind_the_last_frame",),
@@ -134,9 +134,8 @@ STREAMS = (
     Mutant(
         "a part that was cancelled is never counted as sent",
         "bookie_server/services/lane_streams.py",
-        "            elif isinstance(answer, events.SendPart):\n"
-        "                self.engine.feed(events.PartSent(request_id))\n",
-        "",
+        "                self.engine.feed(events.PartSent(answer.request))\n",
+        "                pass\n",
         (ROOM + "a_cancelled_read_gives_back_its_turn",),
         "each read that a client gives up keeps a turn: after some of them the bookie answers no read",
     ),

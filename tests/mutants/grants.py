@@ -13,7 +13,25 @@ _SECURE = "tests/bookie_server/services/test_secure.py::"
 _TIMES = (f"{_OF_GRANTS}test_a_grant_is_good_for_one_cluster_one_identity_and_a_time",)
 _NOTHING = (f"{_SECURE}test_nothing_of_our_lanes_is_done_without_a_role_or_without_a_grant",)
 
+_AUTHORITY, _OF_AUTHORITY = "bookie_server/services/authority.py", "tests/bookie_server/services/test_authority.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "that a ledger is not there yet is kept",
+        _AUTHORITY,
+        "            return LedgerFacts(ledger_id)\n        except",
+        "            found = {}\n        except",
+        (f"{_OF_AUTHORITY}test_who_asks_for_a_ledger_to_come_does_not_have_its_writer_denied",),
+        "who may nothing keeps writers from new ledgers",
+    ),
+    Mutant(
+        "one identity asks for as many grants as all together",
+        _AUTHORITY,
+        " or making[identity] >= MAKING_MAX // 2:",
+        ":",
+        (f"{_OF_AUTHORITY}test_one_identity_does_not_take_the_grants_of_all",),
+        "who may nothing keeps others from fencing",
+    ),
     Mutant(
         "a grant of another cluster counts", _GRANTS, "if found.instance_id != instance_id:", "if False:", _TIMES, "x"
     ),

@@ -17,7 +17,70 @@ _RPC = "bookie_server/services/bookie_rpc"
 _RPC_TEST = "tests/bookie_server/services/bookie_rpc/test_connection.py"
 _RPC_SERVER = "tests/bookie_server/services/bookie_rpc/test_server.py"
 
+_LANES = "bookie_server/services/lane_streams.py"
+_MUCH = "tests/bookie_server/services/test_direct.py::test_a_message_that_is_much_work_ends_its_stream"
+_MUCH += "_before_the_work_is_done"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "direct lane: who has not shown who it is may send a long message",
+        "bookie_server/services/direct.py",
+        "elif self._silent_yet and self._server.is_strange(self.principal):",
+        "elif False:",
+        (
+            "tests/bookie_server/services/test_token_ports.py"
+            "::test_who_has_not_shown_who_it_is_takes_no_room_for_long_messages",
+        ),
+        "whoever reaches the port takes the room for long adds from all clients",
+    ),
+    Mutant(
+        "direct lane: a long message may creep although others wait",
+        "bookie_server/services/direct.py",
+        " or now_s - self._has_room_since > CREEPING_S",
+        "",
+        ("tests/bookie_server/services/test_direct.py::test_long_messages_that_creep_make_place_when_others_wait",),
+        "32 slow messages stop the long adds of all clients for good",
+    ),
+    Mutant(
+        "Apache's wire: a byte more of a frame is an answer to silence",
+        f"{_RPC}/server.py",
+        "        elif used or connection.reading_since == math.inf:",
+        "        else:",
+        (f"{_RPC_SERVER}::test_who_sends_a_frame_byte_by_byte_is_silent_when_memory_is_short",),
+        "who sends slowly holds 5 MiB a connection, and the bookie is killed for want of memory",
+    ),
+    Mutant(
+        "a message of adds names as much as fits it",
+        _LANES,
+        "    rest_bytes_max = ADD_REST_BYTES_MAX\n",
+        "    rest_bytes_max = 1 << 30\n",
+        (f"{_MUCH}[long]",),
+        "a client's message holds up all others for half a minute",
+    ),
+    Mutant(
+        "a message opens as many sessions as fit it",
+        _LANES,
+        "if len(request.attach) > NAMED_TAKEN_MAX:",
+        "if False:",
+        (f"{_MUCH}[sessions]",),
+        "a client's message holds up all others for seconds",
+    ),
+    Mutant(
+        "a message shows as many grants as fit it",
+        _LANES,
+        "if len(grants) > NAMED_TAKEN_MAX:",
+        "if False:",
+        (f"{_ROOM}::test_no_more_grants_are_looked_at_than_a_message_may_show",),
+        "a client's message holds up all others",
+    ),
+    Mutant(
+        "each cancel looks through all that waits",
+        _LANES,
+        "            self._cancel({(self.stream, each) for each in request.cancel})\n",
+        "            for each in request.cancel:\n                self._cancel({(self.stream, each)})\n",
+        (f"{_ROOM}::test_many_cancels_look_through_what_waits_once",),
+        "a client's message holds up all others for minutes",
+    ),
     Mutant(
         "Apache's wire: an add is acked with the frame before it",
         f"{_RPC}/adds.py",
@@ -123,8 +186,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: half a frame is not seen when memory is short",
         f"{_RPC}/server.py",
-        "        connection.reading_since = self._loop.time() if self._have else math.inf",
-        "        connection.reading_since = math.inf",
+        "            connection.reading_since = self._loop.time()\n",
+        "            connection.reading_since = math.inf\n",
         (f"{_RPC_SERVER}::test_a_frame_that_never_ends_costs_no_more_than_what_came",),
         "frames that never end take all memory",
         rule="L5",

@@ -19,6 +19,14 @@ _UNIT = "tests/protocol/test_tls.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "an identity may have line breaks",
+        "bk_core/tls.py",
+        " or not found[0].isprintable():",
+        ":",
+        ("tests/protocol/test_tls.py::test_a_certificate_without_such_a_name_is_refused",),
+        "who has a certificate writes lines of the log",
+    ),
+    Mutant(
         "a bookie's certificate need not have the name of its host",
         _TLS,
         "    client.check_hostname = paths.verify_host\n",
@@ -93,8 +101,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "of several SPIFFE identities the first one counts",
         _TLS,
-        "        if len(found) != 1:\n",
-        "        if not found:\n",
+        "        if len(found) != 1 or",
+        "        if not found or",
         (f"{_UNIT}::test_a_certificate_without_such_a_name_is_refused",),
         "a certificate for another service is let in under a second name",
     ),

@@ -8,7 +8,25 @@ from tests.mutants.mutant import Mutant
 FORK = "tests/transport/test_after_fork.py::"
 LANES = "tests/transport/test_lanes.py::test_"
 
+_MANY = "test_many_sessions_and_grants_leave_in_several_messages_each_behind_what_it_needs"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a session goes before its grant",
+        "bk_core/transport/lane_streams.py",
+        "count = 0 if self._grants else NAMED_MAX",
+        "count = NAMED_MAX",
+        (f"tests/transport/test_lane_streams.py::{_MANY}",),
+        "who opens many ledgers at once is refused",
+    ),
+    Mutant(
+        "frames go before their session",
+        "bk_core/transport/lane_streams.py",
+        "frames = [] if self._attaches else self._next_frames()",
+        "frames = self._next_frames()",
+        (f"tests/transport/test_lane_streams.py::{_MANY}",),
+        "who opens many ledgers at once is refused",
+    ),
     Mutant(
         "a forked child may connect although its parent used gRPC",
         "bk_core/after_fork.py",

@@ -48,6 +48,8 @@ def test_the_rule_says_which_name_is_the_identity(rule: str, identity: str) -> N
         ("dns", Names("CN=a", [], ["spiffe://x"])),
         ("spiffe", Names("CN=a", ["a.example"], ["https://x"])),
         ("spiffe", Names("CN=a", [], ["spiffe://x", "spiffe://y"])),
+        ("subject", Names("CN=a\n2026-01-01 INFO all is well")),
+        ("spiffe", Names("CN=a", [], ["spiffe://x\x1b[2J"])),
     ],
 )
 def test_a_certificate_without_such_a_name_is_refused(rule: str, names: Names) -> None:

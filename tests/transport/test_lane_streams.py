@@ -23,7 +23,7 @@ from bk_core.transport.lane_streams import (
 from bk_core.transport.messages import hello
 from bk_core.transport.port import NewSession, ReadPart, ReadTrailer, RefusedError
 from bk_core.wire.frames_codec import pack
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane import NAMED_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import KEY, Listener
 
@@ -75,6 +75,32 @@ async def test_all_that_is_queued_leaves_in_one_message() -> None:
     assert message.frames == b"frame of 1 frame of 3 ", "what was detached is not sent"
     assert list(message.detach) == [2]
     assert sent(stream) is None
+
+
+@on_a_loop
+async def test_many_sessions_and_grants_leave_in_several_messages_each_behind_what_it_needs() -> None:
+    """A bookie takes no more of them with one message, because its loop stands still meanwhile."""
+    stream, listener, count = opened(AddStream), Listener(), 2 * NAMED_MAX + 1
+    stream._secure = True
+    for session in range(1, count + 1):
+        stream.show(1000 + session, b"new for another")
+        stream.show(session, b"%d" % session)
+        stream.attach(NewSession(session, KEY, AttachMode.WRITE, session, listener))
+        stream.send(session, b"%d " % session)
+    stream.detach(1)
+    shown, attached, frames, detached = set[bytes](), list[int](), b"", list[int]()
+    while (message := sent(stream)) is not None:
+        assert len(message.grants) <= NAMED_MAX
+        assert len(message.attach) <= NAMED_MAX
+        shown |= set(message.grants)
+        attached += [each.session for each in message.attach]
+        assert all(b"%d" % session in shown for session in attached)
+        frames += message.frames
+        assert set(map(int, frames.split())) <= set(attached)
+        detached += message.detach
+        assert not detached or frames.split()[-1] == b"%d" % count
+    assert (attached, detached) == ([*range(1, count + 1)], [1])
+    assert [*map(int, frames.split())] == [*range(2, count + 1)]
 
 
 @on_a_loop

@@ -185,7 +185,10 @@ class _Peer(asyncio.BufferedProtocol):
             self._have = 0
         else:
             self._keep(used, have == size)
-        connection.reading_since = self._loop.time() if self._have else math.inf
+        if not self._have:
+            connection.reading_since = math.inf
+        elif used or connection.reading_since == math.inf:  # a byte more of the same message is no answer to silence
+            connection.reading_since = self._loop.time()
         if self._silent_yet and connection.has_begun:
             self._silent_yet = False
             self._timers.stop("hello")

@@ -23,12 +23,13 @@ from bk_core.transport import message_socket
 from bk_core.transport.messages import hello
 from bk_core.wire.direct import preamble
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
+from bk_core.wire.lane import NAMED_TAKEN_MAX
 from bk_core.wire.proto import lane_pb2
-from bookie_server.machine.events import PauseStream, ResumeStream
+from bookie_server.machine.events import PauseStream, ResumeStream, SessionAttached
 from bookie_server.main import Bookie
 from bookie_server.services import direct as served
 from bookie_server.services import sockets
-from bookie_server.services.lane_streams import MESSAGE_BYTES_MAX_SHORT, AddStream
+from bookie_server.services.lane_streams import ADD_REST_BYTES_MAX, MESSAGE_BYTES_MAX_SHORT, AddStream
 from bookie_server.services.room import MessageRoom
 from tests.kit.direct_client import DirectClient, direct
 from tests.kit.lanes import KEY, bookie_config, frame, lane_port
@@ -73,6 +74,26 @@ async def greet(client: DirectClient, bookie: Bookie) -> None:
     _, answer = await client.answer()
     assert answer.hello.bookie_id == bookie.bookie_id
     assert not answer.hello.reason
+
+
+TOO_MUCH: dict[str, tuple[str, bytes]] = {
+    "long": ("Add", lane_pb2.AddRequest(traceparent="x" * (ADD_REST_BYTES_MAX + 1)).SerializeToString()),
+    "sessions": ("Add", lane_pb2.AddRequest(attach=[lane_pb2.Attach()] * (NAMED_TAKEN_MAX + 1)).SerializeToString()),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_message_that_is_much_work_ends_its_stream_before_the_work_is_done(what: str, tmp_path: Path) -> None:
+    async def story(bookie: Bookie) -> None:
+        assert bookie._engine is not None
+        stream, message = TOO_MUCH[what]
+        async with direct(bookie, stream) as client:
+            await greet(client, bookie)
+            client.send(message)
+            assert await client.is_over(5)
+        assert not bookie._engine.taken[SessionAttached]
+
+    with_bookie(tmp_path, story)
 
 
 def attached(ledger_id: int, frames: bytes) -> tuple[bytes, bytes]:
@@ -202,6 +223,32 @@ def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(t
             assert not await honest.is_over(0.1)
             for each in still[1:]:
                 assert each.writer.transport.get_write_buffer_size() == 0 or await each.is_over(5)
+
+    with_bookie(tmp_path, story)
+
+
+@pytest.mark.long
+@pytest.mark.rule("L5")
+def test_long_messages_that_creep_make_place_when_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "CREEPING_S", 1.0)
+
+    async def story(bookie: Bookie) -> None:
+        (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
+        service.room = MessageRoom(8 * MIB)
+        async with direct(bookie, "Add") as creeps, direct(bookie, "Add") as honest:
+            await greet(creeps, bookie)
+            await greet(honest, bookie)
+            creeps.writer.write(struct.pack("<II", 7 * MIB, 0) + bytes(200_000))
+            over = asyncio.ensure_future(creeps.is_over(5))
+            await asyncio.sleep(0.1)
+            honest.send(*attached(7, frame(7, 0, [b"x" * (2 * MIB)], session=1)))
+            while not over.done():
+                creeps.writer.write(bytes(message_socket.WAKE_BYTES // 4))
+                await asyncio.sleep(0.05)
+            assert await over
+            while not (said := (await honest.answer())[1]).sessions:
+                pass
+            assert list(said.frames) == [1]
 
     with_bookie(tmp_path, story)
 

@@ -120,6 +120,21 @@ def test_mismatch_is_answered_and_the_stream_closed(
     with_bookie(tmp_path, story)
 
 
+@pytest.mark.parametrize("lane", OURS)
+def test_what_a_client_says_is_one_line_of_the_log_and_short(
+    tmp_path: Path, lane: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(bookie: Bookie, store: Any) -> None:
+        for named in ("b2\n2026-01-01 INFO bookie_server.main: all is well", "x" * 100_000):
+            first = lane_pb2.ControlRequest(hello=hello(bookie, bookie_id=named))
+            await first_answer(bookie, lane, "Control", first)
+        told = [record.getMessage() for record in caplog.records if "hello refused" in record.message]
+        assert len(told) == 2
+        assert all("\n" not in each and len(each) < 1000 for each in told)
+
+    with_bookie(tmp_path, story)
+
+
 @pytest.mark.rule("L1")
 @pytest.mark.parametrize("lane", OURS)
 def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -> None:

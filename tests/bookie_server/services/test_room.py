@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.transport.messages import hello
 from bk_core.transport.port import LacEvidence, ReadTrailer
 from bk_core.wire.frames_codec import MESSAGE_BYTES_MAX
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane import NAMED_TAKEN_MAX, Reason
 from bk_core.wire.proto import lane_pb2
 from bookie_server.machine import events as ev
 from bookie_server.services.control_stream import ControlStream
@@ -310,6 +311,44 @@ def test_a_cancelled_read_gives_back_its_turn() -> None:
         stream.receive(lane_pb2.ReadRequest(cancel=[5]).SerializeToString())
         assert stream.engine.heard == [ev.RequestCancelled((1, 5)), ev.PartSent((1, 5))]
         assert stream.next_message().frames == [b"of another"]
+
+    in_loop(story)
+
+
+def test_many_cancels_look_through_what_waits_once() -> None:
+    """Else one message holds up all clients for minutes."""
+
+    def story() -> None:
+        stream = opened(ReadStream)
+        waiting = [ev.SendTrailer((1, number), ReadTrailer(0)) for number in range(1, 4001)]
+        for each in waiting:
+            stream.deliver(each)
+        kept: list[object] = []
+        keep = stream._keep
+
+        def counted(each: ev.SendTrailer) -> None:
+            kept.append(each)
+            keep(each)
+
+        stream._keep = counted
+        stream.receive(lane_pb2.ReadRequest(cancel=[*range(4000, 1, -1), *([2] * 4000)]).SerializeToString())
+        assert kept == waiting[:1]
+        assert len(stream.engine.heard) == 3999
+        assert stream.waiting == 1
+
+    in_loop(story)
+
+
+def test_no_more_grants_are_looked_at_than_a_message_may_show() -> None:
+    def story() -> None:
+        for kind, request in ((AddStream, lane_pb2.AddRequest), (ControlStream, lane_pb2.ControlRequest)):
+            stream = opened(kind)
+            shown: list[int] = []
+            stream.gate = SimpleNamespace(show=lambda grants, shown=shown: shown.append(len(grants)))
+            stream.receive(request(grants=[b""] * NAMED_TAKEN_MAX).SerializeToString())
+            with pytest.raises(RemoteProtocolError):
+                stream.receive(request(grants=[b""] * (NAMED_TAKEN_MAX + 1)).SerializeToString())
+            assert shown == [NAMED_TAKEN_MAX]
 
     in_loop(story)
 

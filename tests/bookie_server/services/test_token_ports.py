@@ -37,10 +37,11 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from bookie_server.services import clients as clients_module
 from bookie_server.services.bookie_rpc import server as rpc_server
+from bookie_server.services.direct import DirectServer
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.web.others import AdminPorts
 from tests.kit.certificates import Authority
-from tests.kit.direct_client import DirectClient
+from tests.kit.direct_client import HEAD, DirectClient
 from tests.kit.lanes import KEY, Listener, bookie_config, frame, lane_port
 from tests.kit.signed_tokens import Signer, keys_file
 from tests.kit.tls_world import TlsWorld, with_tls_bookie
@@ -496,6 +497,21 @@ def test_hello_with_another_mechanism_shows_nothing(tmp_path: Path) -> None:
             _, answer = await stream.answer()
             assert answer.hello.reason == int(reason)
             writer.transport.abort()
+
+    with_tokens(tmp_path, story)
+
+
+def test_who_has_not_shown_who_it_is_takes_no_room_for_long_messages(tmp_path: Path) -> None:
+    async def story(world: TokenWorld) -> None:
+        bookie = world.world.bookie
+        (service,) = [each for each in bookie._services if isinstance(each, DirectServer)]
+        reader, writer = await _over_tls(world, lane_port(bookie, DIRECT))
+        stream = DirectClient("Add", reader, writer)
+        writer.write(preamble("Add") + HEAD.pack(8 << 20, 0) + bytes(1000))
+        assert await stream.is_over(5)
+        assert not service.room._bytes
+        async with world.world.lane(DIRECT, world.trust, token=world.token()) as opened:
+            await opened.write(7, 0, [bytes(1 << 20)])  # our client says hello first, alone
 
     with_tokens(tmp_path, story)
 

@@ -96,8 +96,18 @@ def test_secrets_read_modes_and_client_settings_cannot_be_in_a_table(name: str, 
 
 
 @pytest.mark.rule("K2")
+def test_who_makes_a_table_does_not_choose_which_file_its_readers_prove_themselves_with() -> None:
+    own = {"token.path": "/etc/token", "zookeeper.auth.path": "/etc/zookeeper.auth"}
+    columns = created(**{"tls.ca.path": "/etc/ca.crt", **own})
+    assert dict(read(columns).client_settings) == {"tlscapath": "/etc/ca.crt"}
+    assert not any(path in columns.json() for path in own.values())
+    told = dict(read(columns, **own).client_settings)
+    assert told == {"tlscapath": "/etc/ca.crt", "tokenpath": "/etc/token", "zookeeperauthpath": "/etc/zookeeper.auth"}
+
+
+@pytest.mark.rule("K2")
 def test_columns_made_up_by_hand_bring_no_option_that_is_not_on_the_list() -> None:
-    for forged in ("readMode", "ledgerPassword", "bookkeeper.readTimeoutMs"):
+    for forged in ("readMode", "ledgerPassword", "bookkeeper.readTimeoutMs", *table_options.OF_WHO_READS):
         columns = created()
         data = json.loads(columns.fields[0].metadata[table_options.METADATA_KEY])
         data["options"][forged] = "fence"
@@ -142,7 +152,7 @@ def test_a_write_never_takes_options_from_columns() -> None:
 
 def test_each_option_of_reads_is_decided_on_and_no_secret_is_kept() -> None:
     kept = {normalise(name) for name in table_options.KEPT}
-    decided = kept | {normalise(name) for name in table_options.REFUSED}
+    decided = kept | {normalise(name) for name in (*table_options.REFUSED, *table_options.OF_WHO_READS)}
     reads = [d for d in OPTIONS if {Use.READ, Use.STREAM} & set(d.uses)]
     assert {d.name for d in reads if normalise(d.name) not in decided} == set()
     assert not [d.name for d in OPTIONS if d.kind is Kind.SECRET and normalise(d.name) in kept]

@@ -183,6 +183,24 @@ def test_a_frame_that_never_ends_costs_no_more_than_what_came(tmp_path: Path) ->
     play(tmp_path, story)
 
 
+def test_who_sends_a_frame_byte_by_byte_is_silent_when_memory_is_short(tmp_path: Path) -> None:
+    async def story(bookie: Bookie, connect: Any) -> None:
+        slow, other = await connect(), await connect()
+        slow.writer.write(adds(7, [b"a"]) + struct.pack(">I", FRAME_BYTES_MAX - 4))
+        await slow.items(1)
+        ended = asyncio.ensure_future(slow.is_closed())
+        async with asyncio.timeout(10):
+            while not ended.done():
+                slow.writer.write(b"x")
+                other.writer.write(adds(8, [b"a"]))  # whole messages, as slowly
+                await other.items(1)
+                await asyncio.sleep(0.05)
+        assert await ended
+        assert len(bookie._clients.streams) == 1
+
+    play(tmp_path, story, memory_bytes_max=1)
+
+
 def test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HELLO_TIMEOUT_S", 0.3)
 
