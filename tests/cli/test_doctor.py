@@ -73,7 +73,7 @@ def test_a_port_where_another_bookie_answers_is_not_taken_for_the_one_that_is_me
         findings = found(bk, 5)
         store.unregister_bookie("b9")
     (failed,) = [text for status, _, text in findings if status == "fail"]
-    assert f"this is bookie {cluster.bookies[1].bookie_id}, not b9" in failed
+    assert f"this is bookie {cluster.bookies[1].bookie_id}, not 'b9'" in failed
 
 
 def test_a_bookie_that_is_gone_is_named_and_what_that_means(bk: Any, cluster: LocalCluster) -> None:
