@@ -22,6 +22,7 @@ from bk_core.transport.tls_socket import Connected, TlsSocket, ready, shake_hand
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.services.sockets import peer_of
 from bookie_server.services.tokens import TokenKeys, TokenRefusedError, verify
+from bookie_server.services.told import Told
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,6 @@ PLAIN_REFUSED = "this port speaks TLS, and nothing else"
 
 _LINGER_S = 0.5  # what a refused client still sends is taken for so long: a reset would destroy its alert
 _LINGER_BYTES = 64 << 10
-_TELL_AGAIN_S = 10.0
-_TOLD_MAX = 1024
-
 
 TOKEN_WANTED = "this port wants a token, or a certificate where it takes them"
 
@@ -53,7 +51,7 @@ class PortTls:
         self.wants_tokens = keys is not None
         """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
         self._turns = asyncio.Lock()
-        self._told: dict[tuple[str, str], float] = {}
+        self._told = Told()
         self.on_refused: Callable[[str, str, str], object] = lambda peer, port, why: None
         """Called with each client that is refused, where it is connected, and why."""
 
@@ -134,11 +132,7 @@ class PortTls:
     def refused(self, peer: str, port: str, why: str) -> None:
         """Log it; the same of the same host once in ten seconds."""
         self.on_refused(peer, port, why)
-        key, now = (peer.rpartition(":")[0], why), time.monotonic()
-        if now - self._told.get(key, -_TELL_AGAIN_S) >= _TELL_AGAIN_S:
-            if len(self._told) >= _TOLD_MAX:
-                self._told.clear()
-            self._told[key] = now
+        if self._told.tells(Principal(peer).host, why):
             logger.warning("%s: %s is refused over TLS: %s", port, peer, why)
 
 
