@@ -33,6 +33,7 @@ PLAIN_REFUSED = "this port speaks TLS, and nothing else"
 
 _LINGER_S = 0.5  # what a refused client still sends is taken for so long: a reset would destroy its alert
 _LINGER_BYTES = 64 << 10
+_SAID_MAX = 80  # characters of what a client said, in a line of the log
 
 TOKEN_WANTED = "this port wants a token, or a certificate where it takes them"
 
@@ -129,11 +130,13 @@ class PortTls:
                 found[each] = "the key of the token is believed no more"
         return found
 
-    def refused(self, peer: str, port: str, why: str) -> None:
-        """Log it; the same of the same host once in ten seconds."""
+    def refused(self, peer: str, port: str, why: str, said: str = "") -> None:
+        """Log it; the same of the same host once in ten seconds. ``said`` is what the client has chosen: it stands in
+        the line, short and escaped, and makes no other one of it."""
         self.on_refused(peer, port, why)
         if self._told.tells(Principal(peer).host, why):
-            logger.warning("%s: %s is refused over TLS: %s", port, peer, why)
+            shown = f": {said[:_SAID_MAX]!r}" if said else ""
+            logger.warning("%s: %s is refused over TLS: %s%s", port, peer, why, shown)
 
 
 def names_shown(certificate: Mapping[str, Any] | None) -> Names | None:

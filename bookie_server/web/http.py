@@ -34,6 +34,12 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 8 << 10
 """The request line and the headers."""
 NEEDS_TOKEN = "this path is for clients with a token (Authorization: Bearer), or a certificate where they are taken"
+NEEDS_CERTIFICATE = "this path is for clients with a certificate"
+_SHOWN_NOTHING = {
+    NEEDS_TOKEN: "it asks for more than probes, and shows no token",
+    NEEDS_CERTIFICATE: "it asks for more than probes, and shows no certificate",
+}
+"""What the log has of it. Whose certificate or token is refused stands there already."""
 CONNECTIONS_MAX = 16
 DEADLINE_S = 5.0
 """For each of: the whole request, the answer's making, its sending."""
@@ -270,7 +276,7 @@ class HttpServer:
         if tls is None or not (tls.client_auth or tls.wants_tokens):
             return stranger, ""
         if not certificate:
-            return stranger, NEEDS_TOKEN if tls.wants_tokens else "this path is for clients with a certificate"
+            return stranger, NEEDS_TOKEN if tls.wants_tokens else NEEDS_CERTIFICATE
         try:
             return tls.admit(names_of(certificate), stranger.peer, "admin port"), ""
         except TlsError as error:
@@ -338,12 +344,18 @@ class HttpServer:
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
         principal, not_let_in = self._with_token(request, principal, not_let_in)
         if not_let_in and (request.path not in self._free or request.method != "GET"):
-            wants_tokens = self._tls is not None and self._tls.wants_tokens
-            return Answer(401 if wants_tokens else 403, f"{not_let_in}\n")
+            return self._kept_out(request, principal, not_let_in)
         if request.path not in self._free and (too_often := self._too_often(principal)):
             return Answer(429, f"{too_often}\n")
         request = request._replace(principal=principal, token="")
         return await self._refused(request) or await self._found(request)
+
+    def _kept_out(self, request: Request, principal: Principal, why: str) -> Answer:
+        """The answer to who gets no more than what is free."""
+        assert self._tls is not None
+        if why in _SHOWN_NOTHING:
+            self._tls.refused(principal.peer, "admin port", _SHOWN_NOTHING[why], request.path)
+        return Answer(401 if self._tls.wants_tokens else 403, f"{why}\n")
 
     def _too_often(self, principal: Principal) -> str:
         """Why this client has to wait; empty if it has not."""

@@ -17,6 +17,7 @@ _PORTS = "tests/bookie_server/services/test_token_ports.py"
 _WRONG = f"{_UNIT}::test_a_token_that_says_something_else_is_refused"
 _REFUSED = f"{_PORTS}::test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_it"
 _APACHE = f"{_PORTS}::test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown"
+_NOTHING = f"{_PORTS}::test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log"
 _ADMIN = f"{_PORTS}::test_the_admin_port_wants_a_token_for_all_but_probes"
 _SESSION = f"{_PORTS}::test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one"
 _TAKEN = f"{_PORTS}::test_a_key_that_is_taken_away_ends_its_sessions_and_no_others"
@@ -153,6 +154,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "            raise AuthenticationError(error.told)",
         (f"{_REFUSED}[audience-direct]",),
         "who reads the log is every client",
+    ),
+    Mutant(
+        "who asks on Apache's wire before it shows a token stands in no log",
+        _RPC,
+        "        if self._facts.port_tls is not None:\n            asked",
+        "        if False:\n            asked",
+        (_NOTHING,),
+        "whoever looks for a way in is never seen",
+    ),
+    Mutant(
+        "who shows nothing at the admin port stands in no log",
+        _HTTP,
+        "        if why in _SHOWN_NOTHING:\n",
+        "        if False:\n",
+        (_NOTHING,),
+        "whoever looks for a way in is never seen",
+    ),
+    Mutant(
+        "what a client has chosen makes another line of the log",
+        _TLS,
+        "tells(Principal(peer).host, why):",
+        "tells(Principal(peer).host, why + said):",
+        (_NOTHING,),
+        "a client without any right fills the disk",
+    ),
+    Mutant(
+        "each hello that is refused is a line of the log",
+        _LANES,
+        "if facts.told.tells(who.host,",
+        "if True or facts.told.tells(who.host,",
+        (
+            "tests/bookie_server/services/test_lane_hello.py::"
+            "test_what_a_client_says_is_one_line_of_the_log_and_short[long-direct]",
+        ),
+        "a client that was not told of the mode writes ten lines a second",
     ),
     Mutant(
         "a certificate says more than a token",
