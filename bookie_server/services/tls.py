@@ -110,7 +110,7 @@ class PortTls:
                 raise TokenRefusedError("it shows neither token nor certificate", TOKEN_WANTED)
             claims = verify(token, self._keys.now(), self._audience, self._issuer)
         except TokenRefusedError as error:
-            self.refused(principal.peer, port, str(error))
+            self.refused(principal.peer, port, str(error), error.said)
             raise AuthenticationError(error.told) from None
         if not self._admission.lets_in(claims.subject):
             self.refused(principal.peer, port, f"the identity of its token is not let in: {claims.subject}")

@@ -46,11 +46,15 @@ class Claims(NamedTuple):
 
 
 class TokenRefusedError(Exception):
-    """``told``: what the client may hear; the message is for the log. Neither has anything of the token's signature."""
+    """``told``: what the client may hear; the message is for the log. It names the token's subject where the signature
+    holds. ``said`` is for the log, too, and is what anybody may write: the ``kid`` of a key that is not known. None has
+    anything of the token's signature."""
 
-    def __init__(self, why: str, told: str = REFUSED) -> None:
+    def __init__(self, why: str, told: str = REFUSED, subject: object = None, said: str = "") -> None:
+        if isinstance(subject, str) and subject:
+            why = f"{why} (subject {subject[:SUBJECT_CHARACTERS_MAX]!r})"
         super().__init__(why)
-        self.told = told
+        self.told, self.said = told, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +222,8 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "
             leeway=LEEWAY_S,
             options={"require": ["exp", "iat", "sub", "aud"]},
         )
-    except jwt.ExpiredSignatureError:
-        raise TokenRefusedError("it has expired", "the token has expired") from None
-    except jwt.ImmatureSignatureError:
-        raise TokenRefusedError("it is not valid yet", "the token is not valid yet: compare the clocks") from None
-    except jwt.InvalidAudienceError:
-        raise TokenRefusedError("it is for another cluster", "the token is for another cluster") from None
-    except jwt.InvalidIssuerError:
-        raise TokenRefusedError("it is of another issuer", "the token is of another issuer") from None
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise TokenRefusedError(_why(jwt, error)) from None
+        raise _refusal(jwt, error, text) from None
     return _checked(claims, key)
 
 
@@ -236,27 +232,37 @@ def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
     kid = header.get("kid")
     key = next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid or "")
     if key is None:
-        raise TokenRefusedError("its key is not known here" if kid else "it names no key, of several")
+        why = "no key with its kid is known here" if kid else "it names no key, of several"
+        raise TokenRefusedError(why, said=str(kid or ""))
     if header.get("alg") != key.algorithm:
         raise TokenRefusedError(f"its key is for {key.algorithm}, and it says another algorithm")
     return key
 
 
-def _why(jwt: Any, error: Exception) -> str:
+def _refusal(jwt: Any, error: Exception, text: str) -> TokenRefusedError:
+    """Why PyJWT does not take it. A claim that is wrong was looked at behind the signature, which holds then."""
     if isinstance(error, jwt.InvalidSignatureError):
-        return "its signature is wrong"
-    if isinstance(error, jwt.MissingRequiredClaimError):
-        return f"it has no {error.claim}"
-    return f"it is no token of ours: {type(error).__name__}"
+        return TokenRefusedError("its signature is wrong")
+    wrong_claims = {
+        jwt.ExpiredSignatureError: ("it has expired", "the token has expired"),
+        jwt.ImmatureSignatureError: ("it is not valid yet", "the token is not valid yet: compare the clocks"),
+        jwt.InvalidAudienceError: ("it is for another cluster", "the token is for another cluster"),
+        jwt.InvalidIssuerError: ("it is of another issuer", "the token is of another issuer"),
+        jwt.MissingRequiredClaimError: (f"it has no {getattr(error, 'claim', '')}", REFUSED),
+    }
+    found = wrong_claims.get(type(error))
+    if found is None:
+        return TokenRefusedError(f"it is no token of ours: {type(error).__name__}")
+    return TokenRefusedError(*found, subject=jwt.decode(text, options={"verify_signature": False}).get("sub"))
 
 
 def _checked(claims: Mapping[str, Any], key: Key) -> Claims:
     """What PyJWT does not look at."""
     begins, ends, subject = claims["iat"], claims["exp"], claims["sub"]
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (begins, ends)):
-        raise TokenRefusedError("its times are no numbers")
+        raise TokenRefusedError("its times are no numbers", subject=subject)
     if ends - begins > LIFE_S_MAX:
-        raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours")
+        raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours", subject)
     if not 0 < len(subject) <= SUBJECT_CHARACTERS_MAX or not subject.isprintable():
-        raise TokenRefusedError("its subject is empty, too long, or has characters that nobody sees")
+        raise TokenRefusedError("its subject is empty, too long, or has characters that nobody sees", subject=subject)
     return Claims(subject, ends + LEEWAY_S, key.print)

@@ -17,6 +17,7 @@ _PORTS = "tests/bookie_server/services/test_token_ports.py"
 _WRONG = f"{_UNIT}::test_a_token_that_says_something_else_is_refused"
 _REFUSED = f"{_PORTS}::test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_it"
 _APACHE = f"{_PORTS}::test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown"
+_NAMED = f"{_UNIT}::test_a_refusal_names_the_subject_where_the_signature_holds_and_nowhere_else"
 _NOTHING = f"{_PORTS}::test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log"
 _ADMIN = f"{_PORTS}::test_the_admin_port_wants_a_token_for_all_but_probes"
 _SESSION = f"{_PORTS}::test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one"
@@ -149,7 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the log of a refusal has the token",
         _TLS,
-        "            self.refused(principal.peer, port, str(error))\n            raise AuthenticationError(error.told)",
+        "            self.refused(principal.peer, port, str(error), error.said)\n"
+        "            raise AuthenticationError(error.told)",
         '            self.refused(principal.peer, port, f"{error}: {token.decode()}")\n'
         "            raise AuthenticationError(error.told)",
         (f"{_REFUSED}[audience-direct]",),
@@ -189,6 +191,31 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_what_a_client_says_is_one_line_of_the_log_and_short[long-direct]",
         ),
         "a client that was not told of the mode writes ten lines a second",
+    ),
+    Mutant(
+        "the log of a refused token says not whose it is",
+        _TOKENS,
+        "        if isinstance(subject, str) and subject:\n",
+        "        if False:\n",
+        (_NAMED,),
+        "nobody knows whose token to renew",
+    ),
+    Mutant(
+        "the log of a forged token has the subject that its forger chose",
+        _TOKENS,
+        'return TokenRefusedError("its signature is wrong")',
+        'return TokenRefusedError("its signature is wrong", '
+        'subject=jwt.decode(text, options={"verify_signature": False}).get("sub"))',
+        (_NAMED,),
+        "anybody has the log accuse somebody else",
+    ),
+    Mutant(
+        "the subject of a refused token stands in the log as it is",
+        _TOKENS,
+        "[:SUBJECT_CHARACTERS_MAX]!r})",
+        "[:SUBJECT_CHARACTERS_MAX]})",
+        (_NAMED,),
+        "a token forges lines of the log",
     ),
     Mutant(
         "a certificate says more than a token",

@@ -103,10 +103,10 @@ def test_a_client_with_a_token_writes_and_reads_and_is_who_it_names(lane: str, t
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "none": ({}, "wants a token", "shows neither token nor certificate"),
-    "expired": ({"age_s": 9000}, "the token has expired", "it has expired"),
+    "expired": ({"age_s": 9000}, "the token has expired", "it has expired (subject 'ingest')"),
     "not yet": ({"age_s": -9000}, "not valid yet", "it is not valid yet"),
-    "audience": ({"audience": "another"}, "for another cluster", "for another cluster"),
-    "key": ({"signer": Signer("k2")}, "the token is refused", "its key is not known here"),
+    "audience": ({"audience": "another"}, "for another cluster", "for another cluster (subject 'ingest')"),
+    "key": ({"signer": Signer("k2")}, "the token is refused", "no key with its kid is known here: 'k2'"),
     "signature": ({"signer": Signer("k1")}, "the token is refused", "its signature is wrong"),
     "identity": ({"subject": "web"}, "identity is not let in", "is not let in: web"),
 }
