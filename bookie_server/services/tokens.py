@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.tokens import TOKEN_BYTES_MAX
+from bookie_server.services.key_files import read_key_file, stamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ LEEWAY_S = 30
 LIFE_S_MAX = 24 * 3600
 
 SUBJECT_CHARACTERS_MAX = 256
-_KEYS_BYTES_MAX = 1 << 20
 _RSA_BITS_MIN = 2048
 
 REFUSED = "the token is refused"
@@ -151,13 +149,13 @@ class TokenKeys:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self._stamp = _stamp(path)
+        self._stamp = stamp_of(path)
         self._failed: object = self  # or the stamp of a file that could not be used
         self._keys = self._load()
 
     def now(self) -> Mapping[str, Key]:
         with self._lock:
-            stamp = _stamp(self._path)
+            stamp = stamp_of(self._path)
             if stamp not in (self._stamp, self._failed):
                 try:
                     self._keys = self._load()
@@ -173,12 +171,7 @@ class TokenKeys:
     def _load(self) -> dict[str, Key]:
         load_jwt()
         try:
-            status = os.stat(self._path)
-            if status.st_size > _KEYS_BYTES_MAX:
-                raise ValueError(f"it has more than {_KEYS_BYTES_MAX} bytes")
-            if status.st_mode & stat.S_IWOTH:
-                raise ValueError("every user of this host may write to it, and so be everybody; chmod o-w ends that")
-            return parse_keys(self._path.read_bytes())
+            return parse_keys(read_key_file(self._path))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidArgumentError(
@@ -186,15 +179,6 @@ class TokenKeys:
                 value=f"{self._path}: {why}",
                 remedy="public keys as a JWKS are wanted; bk token keys makes one",
             ) from error
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when the file does, or a link to it."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev, status.st_mode
 
 
 # --- tokens ---

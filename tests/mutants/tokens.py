@@ -18,6 +18,7 @@ _WRONG = f"{_UNIT}::test_a_token_that_says_something_else_is_refused"
 _REFUSED = f"{_PORTS}::test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_it"
 _APACHE = f"{_PORTS}::test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown"
 _NAMED = f"{_UNIT}::test_a_refusal_names_the_subject_where_the_signature_holds_and_nowhere_else"
+_FILES = "tests/bookie_server/services/test_key_files.py"
 _NOTHING = f"{_PORTS}::test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log"
 _ADMIN = f"{_PORTS}::test_the_admin_port_wants_a_token_for_all_but_probes"
 _SESSION = f"{_PORTS}::test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one"
@@ -218,6 +219,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "a token forges lines of the log",
     ),
     Mutant(
+        "a file of keys that every user may write is believed",
+        "bookie_server/services/key_files.py",
+        "    if mode & stat.S_IWOTH:\n",
+        "    if False:\n",
+        (f"{_FILES}::test_a_file_that_every_user_may_write_stops_the_start_and_later_is_not_taken",),
+        "any user of a bookie's host is any client",
+    ),
+    Mutant(
+        "nobody is warned of keys that a group may write",
+        "bookie_server/services/key_files.py",
+        "    if mode & stat.S_IWGRP:\n",
+        "    if False:\n",
+        (f"{_FILES}::test_others_that_may_more_than_they_should_are_warned_of",),
+        "an operator does not know that a group can be anybody",
+    ),
+    Mutant(
+        "a token is written into a file that is there already",
+        "bk_cli/token.py",
+        "os.O_CREAT | os.O_EXCL",
+        "os.O_CREAT | os.O_TRUNC",
+        ("tests/cli/test_token.py::test_a_file_that_others_have_laid_ready_does_not_become_the_token",),
+        "whoever guesses the name of the new file has the token",
+    ),
+    Mutant(
         "a certificate says more than a token",
         _TLS,
         "        if self._keys is None or (not token and principal.proof is not Proof.NONE):\n",
@@ -409,14 +434,6 @@ MUTANTS: tuple[Mutant, ...] = (
         '            options={"require": ["exp", "iat", "sub", "aud"], "verify_iat": False},\n',
         (_WRONG, f"{_UNIT}::test_clocks_may_differ_a_little_and_no_more"),
         "the bound on a token's life is none: it says that it was signed on its last day",
-    ),
-    Mutant(
-        "keys may be written by everybody",
-        _TOKENS,
-        "            if status.st_mode & stat.S_IWOTH:\n",
-        "            if status.st_mode & 0:\n",
-        (f"{_UNIT}::test_keys_that_everybody_may_write_are_not_taken",),
-        "every user of a bookie's host is every client",
     ),
     Mutant(
         "a weak key signs",

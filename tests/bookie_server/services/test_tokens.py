@@ -295,24 +295,6 @@ def test_keys_are_changed_with_an_overlap_and_without_a_restart(tmp_path: Path) 
     assert verify(new.token(), keys.now(), "cluster-1")
 
 
-def test_keys_that_everybody_may_write_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    signer = Signer("k")
-    path = keys_file(tmp_path / "keys.json", signer)
-    path.chmod(0o666)
-    with pytest.raises(InvalidArgumentError, match="may write to it"):
-        TokenKeys(path)
-    path.chmod(0o644)
-    keys = TokenKeys(path)
-    forger = Signer("k")
-    keys_file(path, forger).chmod(0o666)
-    with caplog.at_level(logging.WARNING):
-        assert "signature is wrong" in str(refusal(forger.token(), keys.now()))
-        assert verify(signer.token(), keys.now(), "cluster-1")
-    assert caplog.text.count("may write to it") == 1
-    path.chmod(0o644)
-    assert verify(forger.token(), keys.now(), "cluster-1")
-
-
 def test_a_file_that_is_half_written_keeps_the_old_keys_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
