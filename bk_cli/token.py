@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import os
+import secrets
 import stat
 import time
 from pathlib import Path
@@ -79,12 +80,18 @@ def create(path: Path, subject: str, audience: str, hours: float, issuer: str, o
 
 
 def _write(path: Path, text: str) -> None:
-    """Whoever reads it meanwhile reads the old or the new one, whole."""
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    """Whoever reads it meanwhile reads the old or the new one, whole. Nobody else can have made the file that becomes
+    it, or a link in its place."""
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-            file.write(f"{text}\n")
-        os.replace(new, path)
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(file, "w", encoding="ascii") as opened:
+                opened.write(f"{text}\n")
+            os.replace(new, path)
+        except BaseException:
+            os.unlink(new)
+            raise
     except OSError as error:
         raise InvalidArgumentError("the token cannot be written", value=f"{path}: {error.strerror}") from error
 

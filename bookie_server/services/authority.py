@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -32,6 +31,7 @@ from bk_core.security.grants import NO_LEDGER, Grant, Keys, parse_keys
 from bk_core.security.needs import Need, allowed
 from bk_core.security.roles import LOG_KEY, Anywhere, LedgerFacts, Right, RolesTable
 from bk_core.wire.lane import Reason
+from bookie_server.services.key_files import read_key_file, stamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class GrantKeys:
         self._failed: object = None
 
     def now(self) -> Keys:
-        stamp = _stamp(self._path)
+        stamp = stamp_of(self._path)
         if stamp not in (self._stamp, self._failed):
             try:
                 self._stamp, self._keys = _read_keys(self._path)
@@ -84,26 +84,17 @@ class GrantKeys:
         return self._keys
 
 
-def _stamp(path: Path) -> object:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
-
-
 def _read_keys(path: Path) -> tuple[object, Keys]:
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     try:
-        text = path.read_text(encoding="ascii")
-        if os.stat(path).st_mode & 0o004:
-            logger.warning("everybody on this host may read the file of grant keys: chmod o-r %s", path)
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_key_file(path, secret=True).decode("ascii")
+    except (OSError, ValueError) as error:  # no part of a key is told
+        why = "it is no text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         raise InvalidArgumentError(
-            "the file of grant keys cannot be read",
-            value=f"{path}: {getattr(error, 'strerror', None) or 'it is no text'}",
-            remedy="check grant_keys_path and who may read it",
-        ) from error
+            "the file of grant keys cannot be used",
+            value=f"{path}: {why}",
+            remedy="check grant_keys_path, and who may read and write the file",
+        ) from (None if isinstance(error, UnicodeDecodeError) else error)
     try:
         return stamp, parse_keys(text)
     except InvalidArgumentError as error:

@@ -46,6 +46,7 @@ from bookie_server.services.limits import Kind, LimitReached, Limits, Share
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.room import AnswerRoom
 from bookie_server.services.tls import PortTls
+from bookie_server.services.told import Told
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class BookieFacts:
     limits: Limits | None = None
     """What each client may take."""
     audit: AuditLog | None = None
+    told: Told = field(default_factory=Told)
+    """Which refusals the log has had lately."""
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -202,7 +205,9 @@ class LaneStream:
         self.wake()
         if reason:
             self.closing = text
-            logger.warning("stream %d: hello refused: %s %s", self.stream, reason.name, text)
+            who = self.principal
+            if facts.told.tells(who.host, f"hello {reason.name} {who.identity}"):
+                logger.warning("stream %d: hello refused: %s %s (%s)", self.stream, reason.name, text, who)
             self.audit("connect", reason, text)
         return not reason
 

@@ -22,6 +22,7 @@ from bk_core.transport.tls_socket import Connected, TlsSocket, ready, shake_hand
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.services.sockets import peer_of
 from bookie_server.services.tokens import TokenKeys, TokenRefusedError, verify
+from bookie_server.services.told import Told
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,7 @@ PLAIN_REFUSED = "this port speaks TLS, and nothing else"
 
 _LINGER_S = 0.5  # what a refused client still sends is taken for so long: a reset would destroy its alert
 _LINGER_BYTES = 64 << 10
-_TELL_AGAIN_S = 10.0
-_TOLD_MAX = 1024
-
+_SAID_MAX = 80  # characters of what a client said, in a line of the log
 
 TOKEN_WANTED = "this port wants a token, or a certificate where it takes them"
 
@@ -53,7 +52,7 @@ class PortTls:
         self.wants_tokens = keys is not None
         """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
         self._turns = asyncio.Lock()
-        self._told: dict[tuple[str, str], float] = {}
+        self._told = Told()
         self.on_refused: Callable[[str, str, str], object] = lambda peer, port, why: None
         """Called with each client that is refused, where it is connected, and why."""
 
@@ -111,7 +110,7 @@ class PortTls:
                 raise TokenRefusedError("it shows neither token nor certificate", TOKEN_WANTED)
             claims = verify(token, self._keys.now(), self._audience, self._issuer)
         except TokenRefusedError as error:
-            self.refused(principal.peer, port, str(error))
+            self.refused(principal.peer, port, str(error), error.said)
             raise AuthenticationError(error.told) from None
         if not self._admission.lets_in(claims.subject):
             self.refused(principal.peer, port, f"the identity of its token is not let in: {claims.subject}")
@@ -131,15 +130,13 @@ class PortTls:
                 found[each] = "the key of the token is believed no more"
         return found
 
-    def refused(self, peer: str, port: str, why: str) -> None:
-        """Log it; the same of the same host once in ten seconds."""
+    def refused(self, peer: str, port: str, why: str, said: str = "") -> None:
+        """Log it; the same of the same host once in ten seconds. ``said`` is what the client has chosen: it stands in
+        the line, short and escaped, and makes no other one of it."""
         self.on_refused(peer, port, why)
-        key, now = (peer.rpartition(":")[0], why), time.monotonic()
-        if now - self._told.get(key, -_TELL_AGAIN_S) >= _TELL_AGAIN_S:
-            if len(self._told) >= _TOLD_MAX:
-                self._told.clear()
-            self._told[key] = now
-            logger.warning("%s: %s is refused over TLS: %s", port, peer, why)
+        if self._told.tells(Principal(peer).host, why):
+            shown = f": {said[:_SAID_MAX]!r}" if said else ""
+            logger.warning("%s: %s is refused over TLS: %s%s", port, peer, why, shown)
 
 
 def names_shown(certificate: Mapping[str, Any] | None) -> Names | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.tokens import TOKEN_BYTES_MAX
+from bookie_server.services.key_files import read_key_file, stamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ LEEWAY_S = 30
 LIFE_S_MAX = 24 * 3600
 
 SUBJECT_CHARACTERS_MAX = 256
-_KEYS_BYTES_MAX = 1 << 20
 _RSA_BITS_MIN = 2048
 
 REFUSED = "the token is refused"
@@ -46,11 +44,15 @@ class Claims(NamedTuple):
 
 
 class TokenRefusedError(Exception):
-    """``told``: what the client may hear; the message is for the log. Neither has anything of the token's signature."""
+    """``told``: what the client may hear; the message is for the log. It names the token's subject where the signature
+    holds. ``said`` is for the log, too, and is what anybody may write: the ``kid`` of a key that is not known. None has
+    anything of the token's signature."""
 
-    def __init__(self, why: str, told: str = REFUSED) -> None:
+    def __init__(self, why: str, told: str = REFUSED, subject: object = None, said: str = "") -> None:
+        if isinstance(subject, str) and subject:
+            why = f"{why} (subject {subject[:SUBJECT_CHARACTERS_MAX]!r})"
         super().__init__(why)
-        self.told = told
+        self.told, self.said = told, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,13 @@ class TokenKeys:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self._stamp = _stamp(path)
+        self._stamp = stamp_of(path)
         self._failed: object = self  # or the stamp of a file that could not be used
         self._keys = self._load()
 
     def now(self) -> Mapping[str, Key]:
         with self._lock:
-            stamp = _stamp(self._path)
+            stamp = stamp_of(self._path)
             if stamp not in (self._stamp, self._failed):
                 try:
                     self._keys = self._load()
@@ -169,12 +171,7 @@ class TokenKeys:
     def _load(self) -> dict[str, Key]:
         load_jwt()
         try:
-            status = os.stat(self._path)
-            if status.st_size > _KEYS_BYTES_MAX:
-                raise ValueError(f"it has more than {_KEYS_BYTES_MAX} bytes")
-            if status.st_mode & stat.S_IWOTH:
-                raise ValueError("every user of this host may write to it, and so be everybody; chmod o-w ends that")
-            return parse_keys(self._path.read_bytes())
+            return parse_keys(read_key_file(self._path))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidArgumentError(
@@ -182,15 +179,6 @@ class TokenKeys:
                 value=f"{self._path}: {why}",
                 remedy="public keys as a JWKS are wanted; bk token keys makes one",
             ) from error
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when the file does, or a link to it."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev, status.st_mode
 
 
 # --- tokens ---
@@ -218,16 +206,8 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "
             leeway=LEEWAY_S,
             options={"require": ["exp", "iat", "sub", "aud"]},
         )
-    except jwt.ExpiredSignatureError:
-        raise TokenRefusedError("it has expired", "the token has expired") from None
-    except jwt.ImmatureSignatureError:
-        raise TokenRefusedError("it is not valid yet", "the token is not valid yet: compare the clocks") from None
-    except jwt.InvalidAudienceError:
-        raise TokenRefusedError("it is for another cluster", "the token is for another cluster") from None
-    except jwt.InvalidIssuerError:
-        raise TokenRefusedError("it is of another issuer", "the token is of another issuer") from None
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise TokenRefusedError(_why(jwt, error)) from None
+        raise _refusal(jwt, error, text) from None
     return _checked(claims, key)
 
 
@@ -236,27 +216,37 @@ def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
     kid = header.get("kid")
     key = next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid or "")
     if key is None:
-        raise TokenRefusedError("its key is not known here" if kid else "it names no key, of several")
+        why = "no key with its kid is known here" if kid else "it names no key, of several"
+        raise TokenRefusedError(why, said=str(kid or ""))
     if header.get("alg") != key.algorithm:
         raise TokenRefusedError(f"its key is for {key.algorithm}, and it says another algorithm")
     return key
 
 
-def _why(jwt: Any, error: Exception) -> str:
+def _refusal(jwt: Any, error: Exception, text: str) -> TokenRefusedError:
+    """Why PyJWT does not take it. A claim that is wrong was looked at behind the signature, which holds then."""
     if isinstance(error, jwt.InvalidSignatureError):
-        return "its signature is wrong"
-    if isinstance(error, jwt.MissingRequiredClaimError):
-        return f"it has no {error.claim}"
-    return f"it is no token of ours: {type(error).__name__}"
+        return TokenRefusedError("its signature is wrong")
+    wrong_claims = {
+        jwt.ExpiredSignatureError: ("it has expired", "the token has expired"),
+        jwt.ImmatureSignatureError: ("it is not valid yet", "the token is not valid yet: compare the clocks"),
+        jwt.InvalidAudienceError: ("it is for another cluster", "the token is for another cluster"),
+        jwt.InvalidIssuerError: ("it is of another issuer", "the token is of another issuer"),
+        jwt.MissingRequiredClaimError: (f"it has no {getattr(error, 'claim', '')}", REFUSED),
+    }
+    found = wrong_claims.get(type(error))
+    if found is None:
+        return TokenRefusedError(f"it is no token of ours: {type(error).__name__}")
+    return TokenRefusedError(*found, subject=jwt.decode(text, options={"verify_signature": False}).get("sub"))
 
 
 def _checked(claims: Mapping[str, Any], key: Key) -> Claims:
     """What PyJWT does not look at."""
     begins, ends, subject = claims["iat"], claims["exp"], claims["sub"]
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (begins, ends)):
-        raise TokenRefusedError("its times are no numbers")
+        raise TokenRefusedError("its times are no numbers", subject=subject)
     if ends - begins > LIFE_S_MAX:
-        raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours")
+        raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours", subject)
     if not 0 < len(subject) <= SUBJECT_CHARACTERS_MAX or not subject.isprintable():
-        raise TokenRefusedError("its subject is empty, too long, or has characters that nobody sees")
+        raise TokenRefusedError("its subject is empty, too long, or has characters that nobody sees", subject=subject)
     return Claims(subject, ends + LEEWAY_S, key.print)

@@ -3,7 +3,7 @@
 
 So it answers while the bookie's loop stands still, and nobody who asks holds the bookie up. What does not look like a
 plain GET is refused, but for a PUT without a body of those who may write. A connection is closed after its answer: what
-a client sent ahead is never looked at.
+a client sent ahead is never looked at. Clients that wait make room for new ones (``places.py``).
 
 No answer may be read by pages of another origin. On loopback the Host header must be an address: the name of a web site
 may resolve to 127.0.0.1, and its pages would then be of our origin.
@@ -27,12 +27,19 @@ from bookie_server.services.limits import Kind, Limits
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.sockets import Acceptor, peer_of
 from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, speaks_tls
+from bookie_server.web.places import Place, Places
 
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8 << 10
 """The request line and the headers."""
 NEEDS_TOKEN = "this path is for clients with a token (Authorization: Bearer), or a certificate where they are taken"
+NEEDS_CERTIFICATE = "this path is for clients with a certificate"
+_SHOWN_NOTHING = {
+    NEEDS_TOKEN: "it asks for more than probes, and shows no token",
+    NEEDS_CERTIFICATE: "it asks for more than probes, and shows no certificate",
+}
+"""What the log has of it. Whose certificate or token is refused stands there already."""
 CONNECTIONS_MAX = 16
 DEADLINE_S = 5.0
 """For each of: the whole request, the answer's making, its sending."""
@@ -40,6 +47,7 @@ ANSWER_BYTES_MAX = 4 << 20
 
 _LINGER_S = 0.5  # what a client still sends is taken for so long: a reset would destroy its answer
 _LINGER_BYTES = 64 << 10
+_AT_ONCE_BYTES = 4 << 10  # a system takes so much of a new connection at once
 _TURNS = 4  # of the loop, until a connection that it has accepted is among those that are open
 
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
@@ -172,6 +180,7 @@ class HttpServer:
         self._name = name
         self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._places = Places(CONNECTIONS_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._running = threading.Event()
@@ -220,27 +229,39 @@ class HttpServer:
 
     @contextlib.asynccontextmanager
     async def _serve_tls(self) -> AsyncIterator[None]:
-        acceptor = Acceptor(
-            [self._listener],
-            self._greet,
-            lambda _, greeted: len(self._open) + greeted >= CONNECTIONS_MAX,
-            "admin port",
-            DEADLINE_S,
-        )
-        acceptor.start()
+        acceptor = Acceptor([self._listener], self._greet, lambda *_: False, "admin port", DEADLINE_S)
+        acceptor.start()  # whether there is a place is asked as it is greeted
         yield
         acceptor.stop()
 
     async def _greet(self, sock: socket.socket) -> None:
         """A connection to a port with TLS, before its handshake."""
+        task = asyncio.current_task()
+        assert task is not None
+        place = self._places.enter(Principal(peer_of(sock)).host, task.cancel)
+        if place is None:
+            sock.close()
+            return
+        try:
+            await self._shake_hands(sock, place)
+        except BaseException:
+            place.leave()
+            raise
+
+    async def _shake_hands(self, sock: socket.socket, place: Place) -> None:
         loop, tls, peer = asyncio.get_running_loop(), self._tls, peer_of(sock)
         assert tls is not None
         if not await speaks_tls(sock):
             tls.refused(peer, "admin port", "it speaks plain")
             await loop.sock_sendall(sock, _bytes_of(Answer(400, f"{PLAIN_REFUSED}: ask with https\n")))
             await linger(sock)
+            place.leave()
             return
-        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(HEAD_BYTES_MAX, loop), self._connected, loop)
+        protocol = asyncio.StreamReaderProtocol(
+            asyncio.StreamReader(HEAD_BYTES_MAX, loop),
+            lambda reader, writer: self._connected(reader, writer, place),
+            loop,
+        )
         try:
             await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.tls.server(lenient=True))
         except OSError as error:
@@ -255,7 +276,7 @@ class HttpServer:
         if tls is None or not (tls.client_auth or tls.wants_tokens):
             return stranger, ""
         if not certificate:
-            return stranger, NEEDS_TOKEN if tls.wants_tokens else "this path is for clients with a certificate"
+            return stranger, NEEDS_TOKEN if tls.wants_tokens else NEEDS_CERTIFICATE
         try:
             return tls.admit(names_of(certificate), stranger.peer, "admin port"), ""
         except TlsError as error:
@@ -270,8 +291,14 @@ class HttpServer:
         except AuthenticationError as error:
             return principal, error.what
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= CONNECTIONS_MAX:
+    async def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place | None = None
+    ) -> None:
+        """``place``: what it has since its handshake."""
+        peer = writer.get_extra_info("peername")
+        if place is None:
+            place = self._places.enter(str(peer[0]) if peer else "a client that is gone", writer.transport.abort)
+        if place is None:
             writer.write(_bytes_of(Answer(503, "too many connections\n")))
             writer.close()
             return
@@ -279,25 +306,31 @@ class HttpServer:
         assert task is not None
         self._open[task] = writer
         try:
-            peer = writer.get_extra_info("peername")
+            if place.is_lost:  # right behind its handshake
+                return
+            place.end = writer.transport.abort
             principal, not_let_in = self._client(writer)
             may_write = bool(peer) and self._may_write(str(peer[0]))
-            answer = await self._answer(reader, principal, may_write=may_write, not_let_in=not_let_in)
+            answer = await self._answer(reader, principal, place, may_write=may_write, not_let_in=not_let_in)
             if answer is not None:
-                await _send(answer, reader, writer)
+                await _send(answer, reader, writer, place)
         except OSError:  # the client is gone
             pass
         finally:
+            place.leave()
             del self._open[task]
             writer.transport.abort()
 
     async def _answer(
-        self, reader: asyncio.StreamReader, principal: Principal, *, may_write: bool, not_let_in: str
+        self, reader: asyncio.StreamReader, principal: Principal, place: Place, *, may_write: bool, not_let_in: str
     ) -> Answer | None:
-        """None if the client went away before its request had ended."""
+        """None if the client went away before its request had ended, or has lost its place."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+            if place.is_lost:
+                return None
+            place.asks = True
             request = request_of(head, may_write=may_write)
         except TimeoutError:
             return Answer(408, "the request did not end in time\n")
@@ -311,12 +344,18 @@ class HttpServer:
             return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
         principal, not_let_in = self._with_token(request, principal, not_let_in)
         if not_let_in and (request.path not in self._free or request.method != "GET"):
-            wants_tokens = self._tls is not None and self._tls.wants_tokens
-            return Answer(401 if wants_tokens else 403, f"{not_let_in}\n")
+            return self._kept_out(request, principal, not_let_in)
         if request.path not in self._free and (too_often := self._too_often(principal)):
             return Answer(429, f"{too_often}\n")
         request = request._replace(principal=principal, token="")
         return await self._refused(request) or await self._found(request)
+
+    def _kept_out(self, request: Request, principal: Principal, why: str) -> Answer:
+        """The answer to who gets no more than what is free."""
+        assert self._tls is not None
+        if why in _SHOWN_NOTHING:
+            self._tls.refused(principal.peer, "admin port", _SHOWN_NOTHING[why], request.path)
+        return Answer(401 if self._tls.wants_tokens else 403, f"{why}\n")
 
     def _too_often(self, principal: Principal) -> str:
         """Why this client has to wait; empty if it has not."""
@@ -357,17 +396,20 @@ class HttpServer:
         return found if len(found.body) <= ANSWER_BYTES_MAX else Answer(500, "the answer is too long\n")
 
 
-async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place) -> None:
+    sent = _bytes_of(answer)
     writer.transport.set_write_buffer_limits(high=0)  # drained means sent
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DEADLINE_S):
-            writer.write(_bytes_of(answer))
+            writer.write(sent)
             await writer.drain()
             if not writer.can_write_eof():  # over TLS, where drained does not mean sent
+                place.asks = len(sent) > _AT_ONCE_BYTES
                 writer.close()
                 await writer.wait_closed()
                 return
             writer.write_eof()
+        place.asks = False
         async with asyncio.timeout(_LINGER_S):
             left = _LINGER_BYTES
             while left > 0 and (taken := await reader.read(left)):

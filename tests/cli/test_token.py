@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,38 @@ def test_a_token_goes_into_a_file_that_others_cannot_read(files: Path) -> None:
     told = run("create", "--key", files / "ed25519", "--subject", "a", "--audience", "i", "--output", path)
     assert (told, path.stat().st_mode & 0o777, path.read_text().count(".")) == ("", 0o600, 2)
     assert not list(files.glob("*.new"))
+
+
+def test_a_file_that_others_have_laid_ready_does_not_become_the_token(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner could read it, or the file that a link leads to, whatever the mode."""
+    trap, path = files / "trap", files / "token"
+    trap.touch()
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+    (files / "token.guessed.new").symlink_to(trap)
+    path.write_text("old")
+    with pytest.raises(InvalidArgumentError, match="cannot be written"):
+        run("create", "--key", files / "ed25519", "--subject", "a", "--audience", "i", "--output", path)
+    assert (trap.read_text(), path.read_text()) == ("", "old")
+
+
+def test_a_token_is_never_readable_by_others_nor_left_half_made(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+
+    def replace(new: Path, old: Path) -> None:
+        modes.append(new.stat().st_mode & 0o777)
+        raise OSError(5, "a disk that is gone")
+
+    monkeypatch.setattr("os.replace", replace)
+    before = os.umask(0)
+    try:
+        with pytest.raises(InvalidArgumentError, match="cannot be written"):
+            run("create", "--key", files / "ed25519", "--subject", "a", "--audience", "i", "--output", files / "token")
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+    assert not list(files.glob("token*"))
 
 
 def test_a_key_that_everybody_may_read_signs_nothing(files: Path) -> None:

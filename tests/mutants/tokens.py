@@ -17,6 +17,9 @@ _PORTS = "tests/bookie_server/services/test_token_ports.py"
 _WRONG = f"{_UNIT}::test_a_token_that_says_something_else_is_refused"
 _REFUSED = f"{_PORTS}::test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_it"
 _APACHE = f"{_PORTS}::test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown"
+_NAMED = f"{_UNIT}::test_a_refusal_names_the_subject_where_the_signature_holds_and_nowhere_else"
+_FILES = "tests/bookie_server/services/test_key_files.py"
+_NOTHING = f"{_PORTS}::test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log"
 _ADMIN = f"{_PORTS}::test_the_admin_port_wants_a_token_for_all_but_probes"
 _SESSION = f"{_PORTS}::test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one"
 _TAKEN = f"{_PORTS}::test_a_key_that_is_taken_away_ends_its_sessions_and_no_others"
@@ -148,11 +151,96 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the log of a refusal has the token",
         _TLS,
-        "            self.refused(principal.peer, port, str(error))\n            raise AuthenticationError(error.told)",
+        "            self.refused(principal.peer, port, str(error), error.said)\n"
+        "            raise AuthenticationError(error.told)",
         '            self.refused(principal.peer, port, f"{error}: {token.decode()}")\n'
         "            raise AuthenticationError(error.told)",
         (f"{_REFUSED}[audience-direct]",),
         "who reads the log is every client",
+    ),
+    Mutant(
+        "who asks on Apache's wire before it shows a token stands in no log",
+        _RPC,
+        "        if self._facts.port_tls is not None:\n            asked",
+        "        if False:\n            asked",
+        (_NOTHING,),
+        "whoever looks for a way in is never seen",
+    ),
+    Mutant(
+        "who shows nothing at the admin port stands in no log",
+        _HTTP,
+        "        if why in _SHOWN_NOTHING:\n",
+        "        if False:\n",
+        (_NOTHING,),
+        "whoever looks for a way in is never seen",
+    ),
+    Mutant(
+        "what a client has chosen makes another line of the log",
+        _TLS,
+        "tells(Principal(peer).host, why):",
+        "tells(Principal(peer).host, why + said):",
+        (_NOTHING,),
+        "a client without any right fills the disk",
+    ),
+    Mutant(
+        "each hello that is refused is a line of the log",
+        _LANES,
+        "if facts.told.tells(who.host,",
+        "if True or facts.told.tells(who.host,",
+        (
+            "tests/bookie_server/services/test_lane_hello.py::"
+            "test_what_a_client_says_is_one_line_of_the_log_and_short[long-direct]",
+        ),
+        "a client that was not told of the mode writes ten lines a second",
+    ),
+    Mutant(
+        "the log of a refused token says not whose it is",
+        _TOKENS,
+        "        if isinstance(subject, str) and subject:\n",
+        "        if False:\n",
+        (_NAMED,),
+        "nobody knows whose token to renew",
+    ),
+    Mutant(
+        "the log of a forged token has the subject that its forger chose",
+        _TOKENS,
+        'return TokenRefusedError("its signature is wrong")',
+        'return TokenRefusedError("its signature is wrong", '
+        'subject=jwt.decode(text, options={"verify_signature": False}).get("sub"))',
+        (_NAMED,),
+        "anybody has the log accuse somebody else",
+    ),
+    Mutant(
+        "the subject of a refused token stands in the log as it is",
+        _TOKENS,
+        "[:SUBJECT_CHARACTERS_MAX]!r})",
+        "[:SUBJECT_CHARACTERS_MAX]})",
+        (_NAMED,),
+        "a token forges lines of the log",
+    ),
+    Mutant(
+        "a file of keys that every user may write is believed",
+        "bookie_server/services/key_files.py",
+        "    if mode & stat.S_IWOTH:\n",
+        "    if False:\n",
+        (f"{_FILES}::test_a_file_that_every_user_may_write_stops_the_start_and_later_is_not_taken",),
+        "any user of a bookie's host is any client",
+    ),
+    Mutant(
+        "nobody is warned of keys that a group may write",
+        "bookie_server/services/key_files.py",
+        "    if mode & stat.S_IWGRP:\n",
+        "    if False:\n",
+        (f"{_FILES}::test_others_that_may_more_than_they_should_are_warned_of",),
+        "an operator does not know that a group can be anybody",
+    ),
+    Mutant(
+        "a token is written into a file that is there already",
+        "bk_cli/token.py",
+        "os.O_CREAT | os.O_EXCL",
+        "os.O_CREAT | os.O_TRUNC",
+        ("tests/cli/test_token.py::test_a_file_that_others_have_laid_ready_does_not_become_the_token",),
+        "whoever guesses the name of the new file has the token",
     ),
     Mutant(
         "a certificate says more than a token",
@@ -346,14 +434,6 @@ MUTANTS: tuple[Mutant, ...] = (
         '            options={"require": ["exp", "iat", "sub", "aud"], "verify_iat": False},\n',
         (_WRONG, f"{_UNIT}::test_clocks_may_differ_a_little_and_no_more"),
         "the bound on a token's life is none: it says that it was signed on its last day",
-    ),
-    Mutant(
-        "keys may be written by everybody",
-        _TOKENS,
-        "            if status.st_mode & stat.S_IWOTH:\n",
-        "            if status.st_mode & 0:\n",
-        (f"{_UNIT}::test_keys_that_everybody_may_write_are_not_taken",),
-        "every user of a bookie's host is every client",
     ),
     Mutant(
         "a weak key signs",

@@ -6,19 +6,62 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _HTTP = "bookie_server/web/http.py"
+_PLACES = "bookie_server/web/places.py"
 _HEALTH = "bookie_server/web/health.py"
 _HTTP_TEST = "tests/bookie_server/web/test_http.py"
+_PLACES_TEST = "tests/bookie_server/web/test_places.py"
+_SILENT = f"{_PLACES_TEST}::test_silent_clients_take_no_place_of_a_probe"
 _ADMIN_TEST = "tests/bookie_server/web/test_admin.py"
 _PAGE_TEST = "tests/bookie_server/web/test_page.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the admin port takes any number of connections",
-        _HTTP,
-        "        if len(self._open) >= CONNECTIONS_MAX:",
+        _PLACES,
+        "        if len(self.taken) >= self._count and not self._make_room():",
         "        if False:",
-        (f"{_HTTP_TEST}::test_connections_are_bounded_and_their_places_come_back",),
+        (f"{_PLACES_TEST}::test_who_is_being_answered_is_never_cut_and_places_have_an_end[plain]",),
         "whoever reaches the port takes all of the bookie's open files",
+    ),
+    Mutant(
+        "who is silent at the admin port keeps its place",
+        _PLACES,
+        "            return False\n        of_host",
+        "            return False\n        return False\n        of_host",
+        (f"{_SILENT}[plain-no request]",),
+        "sixteen connections of anybody, and Kubernetes ends a bookie that is well",
+    ),
+    Mutant(
+        "who makes a handshake for ever keeps its place at the admin port",
+        _HTTP,
+        "Principal(peer_of(sock)).host, task.cancel)",
+        "Principal(peer_of(sock)).host, lambda: None)",
+        (f"{_SILENT}[tls-mute]",),
+        "connections without an end, beside the bound",
+    ),
+    Mutant(
+        "who was answered over TLS and does not close keeps its place at the admin port",
+        _HTTP,
+        "place.asks = len(sent) > _AT_ONCE_BYTES",
+        "pass",
+        (f"{_SILENT}[tls-answered, and does not close]",),
+        "sixteen clients that never end TLS keep probes out",
+    ),
+    Mutant(
+        "whose request is being answered may be cut off the admin port",
+        _PLACES,
+        "for each in self.taken if not each.asks]",
+        "for each in self.taken]",
+        (f"{_PLACES_TEST}::test_who_is_being_answered_is_never_cut_and_places_have_an_end[plain]",),
+        "a flood of silent clients cuts every scrape",
+    ),
+    Mutant(
+        "the oldest makes room at the admin port, whoever floods it",
+        _PLACES,
+        "key=lambda each: of_host[each.host])",
+        "key=lambda each: 0)",
+        (f"{_PLACES_TEST}::test_the_host_with_most_clients_that_wait_makes_room",),
+        "a flood of one host cuts a probe of another before it has asked",
     ),
     Mutant(
         "the admin port waits for the rest of a request for ever",

@@ -80,7 +80,6 @@ class Connection:
         self._wake, self.leave = wake, leave
         self._rights: Right | None = None if facts.authority is not None else EVERY  # None: it is not known yet
         self._may_add = self._rights is not None
-        self._has_denied = False
         self.stream: events.StreamId = engine.open_stream(self)
         self._reader = RequestReader()
         self._fresh = True
@@ -407,10 +406,13 @@ class Connection:
     def _unauthenticated(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
         """As Apache's bookies say it: in version 3 with nothing but a header, so that it is not taken for an EUA about
         a ledger's password."""
+        if self._facts.port_tls is not None:
+            asked = ", ".join(_operations_of(item))
+            self._facts.port_tls.refused(self.principal.peer, "Apache's wire", "it asks before it shows a token", asked)
         if isinstance(item, BatchRead):
             self.close("a client that is not authenticated asks")
         elif wire is v2:
-            self._denied(item, wire)
+            self._refuse(item, wire, Status.EUA)
         elif isinstance(item, Single):
             self._send(v3.framed(v3.header_only(item.request, Status.EUA)))
         else:
@@ -419,9 +421,9 @@ class Connection:
 
     def _denied(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
         """The client may not do this."""
-        if not self._has_denied:
-            self._has_denied = True
-            logger.warning("connection %d: %s may not %s", self.stream, self.principal, ", ".join(_operations_of(item)))
+        asked, who = ", ".join(_operations_of(item)), self.principal
+        if self._facts.told.tells(who.host, f"{who.identity} may not {asked}"):
+            logger.warning("connection %d: %s may not %s", self.stream, who, asked)
         for operation in _operations_of(item):
             self._audit(operation, Reason.PERMISSION_DENIED)
         self._refuse(item, wire, Status.EUA)

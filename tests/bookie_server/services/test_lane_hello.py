@@ -121,16 +121,23 @@ def test_mismatch_is_answered_and_the_stream_closed(
 
 
 @pytest.mark.parametrize("lane", OURS)
+@pytest.mark.parametrize(
+    "named", ["b2\n2026-01-01 INFO bookie_server.main: all is well", "x" * 100_000], ids=["two lines", "long"]
+)
 def test_what_a_client_says_is_one_line_of_the_log_and_short(
-    tmp_path: Path, lane: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, lane: str, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Once in ten seconds, whatever else it says: a client that tries again and again does not fill the log."""
+
     async def story(bookie: Bookie, store: Any) -> None:
-        for named in ("b2\n2026-01-01 INFO bookie_server.main: all is well", "x" * 100_000):
-            first = lane_pb2.ControlRequest(hello=hello(bookie, bookie_id=named))
-            await first_answer(bookie, lane, "Control", first)
+        for number in range(4):
+            for reason in ({"bookie_id": f"{named}{number}"}, {"instance_id": str(uuid.UUID(int=number))}):
+                first = lane_pb2.ControlRequest(hello=hello(bookie, **reason))
+                await first_answer(bookie, lane, "Control", first)
         told = [record.getMessage() for record in caplog.records if "hello refused" in record.message]
-        assert len(told) == 2
+        assert len(told) == 2, "one for each reason"
         assert all("\n" not in each and len(each) < 1000 for each in told)
+        assert all("127.0.0.1:" in each or "a client on this machine" in each for each in told)
 
     with_bookie(tmp_path, story)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -101,10 +103,10 @@ def test_a_client_with_a_token_writes_and_reads_and_is_who_it_names(lane: str, t
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "none": ({}, "wants a token", "shows neither token nor certificate"),
-    "expired": ({"age_s": 9000}, "the token has expired", "it has expired"),
+    "expired": ({"age_s": 9000}, "the token has expired", "it has expired (subject 'ingest')"),
     "not yet": ({"age_s": -9000}, "not valid yet", "it is not valid yet"),
-    "audience": ({"audience": "another"}, "for another cluster", "for another cluster"),
-    "key": ({"signer": Signer("k2")}, "the token is refused", "its key is not known here"),
+    "audience": ({"audience": "another"}, "for another cluster", "for another cluster (subject 'ingest')"),
+    "key": ({"signer": Signer("k2")}, "the token is refused", "no key with its kid is known here: 'k2'"),
     "signature": ({"signer": Signer("k1")}, "the token is refused", "its signature is wrong"),
     "identity": ({"subject": "web"}, "identity is not let in", "is not let in: web"),
 }
@@ -634,6 +636,44 @@ def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> 
 
     secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants"), "admin_port": port}
     with_tokens(tmp_path, story, **secure)
+
+
+# --- who shows nothing ---
+
+
+def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    info = v3.request(pb.GET_BOOKIE_INFO, 9)
+    info.getBookieInfoRequest.requested = 3
+    read_of_v2 = struct.pack(">IIqq", 20, 2 << 24 | v2.READENTRY << 16, 7, 0)
+    asked = [b"/metrics", b"/" + b"x" * 4000, b"/live", b"/ready?verbose"]
+    gets = [b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path for path in asked]
+
+    async def story(world: TokenWorld) -> None:
+        rpc = world.world.bookie.port
+        for _ in range(3):
+            for where, sent in ((rpc, v3.framed(info)), (rpc, read_of_v2), *((port, each) for each in gets)):
+                reader, writer = await _over_tls(world, where)
+                writer.write(sent)
+                assert await asyncio.wait_for(reader.read(64), 5)
+                writer.transport.abort()
+
+    with caplog.at_level(logging.INFO):
+        with_tokens(tmp_path, story, admin_port=port)
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    refusals = [line for line in lines if " 127.0.0.1:" in line]
+    assert len(refusals) == 2, refusals
+    assert refusals[0].startswith("Apache's wire: 127.0.0.1:")
+    assert refusals[0].endswith("it asks before it shows a token: 'GET_BOOKIE_INFO'")
+    assert refusals[1].startswith("admin port: 127.0.0.1:")
+    assert refusals[1].endswith("it asks for more than probes, and shows no token: '/metrics'")
+    events = [json.loads(each.getMessage()) for each in caplog.records if each.name == "bookie_server.audit"]
+    told = [(each["lane"], each["outcome"], each.get("again")) for each in events if each["did"] == "connect"]
+    assert told[:2] == [("Apache's wire", "refused", None), ("admin port", "refused", None)]
+    assert sorted(told[2:]) == [("Apache's wire", "refused", 5), ("admin port", "refused", 5)]
+    assert {each["did"] for each in events} == {"connect"}, "and of nothing else that it asked"
 
 
 # --- settings ---

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from bookie_server.web import http
 from bookie_server.web.http import (
-    CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
     Answer,
     HttpServer,
@@ -196,16 +195,6 @@ def test_what_is_sent_behind_a_request_is_not_looked_at(served: Served) -> None:
     said = served.said(20 * GET)
     assert said.count(b"HTTP/1.1 ") == 1
     assert served.asked == ["/"]
-
-
-def test_connections_are_bounded_and_their_places_come_back(served: Served) -> None:
-    idle = [served.connect() for _ in range(CONNECTIONS_MAX)]
-    time.sleep(DEADLINE_S / 4)
-    assert served.said(b"").startswith(b"HTTP/1.1 503 ")
-    for sock in idle:
-        assert rest(sock).startswith(b"HTTP/1.1 408 ")
-        sock.close()
-    assert served.said(GET).startswith(b"HTTP/1.1 200 ")
 
 
 def test_an_answer_that_takes_too_long_is_a_503_and_holds_nobody_up(served: Served) -> None:

@@ -19,6 +19,7 @@ from bk_core.wire.proto import lane_pb2
 from bookie_server.services.control_stream import STREAMS
 from bookie_server.services.principal import Principal, Proof
 from bookie_server.web.http import HEAD_BYTES_MAX, NEEDS_TOKEN, PHRASES, Answer, HttpServer, Request
+from bookie_server.web.places import Places
 from tests.kit.lanes import KEY, frame
 from tests.kit.rpc_bookie import RpcBookie
 from tests.wire.bookie_rpc.fuzz import Tally, mutate
@@ -166,7 +167,9 @@ async def _ask_admin_port(rng: random.Random, tally: Tally) -> None:
             reader.feed_data(head)
             reader.feed_eof()
             stranger = Principal("fuzz:1")
-            said = await server._answer(reader, stranger, may_write=True, not_let_in=NEEDS_TOKEN)
+            place = Places(1).enter("fuzz", asked.clear)
+            assert place is not None
+            said = await server._answer(reader, stranger, place, may_write=True, not_let_in=NEEDS_TOKEN)
             assert said is not None, head
             assert said.status in PHRASES, (head, said)
             for request in asked:
