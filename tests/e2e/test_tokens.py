@@ -83,6 +83,9 @@ def test_an_operator_asks_with_a_token_and_gets_nothing_without(cluster: Cluster
     assert looked.returncode == 0, looked.stderr
     untold = bk("bookie", "list", **cluster.environment)
     assert "BK_UNAUTHENTICATED" in untold.stdout + untold.stderr, untold
+    assert "writable," not in untold.stderr
+    for command in (("bookie", "list", "--json"), ("bookie", "list"), ("cluster", "top", "--once")):
+        assert bk(*command, **cluster.environment).returncode == 7, command
     asked = bk(
         "bookie",
         "inspect",
