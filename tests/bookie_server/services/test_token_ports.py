@@ -123,6 +123,9 @@ def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_
         assert world.world.bookie.bookie_id in raised.value.what
         assert "not applied" in str(raised.value)
         assert "token" in raised.value.remedy
+        assert ("tls_clients" in raised.value.remedy) == (wrong == "identity")
+        if wrong == "none" and lane != BOOKIE_RPC:
+            assert raised.value.remedy == "give token_path"  # certificates are not looked at
         if wrong != "none":
             assert heard in raised.value.value
             assert logged in caplog.text
