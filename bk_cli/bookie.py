@@ -37,7 +37,7 @@ def bookie() -> None:
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings in a TOML file (docs/bookie.md lists them); what is given here wins.",
+    help="Settings in a TOML file (docs/configuration.md lists them); what is given here wins.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port for Apache's clients.")
 @click.option("--direct-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 2000]")

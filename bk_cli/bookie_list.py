@@ -8,25 +8,34 @@ from collections import Counter
 from bk_cli import output
 from bk_cli.access import Access
 from bk_core.errors import BookKeeperError
-from bk_core.facts.asking import Said
+from bk_core.facts.asking import Said, refused_by_all
 from bk_core.facts.bookies import Marks, Row, as_object, look
 
 COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "limbo ", "damaged ", "lanes", "version")
 
 
 def list_bookies(access: Access, *, as_json: bool) -> None:
+    """Raises the error of one of them, once all is printed, if this client is refused by all that could be asked."""
     with access.store() as store:
         rows, marks = look(store, access.caller(store.instance_id(), "bk bookie list"))
     if as_json:
         for row in rows:
             output.print_json(as_object(row, marks))
-        return
+    else:
+        _print(rows, marks)
+    refused = refused_by_all(row.said for row in rows)
+    if refused is not None:
+        raise refused
+
+
+def _print(rows: list[Row], marks: Marks) -> None:
     output.print_table(COLUMNS, [_cells(row, marks) for row in rows])
     for row in rows:
         if isinstance(row.said, BookKeeperError):
             output.print_note(" ".join(str(row.said).split()))
-    states = Counter(row.state for row in rows)
-    output.print_note(f"{len(rows)} bookies: {', '.join(f'{count} {state}' for state, count in states.items())}")
+    if refused_by_all(row.said for row in rows) is None:  # else only their registrations were seen
+        states = Counter(row.state for row in rows)
+        output.print_note(f"{len(rows)} bookies: {', '.join(f'{count} {state}' for state, count in states.items())}")
 
 
 def _cells(row: Row, marks: Marks) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bk_cli import output
 from bk_cli.access import Access
 from bk_core.errors import BookKeeperError
+from bk_core.facts.asking import refused_by_all
 from bk_core.facts.bookies import Marks, count_marks, state_in_words
 from bk_core.metadata.records import BookieOrder
 from bk_core.model import BookieId
@@ -71,12 +72,17 @@ class Row:
 
 
 def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
+    """``once`` raises the error of one bookie if this client is refused by all that could be asked."""
     ports = access.admin_ports(DEADLINE_S)
     with access.store() as store:
         if once:
             before = look(store, ports)
             time.sleep(ONCE_S)
-            _print(before, look(store, ports), as_json)
+            now = look(store, ports)
+            _print(before, now, as_json)
+            refused = refused_by_all(now.answers.values())
+            if refused is not None:
+                raise refused
             return
         if as_json:
             for before, now in looks(store, ports, every_s):

@@ -59,7 +59,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class CopySeen:
-    """What one bookie says. ``trouble``: why it could not be asked. ``parts``: by the first entry of a fragment.
+    """What one bookie says. ``trouble``: why it could not be asked; ``remedy``: what this client needs, if the bookie
+    answers, but not to it. ``parts``: by the first entry of a fragment.
     ``lac``: proven by its digest; None if it was not asked for."""
 
     trouble: str = ""
@@ -68,6 +69,7 @@ class CopySeen:
     last_entry: EntryId = -1
     lac: EntryId | None = None
     parts: Mapping[EntryId, Part] = field(default_factory=dict)
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,10 @@ class LedgerSeen:
         if self.states[bookie] not in UP:
             return self.states[bookie]
         return copy.trouble if copy is not None else "not asked"
+
+    def remedy(self, bookie: BookieId) -> str:
+        """What this client needs so that the bookie answers it; empty if that is not the trouble."""
+        return self.copies.get(bookie, CopySeen()).remedy
 
     def said(self, bookie: BookieId, fragment: Fragment, entry: EntryId) -> str:
         trouble = self.in_words(bookie)
@@ -192,12 +198,13 @@ def _start(seen: LedgerSeen, bookies: Sequence[BookieId], then: str, said: Mappi
 
 def _bring_back(seen: LedgerSeen, bookies: Sequence[BookieId], between: str) -> str:
     down = [bookie for bookie in bookies if seen.states[bookie] not in UP]
-    silent = [bookie for bookie in bookies if seen.states[bookie] in UP]
+    silent = [bookie for bookie in bookies if seen.states[bookie] in UP and not seen.remedy(bookie)]
+    mine = dict.fromkeys(seen.remedy(bookie) for bookie in bookies if seen.remedy(bookie))
     start = [f"start {between.join(down)} (bk bookie run on its host)"] if down else []
     look = (
         [f"look at {between.join(silent)}, which is registered and does not answer, and restart it"] if silent else []
     )
-    return between.join(start + look)
+    return between.join([*mine, *start, *look])
 
 
 # --- bookies and copies -----------------------------------------------------------------------------------------------
@@ -205,6 +212,14 @@ def _bring_back(seen: LedgerSeen, bookies: Sequence[BookieId], between: str) -> 
 
 def _bookies(seen: LedgerSeen) -> Iterator[Finding]:
     silent = [bookie for bookie in _members(seen) if seen.in_words(bookie)]
+    if not silent:
+        return
+    refused = [bookie for bookie in silent if seen.remedy(bookie)]
+    if refused:
+        yield problem(
+            f"of its bookies these refuse this client: {_each(seen, refused)}", _bring_back(seen, refused, ", ")
+        )
+    silent = [bookie for bookie in silent if bookie not in refused]
     if not silent:
         return
     what = f"of its bookies these do not answer: {_each(seen, silent)}"

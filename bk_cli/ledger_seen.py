@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from bk_cli.access import Access
 from bk_cli.ledger_findings import UP, CopySeen, LedgerSeen, Part
+from bk_core.client.refused import NOT_LET_IN
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookKeeperError, IntegrityError
+from bk_core.errors import BookKeeperError, IntegrityError, PermissionDeniedError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import ENTRY_ID_MAX, BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
@@ -126,7 +127,7 @@ class _Asking:
                     await self._note(own, self._part(own))
         except (BookKeeperError, TimeoutError) as error:
             if not self.seen.parts:
-                self.seen = replace(self.seen, trouble=_words(error))
+                self.seen = _troubled(self.seen, error)
 
     async def tail(self, behind_lac: EntryId) -> None:
         """What is behind the LAC, entry by entry, where the wire has no list of ids."""
@@ -190,6 +191,17 @@ class _Asking:
         if trailer is None or trailer.answered_through < first:
             raise BookKeeperError("it answers nothing", value=f"entry {first}")
         return trailer
+
+
+def _troubled(seen: CopySeen, error: BookKeeperError | TimeoutError) -> CopySeen:
+    if isinstance(error, RefusedError) and error.reason is Reason.PERMISSION_DENIED:
+        error = PermissionDeniedError.told(error.what)
+    if isinstance(error, PermissionDeniedError):
+        return replace(seen, trouble=f"{error.code}: {error.what}", remedy=error.remedy)
+    if isinstance(error, NOT_LET_IN):
+        said = f": {error.value}" if error.value else ""
+        return replace(seen, trouble=f"{error.code}: {error.what}{said}", remedy=error.remedy)
+    return replace(seen, trouble=_words(error))
 
 
 def _words(error: BaseException) -> str:

@@ -208,8 +208,8 @@ class BookKeeper(BookKeeperBase):
         ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
-        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it; then
-        nothing was created.
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
+        AuthenticationError or InsecureBookieError if no bookie is one for this client; then nothing was created.
         """
         return LedgerWriter(
             self._thread.call(
@@ -236,7 +236,8 @@ class BookKeeper(BookKeeperBase):
         ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
         ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
         ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
-        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError,
+        AuthenticationError if no bookie that could be asked lets this client in.
         """
         return LedgerReader(
             self._thread.call(

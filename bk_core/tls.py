@@ -308,7 +308,9 @@ class Admission:
         """The identity. Raises TlsError for one that is not let in."""
         identity = self._identity(names)
         if not self.lets_in(identity):
-            raise TlsError("this identity is not let in", value=identity, remedy="add it to tls_clients")
+            raise TlsError(
+                "this identity is not let in", value=identity, remedy="the bookie's tls_clients must list it"
+            )
         return identity
 
     def lets_in(self, identity: str) -> bool:

@@ -21,6 +21,6 @@ def not_let_in(whom: str, why: str, *, has_token: bool) -> AuthenticationError:
     without."""
     why, _, remedy = why.partition("; ")
     if not remedy:
-        mine = "renew the file at token_path" if has_token else "give token_path, or a certificate"
+        mine = "renew the file at token_path" if has_token else "give token_path, or a certificate where that counts"
         remedy = f"{mine} (its log says more of the reason)"
     return AuthenticationError(f"{whom} does not let this client in", value=why, remedy=remedy)

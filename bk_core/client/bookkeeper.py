@@ -30,6 +30,7 @@ from bk_core.client.metrics import ClientMetrics, Observer
 from bk_core.client.ranges import Quarantine
 from bk_core.client.reader import LedgerReader
 from bk_core.client.recovery import RecoveryDriver
+from bk_core.client.refused import Refused
 from bk_core.client.surveyor import Surveyor
 from bk_core.client.writer import LedgerWriter
 from bk_core.entries.digest import Digester
@@ -61,6 +62,8 @@ H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
 PERMIT_S = 1.0
 """So long each bookie of a new ledger is asked whether its writer may write to it."""
+SPARES_ASKED_MAX = 16
+"""So many others are asked, too, if all of its bookies refuse this client as such."""
 logger = logging.getLogger(__name__)
 _Bookies = Mapping[BookieId, BookieServiceInfo]
 
@@ -119,8 +122,8 @@ class BookKeeper:
         ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
-        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it; then
-        nothing was created.
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
+        AuthenticationError or InsecureBookieError if no bookie is one for this client; then nothing was created.
         """
         self.check_open()
         check_arguments(password, digest_type, 0 if ledger_id is None else ledger_id)
@@ -138,7 +141,7 @@ class BookKeeper:
         )
         made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
         note(ledger=made, bookies=ensemble)
-        if self.config.security != OPEN:
+        if self.config.security != OPEN or self.config.tls_ca_path:
             await self._take_back_unless_permitted(made, created)
         protocol = machine.LedgerWrite(
             made,
@@ -164,28 +167,45 @@ class BookKeeper:
 
     async def _take_back_unless_permitted(self, ledger_id: LedgerId, created: Versioned[LedgerMetadata]) -> None:
         """Delete the record of a new ledger if this client may not write to it. What decides is in the record, so
-        nobody could say before; its version shows that nobody has used it. Raises PermissionDeniedError."""
-        denial = await self._denial(ledger_id, created.value.last_fragment.ensemble)
-        if denial:
+        nobody could say before; its version shows that nobody has used it. Raises as :meth:`_check_permitted`."""
+        try:
+            await self._check_permitted(ledger_id, created.value.last_fragment.ensemble)
+        except BookKeeperError:
             try:
                 await asyncio.to_thread(self.store.delete_ledger, ledger_id, created.version)
             except BookKeeperError as left:
                 logger.warning("ledger %d stays, with no entry: %s", ledger_id, left)
-            raise PermissionDeniedError.told(denial)
+            raise
 
-    async def _denial(self, ledger_id: LedgerId, bookies: tuple[BookieId, ...]) -> str:
-        """What the first bookie that can say says, if it is that this client may not write to the ledger."""
-        for bookie in bookies:
-            try:
-                async with asyncio.timeout(PERMIT_S):
-                    await self.transport.link(bookie).permit(ledger_id, Right.WRITE)
-                    return ""
-            except RefusedError as error:
-                if error.reason is Reason.PERMISSION_DENIED:
-                    return error.what
-            except (BookKeeperError, TimeoutError) as error:
-                logger.debug("bookie %s does not say whether it may be written to: %s", bookie, error)
-        return ""  # the writer will hear
+    async def _check_permitted(self, ledger_id: LedgerId, ensemble: tuple[BookieId, ...]) -> None:
+        """Raises PermissionDeniedError if the first bookie that can say does not let this client write to the ledger;
+        AuthenticationError or InsecureBookieError if this client can use none of the ensemble, and none of some others
+        that could take their places."""
+        refused = Refused()
+        for bookie in ensemble:
+            if await self._permits(bookie, ledger_id, refused):
+                return
+        if refused.by_all is not None:
+            spares = [each for each in await self.refresh_bookies() if each not in ensemble][:SPARES_ASKED_MAX]
+            await asyncio.gather(*(self._permits(each, ledger_id, refused) for each in spares))
+            if refused.by_all is not None:
+                raise refused.by_all
+
+    async def _permits(self, bookie: BookieId, ledger_id: LedgerId, refused: Refused) -> bool:
+        """Whether the bookie says that this client may write to the ledger. Raises PermissionDeniedError."""
+        try:
+            async with asyncio.timeout(PERMIT_S):
+                await self.transport.link(bookie).permit(ledger_id, Right.WRITE)
+            refused.heard(bookie)
+            return True
+        except RefusedError as error:
+            if error.reason is Reason.PERMISSION_DENIED:
+                raise PermissionDeniedError.told(error.what) from error
+            refused.heard(error)
+        except (BookKeeperError, TimeoutError) as error:
+            logger.debug("bookie %s does not say whether it may be written to: %s", bookie, error)
+            refused.heard(error)
+        return False  # the writer will hear
 
     def _keep(self, handle: H) -> H:
         """Register a handle that ends with this client. If the client was closed meanwhile, the handle ends now."""
@@ -203,7 +223,8 @@ class BookKeeper:
         ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
         ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
         ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
-        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError.
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError,
+        AuthenticationError if no bookie that could be asked lets this client in.
         """
         note(ledger=ledger_id, recover=recover)
         self.check_open()

@@ -18,14 +18,13 @@ from typing import Any, Generic, TypeVar
 
 from bk_core.client.agenda import Timer, agenda_of
 from bk_core.client.metrics import ClientMetrics
+from bk_core.client.refused import Refused
 from bk_core.errors import (
     AuthenticationError,
     BookKeeperError,
     LocalProtocolError,
     MetadataConflictError,
     Outcome,
-    QuorumError,
-    TlsError,
     TransportError,
 )
 from bk_core.metadata.port import MetadataStore
@@ -203,21 +202,23 @@ class SessionAdapter:
         ledger_id: LedgerId,
         ledger_key: bytes,
         counts: ClientMetrics | None = None,
+        refused: Refused | None = None,
     ) -> None:
-        self._counts = counts or ClientMetrics()
+        self._counts, self._refused = counts or ClientMetrics(), refused or Refused()
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
         driver.at_stop(self.detach_all)
         self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link that this lives on
-        self._not_let_in: TransportError | None = None
+        self._used: set[int] = set()  # sessions whose frames a bookie may have taken
 
     def _send(self, effect: SendFrame) -> None:
         if effect.index in self._open:  # else there is no link, and the machine will hear of it
+            self._used.add(effect.session)
             self._open[effect.index][1].send(effect.session, effect.frame)
 
     def _detach(self, effect: DetachSession) -> None:
         if effect.index in self._open:
-            self._open.pop(effect.index)[1].detach(effect.session)
+            self._leave(*self._open.pop(effect.index)).detach(effect.session)
 
     def detach_all(self) -> None:
         """Ends all sessions of a machine that crashed or was abandoned, so that the transport re-sends no frames."""
@@ -227,36 +228,36 @@ class SessionAdapter:
 
     def _attach(self, effect: AttachSession) -> None:
         listener = _Listener(effect.index, self._feed, self._counts)
-        before = self._open.pop(effect.index, None)
-        if before is not None:
-            self._note(before[1].broken)
+        if effect.index in self._open:
+            self._leave(*self._open.pop(effect.index))
         try:
             link = self._transport.link(effect.bookie)
         except TransportError as error:
-            self._note(error)
+            self._refused.heard(error)
             asyncio.get_running_loop().call_soon(listener.on_broken, effect.session, str(error))
             return
         self._open[effect.index] = effect.session, link
         about = self._ledger_id, self._ledger_key, effect.mode, effect.session
         link.attach(NewSession(*about, listener, effect.deferred))
 
-    def _note(self, error: TransportError | None) -> None:
-        if isinstance(error, TlsError | AuthenticationError):
-            self._not_let_in = error
+    def _leave(self, session: int, link: Link) -> Link:
+        """The session will get no more frames. The bookie took none if it did not let this client in."""
+        if link.broken is not None:
+            self._refused.heard(link.broken)
+            if isinstance(link.broken, AuthenticationError) and link.broken.outcome is Outcome.NOT_APPLIED:
+                self._used.discard(session)
+        return link
 
-    def because(self, error: BookKeeperError) -> BookKeeperError:
-        """``error``; if bookies are missing because they are not believed, or do not let this client in, one that says
-        so: its remedy is another one."""
-        for _, link in self._open.values():
-            self._note(link.broken)
-        cause = self._not_let_in
-        if cause is None or not isinstance(error, QuorumError):
-            return error
-        value = "; ".join(part for part in (error.value, cause.what, cause.value) if part)
-        remedy = cause.remedy or "the bookie's log says why"
-        because = type(error)(error.what, value=value, remedy=remedy, outcome=error.outcome)
-        because.__cause__ = cause
-        return because
+    def settled(self) -> None:
+        """All that was sent is confirmed: what comes is judged by what happens from here on."""
+        self._used.clear()
+        self._refused.forget()
+
+    def because(self, error: BookKeeperError, *, pending: bool) -> BookKeeperError:
+        """The error that ends a writer, as :meth:`Refused.because`. ``pending``: entries are not confirmed."""
+        for session, link in self._open.values():
+            self._leave(session, link)
+        return self._refused.because(error, not_applied=pending and not self._used)
 
 
 class _Listener:

@@ -12,6 +12,7 @@ from functools import partial
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver, MetadataAdapter
+from bk_core.client.refused import Refused
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnavailableError, PermissionDeniedError
 from bk_core.metadata.port import CancelWatch, MetadataStore
@@ -27,7 +28,11 @@ STRAGGLERS_S = 0.05
 
 
 async def lac_event(
-    index: int, bookie: BookieId, ask: Callable[[float], Awaitable[LacEvidence]], deadline_s: float = 0.0
+    index: int,
+    bookie: BookieId,
+    ask: Callable[[float], Awaitable[LacEvidence]],
+    refused: Refused,
+    deadline_s: float = 0.0,
 ) -> ev.LacAnswered | ev.LacFailed:
     """Turns a bookie's answer or failure into the event for the machine. While the bookie is unreachable, it is asked
     again until the deadline: it may be starting. ``ask`` is told the seconds that are left."""
@@ -40,21 +45,23 @@ async def lac_event(
             if isinstance(error, BookieUnreachableError) and loop.time() + UNREACHABLE_PAUSE_S < end:
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
                 continue
+            refused.heard(error)
             reason = error.reason if isinstance(error, RefusedError) else Reason.REASON_NONE
             why = error.what if reason is Reason.PERMISSION_DENIED else f"{bookie}: {error}"
             return ev.LacFailed(index, why, reason)
+        refused.heard(said)
         return ev.LacAnswered(index, said.last_entry_frame, said.lac_body, said.lac_frame)
 
 
 async def read_lac(
-    transport: Transport, digester: Digester, effect: ev.SendReadLac, config: ClientConfig
+    transport: Transport, digester: Digester, effect: ev.SendReadLac, config: ClientConfig, refused: Refused
 ) -> ev.LacAnswered | ev.LacFailed:
     """One bookie's part of a quorum LAC read."""
 
     def ask(left_s: float) -> Awaitable[LacEvidence]:
         return transport.link(effect.bookie).read_lac(digester.ledger_id, deadline_s=left_s)
 
-    return await lac_event(effect.index, effect.bookie, ask, config.lac_timeout_ms / 1000)
+    return await lac_event(effect.index, effect.bookie, ask, refused, config.lac_timeout_ms / 1000)
 
 
 async def quorum_lac(
@@ -63,10 +70,12 @@ async def quorum_lac(
     """The highest LAC that the last ensemble proves, once every ack quorum has a bookie that answered. The others are
     waited for only as long as bookies that are there take; they may know of a higher one.
 
-    Raises QuorumTimeoutError when too few bookies answered with evidence that verifies.
+    Raises QuorumTimeoutError when too few bookies answered with evidence that verifies, AuthenticationError when none
+    that could be asked lets this client in.
     """
-    machine = QuorumLacRead(metadata, digester)
-    tasks = [asyncio.ensure_future(read_lac(transport, digester, effect, config)) for effect in machine.start()]
+    machine, refused = QuorumLacRead(metadata, digester), Refused()
+    asks = [read_lac(transport, digester, effect, config, refused) for effect in machine.start()]
+    tasks = [asyncio.ensure_future(ask) for ask in asks]
     waiting = set(tasks)
     try:
         while waiting:
@@ -80,7 +89,7 @@ async def quorum_lac(
                     machine.query.hear(each.result())
                 for effect in machine.step(each.result()):
                     if isinstance(effect, ev.Fail):
-                        raise effect.error
+                        raise refused.because(effect.error)
             if not answered:
                 break
         return machine.query.lac
@@ -110,7 +119,7 @@ class LacFollower:
             {
                 ev.SendWatchLac: lambda effect: self._ask(effect.index, partial(self._watch_lac, effect)),
                 ev.SendReadLac: lambda effect: self._ask(
-                    effect.index, partial(read_lac, transport, digester, effect, config)
+                    effect.index, partial(read_lac, transport, digester, effect, config, self._refused)
                 ),
                 ev.CancelRead: self._cancel,
                 ev.WatchMetadata: lambda _: self._driver.spawn(self._watch_record()),
@@ -119,6 +128,7 @@ class LacFollower:
                 ev.FinishRefresh: self._refreshed,
             }
         )
+        self._refused = Refused()
         self._changed = asyncio.Event()
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._callers = itertools.count()
@@ -151,9 +161,12 @@ class LacFollower:
 
     async def refresh(self) -> EntryId:
         """Read the record and, unless the ledger is closed, the LAC of a quorum; returns the LAC. Raises
-        QuorumTimeoutError, MetadataUnavailableError, and what ``check`` and ``check_running`` raise."""
+        QuorumTimeoutError, AuthenticationError, MetadataUnavailableError, and what ``check`` and ``check_running``
+        raise."""
         self.check_running()
         if not self.closed:
+            if not self._waiting:
+                self._refused.forget()
             caller = next(self._callers)
             self._waiting[caller] = asyncio.get_running_loop().create_future()
             try:
@@ -237,7 +250,7 @@ class LacFollower:
         def ask(_: float) -> Awaitable[LacEvidence]:
             return self._transport.link(effect.bookie).watch_lac(ledger_id, effect.above, timeout_s=timeout_s)
 
-        return lac_event(effect.index, effect.bookie, ask)
+        return lac_event(effect.index, effect.bookie, ask, self._refused)
 
     def _refreshed(self, effect: ev.FinishRefresh) -> None:
         future = self._waiting.get(effect.caller)
@@ -246,7 +259,7 @@ class LacFollower:
         if effect.error is None:
             future.set_result(None)
         else:
-            future.set_exception(effect.error)
+            future.set_exception(self._refused.because(effect.error))
 
     def _crashed(self, error: BookKeeperError) -> None:
         self._error = error

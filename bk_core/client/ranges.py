@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from bk_core.client.config import ClientConfig
 from bk_core.client.driver import Driver
 from bk_core.client.metrics import Observer
+from bk_core.client.refused import Refused
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import Parts
@@ -53,8 +54,15 @@ class ReadAdapter:
     for reads that fence."""
 
     def __init__(
-        self, driver: Driver, transport: Transport, ledger_id: LedgerId, fence_key: bytes | None, timeout_ms: float
+        self,
+        driver: Driver,
+        transport: Transport,
+        ledger_id: LedgerId,
+        fence_key: bytes | None,
+        timeout_ms: float,
+        refused: Refused | None = None,
     ) -> None:
+        self._refused = refused or Refused()
         self._driver, self._transport, self._ledger_id = driver, transport, ledger_id
         self._fence_key, self._deadline_s = fence_key, timeout_ms / 1000
         self._reads: dict[int, asyncio.Task[None]] = {}
@@ -73,9 +81,9 @@ class ReadAdapter:
         try:
             parts = _asked(self._transport, self._ledger_id, effect, key, self._deadline_s)
         except BookKeeperError as error:
-            self._driver.feed(_event_of(effect, error))
+            self._driver.feed(_event_of(effect, error, self._refused))
         else:
-            async with aclosing(_events_of(parts, effect)) as events:
+            async with aclosing(_events_of(parts, effect, self._refused)) as events:
                 async for event in events:
                     self._driver.feed(event)
         self._reads.pop(effect.request, None)
@@ -95,20 +103,23 @@ def _asked(
     )
 
 
-async def _events_of(parts: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead) -> AsyncGenerator[_Event, None]:
+async def _events_of(
+    parts: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead, refused: Refused
+) -> AsyncGenerator[_Event, None]:
     try:
         async with aclosing(cast("AsyncGenerator[ReadPart | ReadTrailer, None]", parts)):
             async for part in parts:
-                yield _event_of(effect, part)
+                yield _event_of(effect, part, refused)
                 if isinstance(part, ReadTrailer):
                     return
     except BookKeeperError as error:
-        yield _event_of(effect, error)
+        yield _event_of(effect, error, refused)
         return
     yield ReadFailed(effect.request, f"bookie {effect.bookie} ended its answer without a trailer")
 
 
-def _event_of(effect: SendRead, answer: ReadPart | ReadTrailer | BookKeeperError) -> _Event:
+def _event_of(effect: SendRead, answer: ReadPart | ReadTrailer | BookKeeperError, refused: Refused) -> _Event:
+    refused.heard(answer)
     if isinstance(answer, ReadPart):
         return FramesRead(effect.request, answer.frames)
     if isinstance(answer, ReadTrailer):
@@ -132,7 +143,8 @@ async def read_range(
     observer: Observer | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
     """The entries ``first`` to ``last``, in order, each once, verified. Bookies that were ``slow`` lately are asked
-    last. ``parts``: these instead of whole entries. Raises NoSuchEntryError or EntryUnreadableError."""
+    last. ``parts``: these instead of whole entries. Raises NoSuchEntryError, EntryUnreadableError;
+    AuthenticationError if no bookie of an entry lets this client in."""
     read = RangeRead(
         metadata,
         digester,
@@ -153,6 +165,7 @@ async def read_range(
         while True:
             for effect in effects:
                 if isinstance(effect, DeliverBatch):
+                    requests.refused.forget()
                     if waits:
                         waits = False
                         _began_to_come(observer, digester.ledger_id, first, last, time.monotonic() - began)
@@ -164,7 +177,7 @@ async def read_range(
                 elif isinstance(effect, Fail):
                     counts.reads_failed += 1
                     requests.failed(effect.error)
-                    raise effect.error
+                    raise requests.refused.because(effect.error)
                 else:
                     requests.carry_out(effect)
             event = await requests.next_event()
@@ -240,6 +253,7 @@ class _Requests:
     def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
         self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
         self._loop = asyncio.get_running_loop()
+        self.refused = Refused()
         self._events: deque[tuple[_Ahead | _Timer | None, ReadEvent]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()  # who waits for room in the queue
@@ -322,7 +336,7 @@ class _Requests:
                 with self._spans.current(self._span):
                     read = _asked(self._transport, self._ledger_id, effect, None, self._deadline_s)
         except BookKeeperError as error:
-            self._put(ahead, _event_of(effect, error))
+            self._put(ahead, _event_of(effect, error, self.refused))
             return self._loop.create_future()
         if not isinstance(read, ToldRead):
             return self._loop.create_task(self._take(read, effect, ahead))
@@ -331,7 +345,7 @@ class _Requests:
 
     def _told(self, effect: SendRead, ahead: _Ahead | None, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
         try:
-            self._heard(effect, ahead, _event_of(effect, answer))
+            self._heard(effect, ahead, _event_of(effect, answer, self.refused))
         except Exception as error:  # a bug, as in `_take`; the connection is not to blame
             self._failed(effect, ahead, error)
 
@@ -342,7 +356,7 @@ class _Requests:
 
     async def _take(self, read: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead, ahead: _Ahead | None) -> None:
         try:
-            async with aclosing(_events_of(read, effect)) as events:
+            async with aclosing(_events_of(read, effect, self.refused)) as events:
                 async for event in events:
                     while len(self._events) >= PARTS_QUEUED_MAX:
                         self._room.append(self._loop.create_future())

@@ -9,6 +9,7 @@ from bk_core.client.config import ClientConfig
 from bk_core.client.driver import MetadataAdapter, SessionAdapter, Work
 from bk_core.client.lac import lac_event
 from bk_core.client.ranges import ReadAdapter
+from bk_core.client.refused import Refused
 from bk_core.entries.digest import ledger_key
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerMetadata, Versioned
@@ -40,15 +41,16 @@ class RecoveryDriver(Work[FinishRecovery]):
         self._transport, self._config = transport, config
         self._ledger_id, self._key = machine.digester.ledger_id, ledger_key(password)
         super().__init__(f"recovery of ledger {self._ledger_id}", machine)
-        SessionAdapter(self._driver, transport, self._ledger_id, self._key)
-        ReadAdapter(self._driver, transport, self._ledger_id, self._key, config.read_timeout_ms)
+        self._refused = Refused()
+        SessionAdapter(self._driver, transport, self._ledger_id, self._key, refused=self._refused)
+        ReadAdapter(self._driver, transport, self._ledger_id, self._key, config.read_timeout_ms, self._refused)
         self._metadata = MetadataAdapter(store, self._ledger_id, self._driver, lambda: bookies(machine.failed_bookies))
         self._driver.handle(
             {
                 SendFence: lambda effect: self._driver.spawn(self._fence(effect.index, effect.bookie)),
                 BackOff: self._back_off,
                 FinishRecovery: self._finish,
-                Fail: lambda effect: self.end(effect.error),
+                Fail: lambda effect: self.end(self._refused.because(effect.error)),
             }
         )
         self._attempt_began = self._driver.loop.time()
@@ -57,7 +59,7 @@ class RecoveryDriver(Work[FinishRecovery]):
         """The closed metadata and how many entries were written back.
 
         Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, and no end was shown to anybody),
-        WrongPasswordError, NoSuchLedgerError, MetadataUnavailableError.
+        AuthenticationError, WrongPasswordError, NoSuchLedgerError, MetadataUnavailableError.
         """
         finished = await self._run()
         return finished.metadata, finished.recovered_entries
@@ -71,4 +73,4 @@ class RecoveryDriver(Work[FinishRecovery]):
         def ask(left_s: float) -> Awaitable[LacEvidence]:
             return self._transport.link(bookie).fence(self._ledger_id, self._key, deadline_s=left_s)
 
-        self._driver.feed(await lac_event(index, bookie, ask, self._config.lac_timeout_ms / 1000))
+        self._driver.feed(await lac_event(index, bookie, ask, self._refused, self._config.lac_timeout_ms / 1000))

@@ -98,7 +98,7 @@ class LedgerWriter:
         self._driver.handle(
             {
                 Acked: lambda effect: self._confirm(effect.through),
-                Confirm: lambda effect: self._confirm(effect.lac),
+                Confirm: self._confirmed,
                 SendForce: lambda effect: self._driver.spawn(self._send_force(effect)),
                 SendLac: self._hint_lac,
                 FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
@@ -524,6 +524,11 @@ class LedgerWriter:
                 self._force_for_room()
             self._moved.set()
 
+    def _confirmed(self, effect: Confirm) -> None:
+        self._confirm(effect.lac)
+        if self._machine.settled:
+            self._sessions.settled()
+
     def _confirm(self, lac: EntryId) -> None:
         if self._sizes and self._sizes[0][0] <= lac:
             took_s = monotonic() - self._sizes[0][2]
@@ -572,7 +577,7 @@ class LedgerWriter:
 
     def _end(self, error: BookKeeperError) -> None:
         """Fails every call that waits with ``error``."""
-        error = self._sessions.because(error)
+        error = self._sessions.because(error, pending=not self._machine.settled)
         if self._traced is not None:
             self._traced.ended(error)
         if self._error is None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from bk_core.errors import BookKeeperError, PermissionDeniedError
+from bk_core.errors import AuthenticationError, BookKeeperError, PermissionDeniedError
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport, endpoint_of
 from bk_core.transport.port import BookieInfo, Caller, RefusedError, Transport
@@ -22,6 +22,18 @@ from bk_core.wire.lane import Reason
 
 AT_ONCE = 128
 """How many bookies are asked at a time."""
+
+
+def refused_by_all(answers: Iterable[object]) -> BookKeeperError | None:
+    """The error of one bookie, if some refused to tell this client anything, and none told it something: then nothing
+    is known of the cluster."""
+    refused = None
+    for answer in answers:
+        if isinstance(answer, AuthenticationError | PermissionDeniedError):
+            refused = answer
+        elif not isinstance(answer, BookKeeperError | None):
+            return None
+    return refused
 
 
 class Said(NamedTuple):

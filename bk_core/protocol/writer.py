@@ -125,7 +125,7 @@ class LedgerWrite:
         return self.acked == self.lap
 
     @property
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Whether every entry sent is confirmed."""
         return self.lac == self.lap
 
@@ -219,7 +219,7 @@ class LedgerWrite:
         ack quorum left, a change may be put off; then no packets are kept for the failed bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
-        if self.state is WriterState.CLOSING and self._settled:
+        if self.state is WriterState.CLOSING and self.settled:
             return self._continue_close()  # a new bookie would get no entry; the close marks missing copies
         may_wait = self._resting or (self.config.delay_ensemble_change and not self._urgent)
         if may_wait and self.delivery.quorums_left:
@@ -339,7 +339,7 @@ class LedgerWrite:
 
     @property
     def _may_close(self) -> bool:
-        return self.state is WriterState.CLOSING and self._settled and not self._close_intent and not self.change
+        return self.state is WriterState.CLOSING and self.settled and not self._close_intent and not self.change
 
     def _continue_close(self) -> list[WriterEffect]:
         """Closes once every entry is confirmed and has all its copies, or the linger time is over (P8)."""
@@ -386,7 +386,7 @@ class LedgerWrite:
                 return [ev.ReadMetadata()] if self._close_intent or self.change else []
             case "spares":
                 self._resting = False
-                return [] if self._settled else self._start_change()
+                return [] if self.settled else self._start_change()
         kept, failed = self._keeper.step(event)
         effects = [*kept, *self._bookies_failed(failed)]
         if event.name == "adds" and self.state is not WriterState.FAILED:

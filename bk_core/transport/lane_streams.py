@@ -16,6 +16,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -25,6 +26,7 @@ from bk_core.errors import (
     BookKeeperError,
     ClusterMismatchError,
     InsecureBookieError,
+    Outcome,
     RemoteProtocolError,
     TlsError,
     TransportError,
@@ -628,6 +630,8 @@ class LaneLink:
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
         if self._permits is not None:
             await self._permits.get(ledger_id, right)
+        elif not any(stream.greeted for stream in self._streams.values()):
+            await self.bookie_info(deadline_s=GRANT_DEADLINE_S)
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)
@@ -751,6 +755,8 @@ class LaneLink:
     def fail(self, error: TransportError) -> None:
         """Breaks the link and all its streams."""
         if self.broken is None:
+            if self._adds is not None and self._adds.greeted and error.outcome is Outcome.NOT_APPLIED:
+                error = _with_adds(error)
             self.broken = error
             if self._permits is not None:
                 self._permits.lost(str(error))
@@ -765,6 +771,13 @@ class LaneLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._closing:
             await self._closing
+
+
+def _with_adds(error: TransportError) -> TransportError:
+    """``error``, which another stream met, as that of a link over which adds went: they may have been applied."""
+    again = copy(error)
+    again.outcome, again.__cause__ = Outcome.UNKNOWN, error.__cause__
+    return again
 
 
 def unreachable(bookie_id: BookieId, where: str, detail: str) -> BookieUnreachableError:

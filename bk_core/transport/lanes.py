@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from bk_core.errors import BookieUnreachableError, Outcome, TlsError, TransportError
+from bk_core.errors import BookieUnreachableError, InsecureBookieError, Outcome, TlsError, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, Endpoint
 from bk_core.transport.port import Caller, Link
 
@@ -61,7 +61,8 @@ class LaneTransport:
         self._lanes = {lane: lanes[lane] for lane in caller.lanes or lanes if lane in lanes}
         if caller.tls is not None and not caller.tls.paths.verify_host:
             self._lanes.pop(GRPC, None)  # it always compares the host's name
-        if caller.wallet is not None and not caller.mixed:
+        self._refuses_apaches = caller.wallet is not None and not caller.mixed
+        if self._refuses_apaches:
             self._lanes.pop(BOOKIE_RPC, None)  # it has no place for grants, and no word for what the bookie is
         self._connects: dict[str, Connect] = {}
         self._infos: dict[BookieId, BookieServiceInfo] = {}
@@ -79,7 +80,7 @@ class LaneTransport:
             info = self._infos.get(bookie_id)
             endpoint = endpoint_of(info, self._lanes) if info else None
             if info is None or endpoint is None:
-                raise _no_way_to(bookie_id, info)
+                raise _no_way_to(bookie_id, info, self._refuses_apaches)
             if self._caller.tls is None and endpoint.protocol != BOOKIE_RPC and endpoint.tls:
                 raise _plain_refused(bookie_id, endpoint)  # bookies of Apache's may take plain clients all the same
             link = self._links[bookie_id] = self._connect(endpoint.protocol)(info, endpoint, self._caller)
@@ -95,7 +96,13 @@ class LaneTransport:
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
 
-def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None) -> BookieUnreachableError:
+def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None, refuses_apaches: bool) -> BookieUnreachableError:
+    if info is not None and refuses_apaches and info.endpoint(BOOKIE_RPC) is not None:
+        return InsecureBookieError(
+            f"bookie {bookie_id} offers Apache's wire alone, and this client was told to use secure bookies only",
+            value="security=secure",
+            remedy="where there are bookies of Apache's, give this client security=mixed",
+        )
     if info is None:
         what, value = f"no address of bookie {bookie_id} is known", "it is not registered"
         remedy = "start the bookie, or wait until it registers"

@@ -197,8 +197,8 @@ class Link(Protocol):
         ...
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        """Returns once this client may do that with the ledger, as far as anybody can say without doing it. Raises
-        RefusedError, PERMISSION_DENIED if no role gives the right."""
+        """Returns once this client may do that with the ledger, as far as anybody can say without doing it: at least
+        it is let in. Raises AuthenticationError; RefusedError, PERMISSION_DENIED if no role gives the right."""
         ...
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...

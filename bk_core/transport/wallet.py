@@ -28,6 +28,7 @@ GRANTS_KEPT = 16_384
 GRANT_DEADLINE_S = 10.0
 RENEW_AGAIN_S = 15.0
 """A bookie that could not renew a grant is asked again after this time."""
+TELL_AGAIN_S = 10.0
 ASK_ANOTHER_S = 0.5
 """A bookie that keeps silent for so long does not keep others from being asked."""
 
@@ -52,6 +53,17 @@ class Wallet:
     def __init__(self) -> None:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
         self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
+        self._told: dict[LedgerId, float] = {}
+
+    def tells(self, ledger_id: LedgerId) -> bool:
+        """Whether to log that a grant is not renewed: each of the ledger's bookies may refuse that, again and again."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told.get(ledger_id, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return False
+        if len(self._told) >= GRANTS_KEPT:
+            self._told.clear()
+        self._told[ledger_id] = now
+        return True
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
         """A grant for this, if there is one."""
@@ -222,7 +234,8 @@ class Permits:
             try:
                 held = await self._wallet.get(ledger_id, right, self._asked, fresh=True)
             except BookKeeperError as error:
-                logger.warning("the grant for ledger %d is not renewed: %s", ledger_id, error)
+                if self._wallet.tells(ledger_id):
+                    logger.warning("the grant for ledger %d is not renewed: %s", ledger_id, error)
                 self._renew_at(again)
                 continue
             if stream is not None:

@@ -26,7 +26,7 @@ from bookie_server.services.hang_up import hang_up, peer_named
 from bookie_server.services.lane_streams import BookieFacts, LaneStream
 from bookie_server.services.principal import Principal
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, STREAMS_MAX, WRITE_TIMEOUT_S
-from bookie_server.services.tls import PortTls
+from bookie_server.services.tls import PortTls, said_to_client
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class GrpcServer:
             try:
                 principal = self._principal(context)
             except TlsError as error:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{error.what}: {error.value}")
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, said_to_client(error))
             await self._serve(kind(engine, facts, principal), context)
 
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes

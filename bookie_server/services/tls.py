@@ -35,7 +35,14 @@ _LINGER_S = 0.5  # what a refused client still sends is taken for so long: a res
 _LINGER_BYTES = 64 << 10
 _SAID_MAX = 80  # characters of what a client said, in a line of the log
 
-TOKEN_WANTED = "this port wants a token, or a certificate where it takes them"
+TOKEN_WANTED = "this port wants a token; give token_path"
+EITHER_WANTED = "this port wants a token, or a certificate where it takes them"
+NOT_LISTED = "this identity is not let in; the bookie's tls_clients must list whom this token names"
+
+
+def said_to_client(error: TlsError) -> str:
+    """What a client hears whose certificate does not let it in, with the remedy."""
+    return f"{error.what}: {error.value}; {error.remedy}"
 
 
 class PortTls:
@@ -71,7 +78,7 @@ class PortTls:
         try:
             return secured, self.admit(names_shown(secured.getpeercert()), peer, port)
         except TlsError as error:
-            return secured, f"{error.what}: {error.value}"
+            return secured, said_to_client(error)
 
     async def _secured(self, sock: socket.socket, peer: str, port: str) -> TlsSocket:
         secured = TlsSocket(sock, self.context(), server_side=True)
@@ -107,14 +114,15 @@ class PortTls:
             return principal
         try:
             if not token:
-                raise TokenRefusedError("it shows neither token nor certificate", TOKEN_WANTED)
+                wanted = EITHER_WANTED if self.client_auth else TOKEN_WANTED
+                raise TokenRefusedError("it shows neither token nor certificate", wanted)
             claims = verify(token, self._keys.now(), self._audience, self._issuer)
         except TokenRefusedError as error:
             self.refused(principal.peer, port, str(error), error.said)
             raise AuthenticationError(error.told) from None
         if not self._admission.lets_in(claims.subject):
             self.refused(principal.peer, port, f"the identity of its token is not let in: {claims.subject}")
-            raise AuthenticationError("this identity is not let in")
+            raise AuthenticationError(NOT_LISTED)
         proven = Principal(principal.peer, claims.subject, Proof.TOKEN, claims.until_s, claims.signer)
         logger.info("%s: %s", port, proven)
         return proven

@@ -26,7 +26,7 @@ from bk_core.tls import explained, names_of
 from bookie_server.services.limits import Kind, Limits
 from bookie_server.services.principal import UNKNOWN, Principal
 from bookie_server.services.sockets import Acceptor, peer_of
-from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, speaks_tls
+from bookie_server.services.tls import PLAIN_REFUSED, PortTls, linger, said_to_client, speaks_tls
 from bookie_server.web.places import Place, Places
 
 logger = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ class HttpServer:
         try:
             return tls.admit(names_of(certificate), stranger.peer, "admin port"), ""
         except TlsError as error:
-            return stranger, f"{error.what}: {error.value}"
+            return stranger, said_to_client(error)
 
     def _with_token(self, request: Request, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
         """As :meth:`_client`, now that its request is there, too. A certificate that is refused is not made good."""

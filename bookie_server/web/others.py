@@ -12,7 +12,14 @@ import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, RemoteProtocolError, TlsError
+from bk_core.errors import (
+    BookieUnreachableError,
+    BookKeeperError,
+    Outcome,
+    PermissionDeniedError,
+    RemoteProtocolError,
+    TlsError,
+)
 from bk_core.metrics import quantile
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
 from bk_core.secret_files import TokenFile
@@ -111,11 +118,14 @@ class AdminPorts:
         return {info.bookie_id: numbers for info, numbers in zip(asked, found, strict=True)}
 
     async def get(self, endpoint: Endpoint, path: str) -> str:
-        """The body of a GET. Raises as :meth:`get_status`, and RemoteProtocolError for another status than 200."""
+        """The body of a GET. Raises as :meth:`get_status`, and for another status than 200
+        AuthenticationError (401), PermissionDeniedError (403), else RemoteProtocolError."""
         status, body = await self.get_status(endpoint, path)
         if status == 401:
             where = f"{endpoint.host}:{endpoint.port}"
             raise not_let_in(f"the admin port at {where}", body.strip()[:200], has_token=self.token is not None)
+        if status == 403:
+            raise PermissionDeniedError.told(f"{endpoint.host}:{endpoint.port}{path}: {body.strip()[:200]}")
         if status != 200:
             where = f"{endpoint.url}{path}"
             raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")

@@ -109,6 +109,21 @@ def test_remedy_names_the_bookies_that_are_down_and_no_others() -> None:
     assert told.remedy.startswith("look at b, which is registered and does not answer, and restart it, then: ")
 
 
+def test_who_is_refused_is_told_so_and_not_to_restart_bookies() -> None:
+    refused = CopySeen("BK_UNAUTHENTICATED: b does not let this client in: it has expired", remedy="renew the file")
+    value = record((0, "abc"), state=LedgerState.OPEN)
+    some = explain(seen(value, {"a": CopySeen("silent for 0.4 s"), "b": refused, "c": refused}))
+    (mine,) = [each for each in some if "refuse this client" in each.what]
+    assert mine.weight is Weight.PROBLEM
+    assert "b (BK_UNAUTHENTICATED: b does not let this client in: it has expired), c (" in mine.what
+    assert mine.remedy == "renew the file"
+    (others,) = [each for each in some if "do not answer" in each.what]
+    assert "a (silent" in others.what
+    assert "b (" not in others.what
+    every = explain(seen(value, dict.fromkeys("abc", refused)))
+    assert not any("restart" in each.remedy or "do not answer" in each.what for each in every)
+
+
 def test_recovery_begins_behind_the_greatest_lac_and_asks_the_fragment_of_each_entry() -> None:
     value = record((0, "abc"), (10, "abd"), state=RECOVERING)
     parts = {0: Part(((0, 9),)), 10: Part(((10, END),), (EntryRange(14, END),))}

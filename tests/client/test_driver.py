@@ -5,12 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
+import pytest
+
 from bk_core.client.driver import Driver, SessionAdapter
-from bk_core.errors import BookKeeperError
+from bk_core.errors import (
+    AuthenticationError,
+    BookieUnreachableError,
+    BookKeeperError,
+    Outcome,
+    QuorumTimeoutError,
+    TransportError,
+)
+from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.protocol.events import AttachSession, DetachSession, SendFrame, SessionBroken, SetTimer, TimerFired
+from bk_core.tokens import not_let_in
+from bk_core.transport.lane_streams import LaneLink, LaneStream
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bk_core.wire.lane import AttachMode
@@ -122,5 +135,57 @@ def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere
         driver.begin([SendFrame(2, "nobody", 5, b"frame"), DetachSession(2, "nobody", 5)])
         broken = await asyncio.wait_for(fed.get(), 5)
         assert (type(broken), broken.index, broken.session) == (SessionBroken, 2, 5)
+
+    asyncio.run(story())
+
+
+class Silent(LaneLink):
+    """A lane that carries nothing: :meth:`fail` says how it ends."""
+
+    async def carry(self, stream: LaneStream) -> None:
+        await asyncio.Event().wait()
+
+    async def disconnect(self) -> None:
+        pass
+
+
+EXPIRED = not_let_in("bookie b", "the token has expired", has_token=True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "certain"),
+    [
+        ([(EXPIRED, False)], True),
+        ([(EXPIRED, False), (EXPIRED, False)], True),
+        ([(TransportError("it broke"), True), (EXPIRED, False)], False),  # what it was sent may be on its disk
+        ([(BookieUnreachableError("it broke before its hello"), False), (EXPIRED, False)], False),
+        ([(EXPIRED, True)], False),  # another stream was refused, when this one had sent already
+    ],
+)
+def test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it(
+    ends: list[tuple[TransportError, bool]], certain: bool
+) -> None:
+    async def story() -> None:
+        endpoint = Endpoint(DIRECT, "127.0.0.1", 1, DIRECT)
+        links = [Silent(BookieServiceInfo("b", (endpoint,)), endpoint, Caller()) for _ in (*ends, None)]
+        driver, left = Driver("test", nothing, lambda error: None), iter(links)
+        transport: Any = SimpleNamespace(link=lambda bookie: next(left))
+        adapter = SessionAdapter(driver, transport, 1, b"")
+        for session, (end, greeted) in enumerate(ends):
+            driver.begin([AttachSession(0, "b", session, AttachMode.WRITE), SendFrame(0, "b", session, b"frame")])
+            stream = links[session]._adds
+            assert stream is not None
+            stream.greeted = greeted
+            links[session].fail(end)
+        missing = QuorumTimeoutError("no ack quorum")
+        told = adapter.because(missing, pending=True)
+        assert (type(told) is AuthenticationError, told.outcome is Outcome.NOT_APPLIED) == (certain, certain)
+        assert "the token has expired" in told.value
+        assert type(adapter.because(missing, pending=False)) is QuorumTimeoutError, "a close may be under way"
+        adapter.settled()
+        driver.begin([AttachSession(0, "b", 9, AttachMode.WRITE), SendFrame(0, "b", 9, b"frame")])
+        links[-1].fail(EXPIRED)
+        assert type(adapter.because(missing, pending=True)) is AuthenticationError, "all before was confirmed"
+        driver.stop()
 
     asyncio.run(story())

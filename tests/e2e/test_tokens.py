@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bk_cli.children import child_environment
-from bk_core.errors import BookKeeperError
+from bk_core.errors import AuthenticationError
 from tests.kit import canaries
 from tests.kit.tls_cluster import TlsCluster
 
@@ -83,6 +83,9 @@ def test_an_operator_asks_with_a_token_and_gets_nothing_without(cluster: Cluster
     assert looked.returncode == 0, looked.stderr
     untold = bk("bookie", "list", **cluster.environment)
     assert "BK_UNAUTHENTICATED" in untold.stdout + untold.stderr, untold
+    assert "writable," not in untold.stderr
+    for command in (("bookie", "list", "--json"), ("bookie", "list"), ("cluster", "top", "--once")):
+        assert bk(*command, **cluster.environment).returncode == 7, command
     asked = bk(
         "bookie",
         "inspect",
@@ -111,9 +114,10 @@ def test_bookies_show_their_tokens_to_each_other_when_they_heal_a_ledger(cluster
         found = [value for batch in reader.read(0, 99) for value in batch.to_list()]
         assert found == [b"%d" % n for n in range(100)]
     with cluster.client() as stranger:
-        writer = stranger.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
-        with pytest.raises(BookKeeperError, match="wants a token"):
-            writer.append(b"x")
+        before = stranger.list_ledgers()
+        with pytest.raises(AuthenticationError, match="wants a token"):
+            stranger.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+        assert stranger.list_ledgers() == before
 
 
 def _ensemble(cluster: Cluster, ledger_id: int) -> tuple[str, ...]:

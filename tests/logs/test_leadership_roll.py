@@ -9,9 +9,12 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import (
+    AuthenticationError,
     BookKeeperError,
+    LeadershipLostError,
     NotEnoughBookiesError,
     Outcome,
+    QuorumTimeoutError,
 )
 from bk_core.logs.machines.leadership import LogLeadership, State
 from bk_core.logs.machines.leadership_events import (
@@ -169,3 +172,12 @@ def test_giving_up_what_another_sealed_meanwhile_is_done() -> None:
 
 def test_giving_up_before_anything_ends_at_once() -> None:
     assert LogLeadership().step(GiveUp()) == [FinishLeadership()]
+
+
+def test_a_writer_that_no_bookie_lets_in_says_so_and_one_that_is_unsure_names_the_cause() -> None:
+    refused = AuthenticationError("b1 does not let this client in", value="the token has expired", remedy="renew it")
+    assert LoseLeadership(refused) in rolling().step(WriterFailed(7, refused))
+    unsure = QuorumTimeoutError("no ack quorum", value="the token has expired", remedy="renew it")
+    (lost,) = [each.error for each in rolling().step(WriterFailed(7, unsure)) if isinstance(each, LoseLeadership)]
+    assert isinstance(lost, LeadershipLostError)
+    assert (lost.value, lost.remedy, lost.outcome) == ("the token has expired", "renew it", Outcome.UNKNOWN)

@@ -131,8 +131,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a ledger that its writer may not write to stays",
         "bk_core/client/bookkeeper.py",
-        "        if denial:\n",
-        "        if False:\n",
+        "                await asyncio.to_thread(self.store.delete_ledger, ledger_id, created.version)\n",
+        "                pass\n",
         (f"{_SECURE}test_an_application_is_told_who_may_not_do_what_and_the_remedy",),
         "empty records pile up",
     ),

@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a writer whose bookies do not let it in asks for more bookies",
         "bk_core/client/writer.py",
-        "        error = self._sessions.because(error)\n",
+        "        error = self._sessions.because(error, pending=not self._machine.settled)\n",
         "",
         (f"{_TEST}::test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do",),
         "the user starts bookies instead of renewing a certificate",

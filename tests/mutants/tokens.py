@@ -23,6 +23,7 @@ _NOTHING = f"{_PORTS}::test_who_shows_nothing_is_logged_once_in_ten_seconds_and_
 _ADMIN = f"{_PORTS}::test_the_admin_port_wants_a_token_for_all_but_probes"
 _SESSION = f"{_PORTS}::test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one"
 _TAKEN = f"{_PORTS}::test_a_key_that_is_taken_away_ends_its_sessions_and_no_others"
+_CERTAIN = "tests/client/test_driver.py::test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it"
 _ROLES = f"{_PORTS}::test_in_mode_secure_roles_go_to_the_identities_of_tokens"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -525,5 +526,29 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/transport/test_bookie_rpc_exchange.py::test_eua_with_a_header_alone_is_about_who_asks_and_not_about_a_password",
         ),
         "an operator looks for a wrong password that there is not",
+    ),
+    Mutant(
+        "frames that a bookie may have taken count as not sent",
+        "bk_core/client/driver.py",
+        "            self._used.add(effect.session)\n",
+        "",
+        (_CERTAIN,),
+        "an append that is part of the ledger is said to be not applied, and appended again",
+    ),
+    Mutant(
+        "a link that was refused on another stream says that no add was taken",
+        f"{_CLIENT}/lane_streams.py",
+        "                error = _with_adds(error)\n",
+        "                pass\n",
+        (_CERTAIN,),
+        "an append that is part of the ledger is said to be not applied, and appended again",
+    ),
+    Mutant(
+        "an answer of a bookie does not count beside a refusal",
+        "bk_core/client/refused.py",
+        "        elif not isinstance(answer, Exception):\n            self.served = True\n",
+        "",
+        ("tests/client/test_refused.py",),
+        "a ledger whose bookies are down is blamed on the token",
     ),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bk_core.errors import TransportError
 from bk_core.model import LedgerId
 from bk_core.security.roles import Right
 from bk_core.transport import wallet as module
-from bk_core.transport.port import RefusedError
-from bk_core.transport.wallet import Ask, Held, Wallet
-from bk_core.wire.lane import Reason
+from bk_core.transport.port import NewSession, RefusedError
+from bk_core.transport.wallet import Ask, Held, Permits, Wallet
+from bk_core.wire.lane import AttachMode, Reason
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -75,3 +76,32 @@ def test_who_wants_the_same_waits_for_the_one_that_asks_and_takes_no_for_an_answ
         assert (await wallet.get(8, Right.WRITE, asker(asked, "again", None))).grant == b"again"
 
     run(story())
+
+
+def test_that_grants_are_not_renewed_is_told_once_in_ten_seconds_for_a_ledger(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ledger has three bookies, each with a link of its own, which ask again and again."""
+    monkeypatch.setattr(module, "RENEW_AGAIN_S", 0.02)
+
+    class Stream:
+        def show(self, ledger_id: LedgerId, grant: bytes) -> None: ...
+        def attach(self, session: NewSession) -> None: ...
+        def send(self, session: int, frame: object) -> None: ...
+
+    async def story() -> None:
+        wallet, asked = Wallet(), list[str]()
+        links = [Permits(wallet, asker(asked, name, TransportError("refused"))) for name in ("b1", "b2", "b3")]
+        for ledger_id in (7, 8):
+            now = asyncio.get_running_loop().time()
+            wallet._held[ledger_id] = Held(b"grant", Right.WRITE, now, now + 60)
+            for link in links:
+                link.attach(Stream(), NewSession(ledger_id, b"", AttachMode.WRITE, ledger_id, cast("Any", None)))
+        await asyncio.sleep(0.3)
+        for link in links:
+            link.lost("the end")
+        assert len(asked) > 12
+
+    run(story())
+    told = [each.getMessage() for each in caplog.records if "is not renewed" in each.getMessage()]
+    assert [text.split(" is")[0] for text in told] == ["the grant for ledger 7", "the grant for ledger 8"]

@@ -20,7 +20,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bk_core.errors import BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
+from bk_core.errors import AuthenticationError, BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
 from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.logs.model.next_head import LedgerEnd
@@ -169,7 +169,9 @@ class LogLeadership:
             case ev.WriterFailed(ledger_id, error):
                 if self.state in (State.ENDED, State.LOST) or ledger_id not in (self._current, self._previous):
                     return []
-                return self._lose(f"ledger {ledger_id} takes no more entries: {error.what}")
+                if isinstance(error, AuthenticationError):
+                    return self._fail(error)  # nobody took the log over, and nothing of what waits was sent
+                return self._lose(f"ledger {ledger_id} takes no more entries: {error.what}", error)
 
     # --- taking over ---
 
@@ -397,13 +399,15 @@ class LogLeadership:
                 return self._pause(ask=False)
             case State.SEALING | State.LISTING | State.ROLL_LISTING | State.ROLL_SEALING | State.CLOSE_SEALING:
                 self._spare_uncertain = True  # not refused for its version: leave the ledger to vacuum
-                return self._lose(error.what) if self._current is not None else self._fail(error)
+                return self._lose(error.what, error) if self._current is not None else self._fail(error)
         return []
 
-    def _lose(self, why: str) -> Effects:
+    def _lose(self, why: str, cause: BookKeeperError | None = None) -> Effects:
         # Before the first Serve nothing was appended, so no outcome is unknown.
         outcome = Outcome.UNKNOWN if self._current is not None else Outcome.NOT_APPLIED
-        return self._fail(LeadershipLostError(f"leadership of the log is lost: {why}", outcome=outcome))
+        value, remedy = (cause.value, cause.remedy) if cause is not None else ("", "")
+        what = f"leadership of the log is lost: {why}"
+        return self._fail(LeadershipLostError(what, value=value, remedy=remedy, outcome=outcome))
 
     def _fail(self, error: BookKeeperError) -> Effects:
         if self._spare is None or self._spare_uncertain or self._listing:

@@ -173,7 +173,8 @@ class Connection:
         try:
             used = self._talk.receive(received) if self._proof is None else self._take_proof(self._proof, received)
         except AuthenticationError as error:
-            self.fail(self._refused(error.value))
+            said = error.value if self._proof is None else f"{error.value}; {error.remedy}"
+            self.fail(self._refused(said))
             return len(received)
         except BookKeeperError as error:
             self._turn()

@@ -36,7 +36,7 @@ class Exchange:
         self.adds, self.reads = Adds(packer), Reads(packer)
         self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and who waits
         self._requests: list[bytes] = []
-        self._let_in = False
+        self.let_in = False  # whether the bookie has answered something
 
     def control(self, request: pb.Request, taken: Taken) -> None:
         """Sends a request that is neither an add nor a read, with a transaction of its own."""
@@ -67,10 +67,10 @@ class Exchange:
         the first answer says that the bookie does not let this client in."""
         replies = self._reader.read(received)
         for item in replies.items:
-            if not self._let_in:
+            if not self.let_in:
                 if refuses_all(item):
                     raise unproven()
-                self._let_in = True
+                self.let_in = True
             if isinstance(item, AddAnswers):
                 self.adds.take(item)
             elif isinstance(item, ReadAnswers):

@@ -41,6 +41,7 @@ PART_S = 0.25
 
 PAUSE_S = 0.01
 PAUSE_S_MAX = 1.0
+PERMIT_DEADLINE_S = 10.0
 _WATCH_SLACK_S = 5.0
 _INFO_FLAGS = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
@@ -148,7 +149,9 @@ class BookieRpcLink:
                     raise too_late(self.bookie_id, deadline_s) from error
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        """This wire has no word for that."""
+        """This wire has no word for rights: it only shows whether the bookie lets this client in."""
+        if not self._exchange.let_in:
+            await self.bookie_info(deadline_s=PERMIT_DEADLINE_S)
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
         return await self._evidence(lambda told: self._lacs.fence(ledger_id, ledger_key, told), deadline_s)

@@ -19,7 +19,7 @@ from bk_core.errors import (
     PermissionDeniedError,
 )
 from bk_core.facts.asking import ask_bookies
-from bk_core.model import BOOKIE_RPC
+from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.security.grants import Grant, Keys
 from bk_core.security.needs import ADMIN, APACHE, FREE_PATHS, LANES, On
 from bk_core.security.roles import Right
@@ -285,8 +285,28 @@ def test_a_client_that_was_told_secure_refuses_an_open_bookie(lane: str, tmp_pat
     with_secure_bookie(tmp_path, story, security="open", grant_keys_path=None)
 
 
-def test_a_client_that_was_told_secure_does_not_use_apaches_wire() -> None:
-    assert BOOKIE_RPC not in LaneTransport(Caller(wallet=Wallet()))._lanes
+def test_a_client_that_was_told_secure_makes_no_ledger_where_all_bookies_are_open(tmp_path: Path) -> None:
+    async def story(world: SecureWorld) -> None:
+        async with world.client("client") as client:
+            with pytest.raises(InsecureBookieError, match="allows anybody anything") as caught:
+                await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            assert "security=open" in caught.value.remedy
+            assert await client.list_ledgers() == []
+
+    with_secure_bookie(tmp_path, story, security="open", grant_keys_path=None)
+
+
+def test_a_client_that_was_told_secure_does_not_use_apaches_wire_and_says_what_to_set() -> None:
+    apaches = BookieServiceInfo("b1", (Endpoint(BOOKIE_RPC, "127.0.0.1", 3181, BOOKIE_RPC),), {})
+
+    async def ask(caller: Caller) -> None:
+        transport = LaneTransport(caller)
+        transport.update_bookies([apaches])
+        transport.link("b1")
+
+    with pytest.raises(InsecureBookieError, match="security=mixed"):
+        asyncio.run(ask(Caller(wallet=Wallet())))
+    asyncio.run(ask(Caller(wallet=Wallet(), mixed=True)))
 
 
 # --- Apache's wire ---

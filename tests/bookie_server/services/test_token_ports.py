@@ -20,7 +20,6 @@ from bk_core.errors import (
     AuthenticationError,
     BookKeeperError,
     InvalidArgumentError,
-    QuorumError,
     TlsError,
     TransportError,
 )
@@ -126,6 +125,9 @@ def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_
         assert world.world.bookie.bookie_id in raised.value.what
         assert "not applied" in str(raised.value)
         assert "token" in raised.value.remedy
+        assert ("tls_clients" in raised.value.remedy) == (wrong == "identity")
+        if wrong == "none" and lane != BOOKIE_RPC:
+            assert raised.value.remedy == "give token_path"  # certificates are not looked at
         if wrong != "none":
             assert heard in raised.value.value
             assert logged in caplog.text
@@ -274,21 +276,60 @@ def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
         with_tokens(tmp_path, story)
 
 
-def test_a_writer_whose_token_has_ended_says_so_and_does_not_try_for_ever(tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
-        settings = {"tls_ca_path": str(world.world.server.ca), "token_path": str(world.token(age_s=9000))}
-        config = ClientConfig(reconnect_budget_ms=200, **settings)
-        async with await connect(world.world.bookie._config.metadata_service_uri, config=config) as client:
-            writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-            with pytest.raises(QuorumError, match="the token has expired") as raised:
-                await asyncio.wait_for(writer.append(b"x"), 10)
-            assert isinstance(raised.value.__cause__, AuthenticationError)
-            assert "token_path" in raised.value.remedy
-            for recover in (False, True):
-                with pytest.raises(BookKeeperError, match="the token has expired"):
-                    await asyncio.wait_for(client.open_ledger(writer.ledger_id, recover=recover), 10)
+@pytest.mark.parametrize(
+    ("lane", "security"), [(DIRECT, "open"), (GRPC, "open"), (BOOKIE_RPC, "open"), (DIRECT, "secure")]
+)
+def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_done(
+    lane: str, security: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First with a token, which then ends."""
+    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.1)
+    (tmp_path / "grants").write_text("5a" * 32 + "\n")
+    secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants")} if security == "secure" else {}
+    sizes: dict[str, Any] = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
 
-    with_tokens(tmp_path, story)
+    async def story(world: TokenWorld) -> None:
+        uri, store = world.world.bookie._config.metadata_service_uri, world.world._store
+        path = world.token(life_s=10, age_s=10 + 28)
+        store.write_roles(RolesTable().granted(Line("ingest", Role.ADMIN, scope_of("cluster"))), None)
+        config = ClientConfig(
+            tls_ca_path=str(world.world.server.ca),
+            token_path=str(path),
+            lanes=lane,
+            reconnect_budget_ms=100,
+            security=security,
+        )
+        async with await connect(uri, config=config) as client:
+            writer = await client.create_ledger(**sizes)
+            assert await writer.append(b"first") == 0
+            await writer.write_lac()
+            reader = await client.open_ledger(writer.ledger_id, recover=False)
+            world.token(age_s=9000)
+            while world.principals():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)  # until the client knows
+            calls: dict[str, Callable[[], Awaitable[object]]] = {
+                "append": lambda: writer.append(b"second"),
+                "append again": lambda: writer.append(b"third"),
+                "close": writer.close,
+                "read": lambda: anext(reader.read(0, 0)),
+                "refresh": reader.refresh_lac,
+                "open": lambda: client.open_ledger(writer.ledger_id, recover=False),
+                "recover": lambda: client.open_ledger(writer.ledger_id, recover=True),
+                "create": lambda: client.create_ledger(**sizes),
+            }
+            before = list(store.list_ledgers())
+            for name, call in calls.items():
+                with pytest.raises(AuthenticationError, match="the token has expired") as raised:
+                    await asyncio.wait_for(call(), 10)
+                assert "token_path" in raised.value.remedy, name
+                assert "(not applied)" in str(raised.value), name
+            assert list(store.list_ledgers()) == before
+            world.token()
+            reader = await client.open_ledger(writer.ledger_id, recover=True)
+            assert reader.last_add_confirmed == 0
+
+    with_tokens(tmp_path, story, **secure)
 
 
 @on_each
