@@ -14,7 +14,7 @@ import pytest
 from bk_cli.children import child_environment
 from bk_core import blocking
 from bk_core.client import ClientConfig
-from bk_core.errors import BookKeeperError, TlsError
+from bk_core.errors import AuthenticationError, BookKeeperError, TlsError
 from bk_core.transport.lanes import LANES
 from tests.kit.tls_cluster import TlsCluster, temporary_tls_cluster
 
@@ -89,9 +89,10 @@ def test_the_command_line_has_tls_from_its_environment(secure: TlsCluster) -> No
 def test_another_identity_and_another_authority_get_nothing(secure: TlsCluster) -> None:
     other = secure.authority.issue("other")
     with blocking.connect(secure.uri, config=ClientConfig(**other.settings(tls_zookeeper=True))) as bookkeeper:
-        ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
-        with pytest.raises(BookKeeperError):
-            ledger.append(b"x")
+        before = bookkeeper.list_ledgers()
+        with pytest.raises(AuthenticationError, match="CN=other,O=Example; the bookie's tls_clients must list it"):
+            bookkeeper.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+        assert bookkeeper.list_ledgers() == before
     untold = ClientConfig(
         tls_ca_path=str(secure.client_files.key.parent / "authority.crt"), tls_zookeeper=True, metadata_timeout_s=3.0
     )
