@@ -14,7 +14,7 @@ from bk_cli.cluster import PORTS_ABOVE, START_TIMEOUT_S, BookieProcess
 from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig
 from bk_core.errors import NotEnoughBookiesError
-from tests.kit.certificates import Authority, Files
+from tests.kit.certificates import Authority, Files, java_settings
 
 if TYPE_CHECKING:
     from benchmarks.world import World
@@ -75,14 +75,4 @@ class Secured:
     @property
     def java_settings(self) -> dict[str, object]:
         """Of a client or a bookie of Apache's: OpenSSL by netty-tcnative, which is the faster one of its providers."""
-        files = self.server_files
-        return {
-            "tlsProvider": "OpenSSL",
-            "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-            "tlsClientAuthentication": "true",
-            "tlsKeyStoreType": "PEM",
-            "tlsKeyStore": str(files.key),
-            "tlsCertificatePath": str(files.certificate),
-            "tlsTrustStoreType": "PEM",
-            "tlsTrustStore": str(files.ca),
-        }
+        return java_settings(self.server_files, "OpenSSL")

@@ -14,6 +14,7 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +62,12 @@ class LocalSecurity:
     def prepare(self) -> None:
         """Make what is missing or ends soon. Raises PackageMismatchError without the package that makes certificates,
         DataDirectoryError if files cannot be written."""
-        try:
-            import cryptography.x509  # noqa: F401
-        except ImportError as error:
+        if find_spec("cryptography") is None:
             raise PackageMismatchError(
                 "a package that makes certificates is missing",
                 value="cryptography",
                 remedy="type: pip install 'pyspark-bookkeeper[auth]'",
-            ) from error
+            )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_certificates()

@@ -25,9 +25,9 @@ PAGE = ROOT / "docs" / "configuration.md"
 sys.path.insert(0, str(ROOT))
 
 from bk_cli.main import bk  # noqa: E402 - the checkout must come first on the path
-from bk_core.client.config import ClientConfig  # noqa: E402
-from bk_spark.options.options import OPTIONS, Kind, OptionDefinition  # noqa: E402
-from bookie_server.config import BookieConfig  # noqa: E402
+from bk_core.client.config import ClientConfig  # noqa: E402 - as above
+from bk_spark.options.options import OPTIONS, Kind, OptionDefinition  # noqa: E402 - as above
+from bookie_server.config import BookieConfig  # noqa: E402 - as above
 
 COLUMNS = 100
 HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->

@@ -13,6 +13,7 @@ import asyncio
 import socket
 import time
 from collections import deque
+from functools import partial
 
 from benchmarks.peers.raw_server import REQUEST, WRITE
 from bk_core.transport.lane_streams import MESSAGE_FRAMES_MAX
@@ -34,7 +35,7 @@ class BareWriters:
     async def connect(self, sockets: list[socket.socket]) -> None:
         for number, each in enumerate(sockets):
             self._acked.append(0)
-            transport, _ = await self._loop.create_connection(lambda n=number: _Acks(self, n), sock=each.dup())  # type: ignore[misc]
+            transport, _ = await self._loop.create_connection(partial(_Acks, self, number), sock=each.dup())
             self._transports.append(transport)
 
     def close(self) -> None:

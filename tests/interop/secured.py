@@ -11,22 +11,7 @@ from typing import Any
 
 from bk_core.metadata import open_store
 from bk_core.security.roles import Line, Role, RolesTable
-from tests.kit.certificates import Authority, Files
-
-
-def java_settings(files: Files) -> dict[str, object]:
-    """Of a client or a bookie of Apache's (docs/security.md has them, too)."""
-    return {
-        "tlsProvider": "JDK",
-        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-        "tlsClientAuthentication": "true",
-        "tlsKeyStoreType": "PEM",
-        "tlsKeyStore": str(files.key),
-        "tlsCertificatePath": str(files.certificate),
-        "tlsTrustStoreType": "PEM",
-        "tlsTrustStore": str(files.ca),
-        "tlsHostnameVerificationEnabled": "true",
-    }
+from tests.kit.certificates import Authority, java_settings
 
 
 class Secured:

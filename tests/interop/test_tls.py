@@ -17,8 +17,7 @@ from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, PeerClient
 from tests.interop.peers import ApacheCluster
-from tests.interop.secured import java_settings
-from tests.kit.certificates import Authority
+from tests.kit.certificates import Authority, java_settings
 from tests.kit.tls_cluster import TlsCluster, temporary_tls_cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

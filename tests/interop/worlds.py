@@ -22,7 +22,8 @@ from bk_core.errors import BookKeeperError
 from tests.interop.jars import KitError, toolchain
 from tests.interop.peer_client import PeerClient
 from tests.interop.peers import ApacheBookie, ApacheCluster
-from tests.interop.secured import Secured, java_settings
+from tests.interop.secured import Secured
+from tests.kit.certificates import java_settings
 
 READY_S = 60.0
 _POLL_S = 0.05

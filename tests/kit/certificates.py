@@ -127,3 +127,18 @@ def _host(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def java_settings(files: Files, provider: str = "JDK") -> dict[str, object]:
+    """Of a client or a bookie of Apache's (docs/security.md has them, too). ``provider`` is JDK or OpenSSL."""
+    return {
+        "tlsProvider": provider,
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsClientAuthentication": "true",
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": str(files.key),
+        "tlsCertificatePath": str(files.certificate),
+        "tlsTrustStoreType": "PEM",
+        "tlsTrustStore": str(files.ca),
+        "tlsHostnameVerificationEnabled": "true",
+    }

@@ -22,7 +22,7 @@ def _told(value: object) -> object:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{len(value)} bytes"
-    if type(value) in (list, tuple):
-        return [_told(each) for each in value]  # type: ignore[attr-defined]
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):  # a request of kazoo's is a named tuple
+        return [_told(each) for each in value]
     path = getattr(value, "path", None)
     return f"{type(value).__name__}({path})" if isinstance(path, str) else type(value).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.security.grants import Grant, Keys
 from bk_core.security.needs import ADMIN, APACHE, FREE_PATHS, LANES, On
 from bk_core.security.roles import Right
+from bk_core.transport.lane_streams import LaneLink
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, RefusedError
@@ -72,7 +74,8 @@ def everything(lane: Lane, ledger_id: int) -> dict[str, Callable[[], Awaitable[o
 
     async def raw(**call: Any) -> None:
         right = Right.WRITE if "force" in call else Right.READ
-        await link.call(DEADLINE_S, right, ledger_id, **call)  # type: ignore[attr-defined]
+        assert isinstance(link, LaneLink)
+        await link.call(DEADLINE_S, right, ledger_id, **call)
 
     return {
         "attach": lambda: attached(AttachMode.WRITE),
@@ -325,11 +328,11 @@ def test_apaches_wire_needs_roles_on_the_cluster(tmp_path: Path) -> None:
             async with world.lane(BOOKIE_RPC, who, secure=False) as there:
                 link = there.link
                 asked: dict[str, Callable[[], Awaitable[object]]] = {
-                    "write": lambda there=there: there.write(ledger, 0, [b"entry"], lac=-1, before=0),  # type: ignore[misc]
-                    "read": lambda there=there: read_of(there, ledger),  # type: ignore[misc]
-                    "info": lambda link=link: link.bookie_info(deadline_s=DEADLINE_S),  # type: ignore[misc]
-                    "write lac": lambda link=link: link.write_lac(ledger, KEY, b"x" * 40, deadline_s=DEADLINE_S),  # type: ignore[misc]
-                    "fence": lambda link=link: link.fence(ledger, KEY, deadline_s=DEADLINE_S),  # type: ignore[misc]
+                    "write": partial(there.write, ledger, 0, [b"entry"], lac=-1, before=0),
+                    "read": partial(read_of, there, ledger),
+                    "info": partial(link.bookie_info, deadline_s=DEADLINE_S),
+                    "write lac": partial(link.write_lac, ledger, KEY, b"x" * 40, deadline_s=DEADLINE_S),
+                    "fence": partial(link.fence, ledger, KEY, deadline_s=DEADLINE_S),
                 }
                 for name, ask in asked.items():
                     denied = await _denied_by_apaches_wire(ask, name)

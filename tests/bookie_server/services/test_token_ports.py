@@ -137,7 +137,9 @@ def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_
         elif lane != BOOKIE_RPC:  # there a client says nothing of a token, and gets EUA for what it asks
             assert heard in raised.value.value
             assert logged in caplog.text
-        assert not world.world.bookie._engine._streams or lane == BOOKIE_RPC  # type: ignore[union-attr]
+        engine = world.world.bookie._engine
+        assert engine is not None
+        assert not engine._streams or lane == BOOKIE_RPC
         await world.ask(lane, world.token())
 
     with_tokens(tmp_path, story, tls_clients=("ingest",))
@@ -667,10 +669,11 @@ def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> 
             assert (await _answer(reader)).status == int(status), who
             writer.transport.abort()
         endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
-        store.write_roles(
-            RolesTable().granted(Line("web", Role.OPERATOR, scope_of("cluster"))), store.read_roles().version
-        )  # type: ignore[union-attr]
-        bookie._authority._table = None  # type: ignore[union-attr]  # as if seconds had passed
+        before = store.read_roles()
+        assert before is not None
+        store.write_roles(RolesTable().granted(Line("web", Role.OPERATOR, scope_of("cluster"))), before.version)
+        assert bookie._authority is not None
+        bookie._authority._table = None  # as if seconds had passed
         for who, status in (("ingest", 403), ("web", 200)):
             asked = AdminPorts(5, world.trust, TokenFile(tokens[who]))
             assert (await asked.get_status(endpoint, "/config"))[0] == status
