@@ -19,6 +19,7 @@ from bk_cli import exit_codes, options, output
 from bk_cli.access import Access, access
 from bk_cli.java import find_java
 from bk_cli.output import in_words
+from bk_cli.python_build import REMEDY, built_with_optimizations
 from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
 from bk_core.facts.asking import Said, ask_bookies
 from bk_core.model import BookieId
@@ -62,13 +63,21 @@ def doctor(access: Access, with_spark: bool, master: str | None, as_json: bool) 
 
 def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[Finding]:
     yield Finding("package", "ok", f"pyspark-bookkeeper {bk_core.__version__}")
-    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
+    yield _python(built_with_optimizations())
     yield Finding("packages", "ok", ", ".join(_versions()))
     yield from _guarded("java", _java)
     yield from _guarded("cluster", lambda: _cluster(access))
     yield from _guarded("acls", lambda: _acls(access))
     if with_spark:
         yield from _guarded("spark", lambda: _spark(access, master))
+
+
+def _python(is_optimized: bool) -> Finding:
+    about = f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
+    if is_optimized:
+        return Finding("python", "ok", about)
+    slow = "built without optimizations: whatever a bookie or a client does costs up to two thirds more"
+    return Finding("python", "note", f"{about}, {slow}; {REMEDY}")
 
 
 def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

@@ -9,6 +9,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from bk_cli.python_build import built_with_optimizations
+
 _SECTOR = 512
 
 
@@ -19,7 +21,8 @@ def describe(folder: Path) -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "disk": _disk(folder),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}"
+        + ("" if built_with_optimizations() else ", built without optimizations"),
     }
 
 
