@@ -255,7 +255,7 @@ def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
     monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.1)
 
     async def story(world: TokenWorld) -> None:
-        token = world.token(life_s=10, age_s=10 + 29)
+        token = world.token(life_s=10, age_s=10 + 28)
         settings = {"tls_ca_path": str(world.world.server.ca), "token_path": str(token), "lanes": lane}
         config = ClientConfig(**settings)
         async with await connect(world.world.bookie._config.metadata_service_uri, config=config) as client:
