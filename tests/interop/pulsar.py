@@ -48,6 +48,8 @@ managedLedgerCacheSizeMB=0
 managedLedgerMaxEntriesPerLedger=5000
 managedLedgerMinLedgerRolloverTimeMinutes=0
 managedLedgerMaxLedgerRolloverTimeMinutes=1
+# A killed broker's subscription goes on from what was written last: here it is written at each step, not once a while.
+managedLedgerDefaultMarkDeleteRateLimit=0
 defaultRetentionTimeInMinutes=-1
 defaultRetentionSizeInMB=-1
 brokerDeduplicationEnabled=true
