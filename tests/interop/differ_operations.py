@@ -97,6 +97,7 @@ class Epoch:
         self._number = 0
         self._live: list[Ledger] = []
         self._touched: set[int] = set()
+        self._unlike: set[int] = set()  # ledgers that one of the two may know, and the other not
         self._busy: set[int] = set()
         self._bodies: dict[Ids, set[bytes]] = {}  # of all adds, those of ledgers that are used no more among them
         self._mutated: dict[Ids, list[Operation]] = {}  # those of one burst are done in any order
@@ -209,7 +210,7 @@ class Epoch:
         if self._wire == 3 and rng.random() < 0.2:
             self._put("force", make.force(self._next(), ledger.number), ledger, f"{ledger.number}")
         if rng.random() < 0.03:
-            self._last_add(ledger)
+            self._last_add(ledger, priority)
 
     def _add(
         self,
@@ -270,31 +271,35 @@ class Epoch:
             note=note,
         )
 
-    def _last_add(self, ledger: Ledger) -> None:
-        """An add of which the listed answers differ, or the effect: the ledger's last operation."""
+    def _last_add(self, ledger: Ledger, priority: int) -> None:
+        """An add of which the listed answers differ, or the effect: the ledger's last operation. Of the priority of
+        those before it: Apache's bookie has other threads for other priorities."""
         rng, at = self.rng, ledger.top + 1
         body = make.entry(ledger.number, at, b"last", lac=ledger.lac)
         ledger.spent = True
+        self._unlike.add(ledger.number)
         kind = rng.choice(("payload", "lac", "short", "inside", "key"))
         if kind == "payload" and ledger.entries:
             at = rng.choice(ledger.ids)
             body = make.entry(ledger.number, at, b"another payload", lac=at - 1)
-            self._put_add("add, another payload", ledger, at, body, note="another payload")
+            self._put_add("add, another payload", ledger, at, body, note="another payload", priority=priority)
         elif kind == "lac" and ledger.entries:
             at = rng.choice(ledger.ids)
             (length,) = struct.unpack_from(">q", ledger.entries[at], 24)
             body = make.entry(ledger.number, at, ledger.entries[at][36:], lac=at, length=length)
-            self._put_add("recovery add, another LAC", ledger, at, body, recovery=True)
+            self._put_add("recovery add, another LAC", ledger, at, body, recovery=True, priority=priority)
         elif kind == "short":
-            self._put_add("add, short entry", ledger, at, body[: rng.randrange(16, 32)])
+            self._put_add("add, short entry", ledger, at, body[: rng.randrange(16, 32)], priority=priority)
         elif kind == "inside" and self._wire == 3:
             inside = self._new()
+            self._unlike.add(inside.number)
             body = make.entry(rng.choice((ledger.number, inside.number)), at + 1, b"inside")
-            self._put_add("add, other ids inside", ledger, at, body)
+            self._put_add("add, other ids inside", ledger, at, body, priority=priority)
         elif kind == "key" and self._wire == 3:
-            self._put_add("add, odd key", ledger, at, body, key=rng.choice((b"", b"key", bytes(19), bytes(21))))
+            key = rng.choice((b"", b"key", bytes(19), bytes(21)))
+            self._put_add("add, odd key", ledger, at, body, key=key, priority=priority)
         else:
-            self._put_add("add", ledger, at, body)
+            self._put_add("add", ledger, at, body, priority=priority)
 
     # --- everything else ---
 
@@ -388,6 +393,7 @@ class Epoch:
             ledger.key = key
         if not right and rng.random() < 0.05:
             ledger.spent, kind = True, "LAC, wrong digest"
+            self._unlike.add(ledger.number)
             body = body[:16] + bytes(4)
         elif key == ledger.key:
             ledger.lac = max(ledger.lac, lac)
@@ -412,6 +418,8 @@ class Epoch:
             return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
         if items and not self._busy.isdisjoint(_named(items[0])):
             return None  # the burst uses it on another connection: which of the two comes first is not known
+        if items and not self._unlike.isdisjoint(_named(items[0])):
+            return None  # by a bit of its id that was changed: a difference that is listed would show here once more
         self._busy |= {ledger.number, *(_named(items[0]) if items else ())}
         for known in self._live:
             known.spent = known.spent or known.number in touched
