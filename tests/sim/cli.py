@@ -102,6 +102,9 @@ def _repeat(ask: argparse.Namespace) -> int:
 
 
 def _print_shrunk(profile: str, engine: str, seed: int) -> None:
+    if corpus.run(profile, engine, seed).violation is None:
+        print("This seed fails no more: it failed on another tree, whose figures the file of --resume has.")
+        return
     omitted, outcome = shrink(profile, engine, seed)
     print("\n".join(outcome.trace[-50:]))
     print(f"still: {outcome.violation}")
