@@ -76,7 +76,7 @@ def _python(is_optimized: bool) -> Finding:
     about = f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     if is_optimized:
         return Finding("python", "ok", about)
-    slow = "built without optimizations: whatever a bookie or a client does costs up to two thirds more"
+    slow = "built without optimizations: whatever a bookie or a client does costs half as much again, or more"
     return Finding("python", "note", f"{about}, {slow}; {REMEDY}")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a Python was built with optimizations (PGO). One that was not takes two thirds more of the processor for an
-add of a bookie, and nothing tells its user: pyenv builds so unless it is asked otherwise.
+"""Whether a Python was built with optimizations (PGO). One that was not takes half as much again of the processor for
+an add of a bookie, or more, and nothing tells its user: pyenv builds so unless it is asked otherwise.
 
 It needs only the standard library, so that ``scripts/bootstrap`` can run it (``python3 -m bk_cli.python_build``) before
 anything is installed: it ends with 0 if this one was.
