@@ -121,9 +121,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 
 def test_a_client_is_told_before_it_connects_that_its_settings_do_not_fit() -> None:
-    for settings in ({"tls_certificate_path": "c", "tls_key_path": "k"}, {"tls_zookeeper": True}):
+    lacking: tuple[dict[str, Any], ...] = ({"tls_certificate_path": "c", "tls_key_path": "k"}, {"tls_zookeeper": True})
+    for settings in lacking:
         with pytest.raises(InvalidArgumentError, match="tls_ca_path"):
-            ClientConfig(**settings)  # type: ignore[arg-type]
+            ClientConfig(**settings)
     with pytest.raises(InvalidArgumentError, match="https or none"):
         ClientConfig(tls_ca_path="x", tls_endpoint_identification="")
     assert ClientConfig().tls() is None
@@ -133,8 +134,8 @@ def test_every_door_has_the_tls_that_its_settings_say(tmp_path: Path) -> None:
     paths = Authority(tmp_path).issue("client").settings()
     uri = "zk://127.0.0.1/ledgers"
     for zookeeper in (False, True):
-        settings = {name: str(path) for name, path in paths.items()} | {"tls_zookeeper": zookeeper}
-        client, bookie = ClientConfig(**settings), bookie_config(tmp_path, uri, **settings)  # type: ignore[arg-type]
+        settings: dict[str, Any] = {**{name: str(path) for name, path in paths.items()}, "tls_zookeeper": zookeeper}
+        client, bookie = ClientConfig(**settings), bookie_config(tmp_path, uri, **settings)
         of_bookie, access = ClientConfig(**bookie.client_settings()), Access(uri, settings=settings)
         for caller in (client.caller("id"), of_bookie.caller("id"), access.caller("id", "test")):
             assert caller.tls is not None

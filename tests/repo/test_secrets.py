@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from types import ModuleType
+from typing import Any
 
 from bookie_server.config import BookieConfig
 from tests.kit.canaries import PASSWORD
@@ -37,12 +38,12 @@ def _of(module: ModuleType) -> Iterator[type]:
             yield each
 
 
-def _shows(record: type) -> Iterator[str]:
+def _shows(record: Any) -> Iterator[str]:
     """The fields of a record that look like secrets, and that its repr shows."""
     if is_dataclass(record):
         yield from (each.name for each in fields(record) if each.repr and _HOLDS.search(str(each.type)))
     elif issubclass(record, tuple) and hasattr(record, "_fields"):
-        made = record._make([PASSWORD] * len(record._fields))  # type: ignore[attr-defined]
+        made = record._make([PASSWORD] * len(record._fields))
         if PASSWORD.decode() in repr(made):
             yield from (name for name, kind in record.__annotations__.items() if _HOLDS.search(str(kind)))
 

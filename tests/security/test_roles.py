@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_an_identity_is_enough_where_the_table_of_needs_says_so_and_no_identity_
 
 
 def test_the_record_keeps_what_a_later_version_wrote_in_it() -> None:
-    written = {
+    written: dict[str, Any] = {
         "v": 1,
         "note": {"by": "a later version"},
         "roles": [{"identity": "CN=a", "role": "reader", "on": "log:x*", "since": 5}],
@@ -119,7 +120,7 @@ def test_the_record_keeps_what_a_later_version_wrote_in_it() -> None:
     again = found.granted(Line("CN=ö", Role.ADMIN))
     kept = json.loads(encode_roles(again))
     assert kept["note"] == written["note"]
-    assert kept["roles"][0] == written["roles"][0]  # type: ignore[index]
+    assert kept["roles"][0] == written["roles"][0]
     assert decode_roles(encode_roles(again)) == again
     assert again.revoked(Line("CN=a", Role.READER, Scope(Where.LOG, "x*"))).lines == (Line("CN=ö", Role.ADMIN),)
 

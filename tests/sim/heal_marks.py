@@ -72,8 +72,7 @@ class CheckedPresence(Presence):
 
     def __init__(self, world: HealWorld, registrations: Registrations) -> None:
         self._world, self._born, self._seen = world, world.scheduler.now, dict[BookieId, float]()
-        clock = lambda: world.scheduler.now / 1000  # noqa: E731
-        super().__init__(registrations, world.delay_ms / 1000, clock=clock)
+        super().__init__(registrations, world.delay_ms / 1000, clock=lambda: world.scheduler.now / 1000)
 
     def look(self, named: Iterable[BookieId] = ()) -> Present:
         found, now = super().look(named), self._world.scheduler.now
@@ -332,9 +331,10 @@ class SimOwnCopies:
     async def _gaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> ReadTrailer:
         def ask(done: Callable[[Any], None]) -> None:
             bookie, stream = self.world.bookies[self.name], self.world.network.new_stream()
-            later = lambda said: self.world.scheduler.at(  # noqa: E731
-                0.0, f"{self.name} clock", f"{self.name} knows its gaps", done, said
-            )
+
+            def later(said: Any) -> None:
+                self.world.scheduler.at(0.0, f"{self.name} clock", f"{self.name} knows its gaps", done, said)
+
             bookie.routes[stream] = _Question(later)
             bookie.feed(ev.ReadRequested((stream, 1), ledger_id, first, last, 0, ids_only=True))
 

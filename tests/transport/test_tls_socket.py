@@ -8,6 +8,7 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,14 @@ def test_what_openssl_has_decrypted_is_taken_although_nothing_more_comes(tls: Tl
         async with pair(tls) as (one, other):
             other.on_message = lambda _: other.socket.read(False)
             body = bytes(30_000)
+
+            def has_come(wanted: int) -> bool:
+                return len(other.came) >= wanted
+
             one.send(*(LaneMessage(bytes([n]), [body]) for n in range(3)))
-            for n in range(3):
+            for wanted in (1, 2, 3):
                 other.socket.read(True)
-                await until(lambda wanted=n + 1: len(other.came) >= wanted)  # type: ignore[misc]
+                await until(partial(has_come, wanted))
             assert [came.rest for came in other.came] == [b"\0", b"\1", b"\2"]
 
     asyncio.run(run())

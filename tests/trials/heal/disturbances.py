@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bk_core.errors import NoSuchLedgerError
@@ -241,7 +242,7 @@ def _await_mended(world: World, node: Node, rotten: list[tuple[int, int]], befor
         until(lambda: _found_damage(node) > before, MENDED_S, what, 1.0)
     for ledger_id, entry_id in rotten:
         what = f"NOT MENDED: ledger {ledger_id}, entry {entry_id} at {node.bookie_id} has rotten bytes"
-        until(lambda: _is_mended(world, node, ledger_id, entry_id), MENDED_S, what, 1.0)  # noqa: B023
+        until(partial(_is_mended, world, node, ledger_id, entry_id), MENDED_S, what, 1.0)
         world.counts["entries mended"] += 1
 
 
