@@ -96,7 +96,8 @@ class BookieConfig:
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
     a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
-    ``group_bytes_max`` and ``group_frames_max``.
+    ``group_bytes_max`` and ``group_frames_max``. Where syncs are fast the bookie takes less, of a group and of a
+    stream, down to 1 MiB and twice that: more would only make others wait.
 
     **Reads.** ``reads_active_max`` bounds the parts of answers in memory. A part has ``read_part_bytes`` or one frame;
     all parts together have at most twice the product of both settings. A quarter is kept for recovery. A client that
@@ -216,12 +217,12 @@ class BookieConfig:
     """Size of each segment file, preallocated. It may change between starts. A bookie holds at least two or three, and
     is read-only without room for three more."""
     group_bytes_max: int = 16 << 20
-    """Most bytes that one group commit takes."""
+    """Most bytes that one group commit takes. A disk whose syncs are fast gets smaller groups, of 1 MiB at least."""
     group_frames_max: int = 1000
     """Most frames that one group commit takes."""
     stream_bytes_max: int = 32 << 20
-    """Frames of one stream that wait for a commit. Above it the bookie stops reading the stream, and the client waits.
-    """
+    """Frames of one stream that wait for a commit. Above it, or above two groups as the disk has them now, the bookie
+    stops reading the stream, and the client waits."""
     in_flight_bytes_max: int = 64 << 20
     """Frames of all streams together that wait for a commit. Beyond it streams take turns. The bookie refuses frames
     only when three times as much waits for its turn. Recovery adds have a quarter as much to themselves."""

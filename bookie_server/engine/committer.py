@@ -28,6 +28,7 @@ from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedErr
 from bk_core.metrics import Histogram
 from bk_core.slow_log import SlowLog
 from bk_core.traces import spans
+from bookie_server.engine.group_size import GroupSize
 from bookie_server.engine.index_hop import poster
 from bookie_server.engine.slow import slow_commit
 from bookie_server.machine.places import Place
@@ -81,7 +82,7 @@ class Committer:
         self,
         log: SegmentLog,
         loop: asyncio.AbstractEventLoop,
-        committed: Callable[[Sequence[Place]], None],
+        committed: Callable[[Sequence[Place], int], None],
         failed: Callable[[BookKeeperError], None],
         group_bytes_max: int,
         group_frames_max: int,
@@ -106,7 +107,7 @@ class Committer:
         self._ended = 0.0  # when the last group did
         self._watched = False  # the loop will wake the thread when it has committed nothing for a while
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
-        self._bytes_max, self._frames_max = group_bytes_max, group_frames_max
+        self._size, self._frames_max = GroupSize(group_bytes_max), group_frames_max
         self._frames: deque[tuple[bytes | memoryview, FrameHeader, bool]] = deque()
         self._queued = 0  # bytes of these
         self._copies: deque[_Copies] = deque()
@@ -202,7 +203,7 @@ class Committer:
             self._failed(StorageFailedError("a commit on the loop failed", value=repr(error)))
             return
         try:
-            self._committed(places)  # no segment was begun: there is no full one to be released
+            self._committed(places, self._size.bytes)  # no segment was begun: there is no full one to be released
         finally:
             if not self._watched:
                 self._watched = True
@@ -233,7 +234,7 @@ class Committer:
         """The loop hears of a group of the thread."""
         with self._wake:
             self._untold -= 1
-        self._committed(places)
+        self._committed(places, max(self._size.bytes, sum([place.size for place in places])))
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -290,7 +291,8 @@ class Committer:
 
     def _append(self, group: _Group) -> list[Place]:
         """Commit a group; the caller holds the log."""
-        began = self._clock()
+        began, stats = self._clock(), self._log.stats
+        before = stats.written_bytes, stats.write_s, stats.sync_s
         try:
             return self._log.append_group(group.frames, headers=group.headers)
         except DataDirectoryError:
@@ -303,6 +305,7 @@ class Committer:
             self.times.observe(took_s)
             less_s = self._took_s * _FORGET
             self._took_s = took_s if took_s > less_s else less_s
+            self._size.heard(stats.written_bytes - before[0], stats.write_s - before[1], stats.sync_s - before[2])
             if self._traced:
                 self._tell_spans(group, began - group.since, took_s)
             if self._ended - group.since >= self._slow_s:
@@ -368,11 +371,11 @@ class Committer:
         self._since = self._clock()  # of those that this group leaves behind
         taken: list[bytes | memoryview] = []
         headers: list[FrameHeader] = []
-        size, any_reserve = 0, False
+        size, bytes_max, any_reserve = 0, self._size.bytes, False
         while queue and len(taken) < self._frames_max:
             frame, header, reserve = queue[0]
             size += len(frame)
-            if taken and size > self._bytes_max:
+            if taken and size > bytes_max:
                 break
             queue.popleft()
             self._queued -= len(frame)

@@ -244,13 +244,13 @@ class BookieEngine:
 
     # --- for the logs ---
 
-    def committed(self, number: int, places: Sequence[Place]) -> None:
-        """A group of this log is durable. Ignored if another log has failed, because the machine has given the group
-        up."""
+    def committed(self, number: int, places: Sequence[Place], group_bytes: int = 0) -> None:
+        """A group of this log is durable; the next may have ``group_bytes``. Ignored if another log has failed, because
+        the machine has given the group up."""
         if self._failed:
             return
         self.tells_a_commit = True
-        self.feed(events.GroupCommitted(places, number))
+        self.feed(events.GroupCommitted(places, number, group_bytes))
         self.tells_a_commit = False
         answered, self._answered = self._answered, {}
         for sink in answered:

@@ -81,6 +81,7 @@ class GroupCommitted(NamedTuple):
 
     places: Sequence[Place]
     log: int = 0
+    group_bytes: int = 0  # what the next group may have: a stream may bring twice as much; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,9 @@ class BookieMachine:
     def _on_committed(self, event: GroupCommitted) -> None:
         core, places = self._core, event.places
         log, counts = core.logs[event.log], core.counts
+        if event.group_bytes != log.group_bytes:
+            log.group_bytes = event.group_bytes
+            self._adds.bound_streams()
         watched: dict[int, Pending] = {}
         idle: dict[int, Ledger] = {}  # as far as can be seen here
         for pending, place in zip(log.settle(len(places)), places, strict=True):

@@ -332,13 +332,16 @@ class LogQueue:
     different logs never meet.
     """
 
-    __slots__ = ("_outgoing_reserve", "appended", "durable", "number", "outgoing", "parked", "queue", "read_only")
+    __slots__ = (
+        "_outgoing_reserve", "appended", "durable", "group_bytes", "number", "outgoing", "parked", "queue", "read_only",
+    )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.queue: deque[Pending] = deque()  # given to the log, oldest first
         self.appended = 0  # sequence number of the last frame given to the log
         self.durable = 0  # and of the last durable one; appended − durable == len(queue)
+        self.group_bytes = 0  # what a group of this log may have; 0: it has not told
         self.read_only = False  # no normal adds: the remaining room is for fences and recovery
         self.outgoing: list[Pending] = []  # frames of this step's Commit
         self._outgoing_reserve = False  # one of them may use the reserved space

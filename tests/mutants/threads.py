@@ -13,6 +13,25 @@ BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_booki
 
 COMMITTER = (
     Mutant(
+        "the size of a group is not told",
+        "bookie_server/engine/committer.py",
+        "        self._committed(places, max(self._size.bytes, sum([place.size for place in places])))\n",
+        "        self._committed(places, 0)\n",
+        ("tests/bookie_server/engine/test_committer.py::test_each_answer_says_how_large_a_group_may_be",),
+        "a stream brings 32 MiB, and a single add waits behind them",
+    ),
+    Mutant(
+        "a stream is bounded by the setting alone",
+        "bookie_server/machine/adds.py",
+        "        self._stream_bytes_max = min(groups or limit, limit)\n",
+        "        self._stream_bytes_max = limit\n",
+        (
+            "tests/bookie_server/machine/test_machine_admission.py::"
+            "test_no_more_of_a_stream_is_taken_than_two_groups_as_the_disk_has_them_now",
+        ),
+        "a stream brings 32 MiB, and a single add waits behind them",
+    ),
+    Mutant(
         "frames are put and nobody is woken",
         "bookie_server/engine/committer.py",
         "self._took_s >= self._inline_s:\n                self._wake.notify()\n            elif",

@@ -13,6 +13,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, FrameKind
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
@@ -63,7 +64,8 @@ take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB 
 @dataclass(slots=True)
 class CommitStats:
     """Totals since the log was opened. ``frame_bytes``: frames given to the log, copies of compaction too.
-    ``written_bytes``: groups and segment headers. ``index_bytes``: ``.idx`` files."""
+    ``written_bytes``: groups and segment headers. ``index_bytes``: ``.idx`` files. ``write_s``, ``sync_s``: what the
+    writes and the syncs of groups took."""
 
     groups: int = 0
     frames: int = 0
@@ -71,6 +73,8 @@ class CommitStats:
     written_bytes: int = 0
     index_bytes: int = 0
     segments: int = 0
+    write_s: float = 0.0
+    sync_s: float = 0.0
 
     @property
     def write_amplification(self) -> float:
@@ -309,8 +313,11 @@ class SegmentLog:
             size = self._ahead(total, position)
             segment.written = position + size
         try:
+            began = perf_counter()
             self._files.write(segment.handle, self._arena[:size], position)
+            written = perf_counter()
             self._files.sync_data(segment.handle)
+            synced = perf_counter()
         except OSError as error:
             self._health.fail("a group commit failed", self._path, error)
         self._note(parts, segment, places)
@@ -323,6 +330,8 @@ class SegmentLog:
         stats.groups += 1
         stats.frames += len(parts)
         stats.written_bytes += size
+        stats.write_s += written - began
+        stats.sync_s += synced - written
 
     def _ahead(self, total: int, position: int) -> int:
         """How much a group of ``total`` bytes writes in blocks that were never written; the arena has zeros behind it

@@ -71,6 +71,7 @@ class Rig:
         self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
         self.sealed: list[int] = []
         self.known: list[int] = []
+        self.group_bytes = 0  # what was last said that a group may have
         loop = asyncio.get_running_loop()
         self.maintenance = MaintenanceThread(self._maintenance(loop), loop, self.answers.put_nowait)
         self.maintenance.start()
@@ -89,7 +90,8 @@ class Rig:
             copy=copier(lambda frames: self.committer.copy(frames)),
         )  # fmt: skip
 
-    def _committed(self, places: Sequence[Place]) -> None:
+    def _committed(self, places: Sequence[Place], group_bytes: int) -> None:
+        self.group_bytes = group_bytes
         self.known += [place.generation for place in places]
         self.answers.put_nowait(places)
 
@@ -403,6 +405,15 @@ def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
         assert rig.answers.empty()
 
     told(tmp_path, story, inline_s=PART_S)
+
+
+def test_each_answer_says_how_large_a_group_may_be(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.commit(part(0))
+        assert rig.group_bytes == 1 << 20
+
+    told(tmp_path / "thread", story)
+    told(tmp_path / "loop", story, inline_s=1.0)
 
 
 def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ class Bench:
     def send(self, *frames: bytes, stream: int = ADDS) -> list[ev.Effect]:
         return self.step(ev.FramesArrived(stream, memoryview(b"".join(frames))))
 
-    def commit(self, count: int | None = None) -> list[ev.Effect]:
+    def commit(self, count: int | None = None, group_bytes: int = 0) -> list[ev.Effect]:
         count = len(self.log) if count is None else count
         frames, self.log = self.log[:count], self.log[count:]
-        return self.step(ev.GroupCommitted([stored(one) for one in frames]))
+        return self.step(ev.GroupCommitted([stored(one) for one in frames], group_bytes=group_bytes))
 
     def fail(self, *, final: bool, reason: Reason = Reason.STORAGE_FAILED) -> list[ev.Effect]:
         self.log.clear()
