@@ -307,6 +307,10 @@ MEASUREMENTS = (
                  note="the same with journalMaxGroupWaitMSec=0"),
             Peer("raw", lambda world: partial(world.raw.single, world.scaled(SINGLES, 100)), (1 / 3, None),
                  note="raw: a round trip to one process and a synced write of a block there, added"),
+            Peer("raw", lambda world: partial(world.raw.single_by_asyncio, world.scaled(SINGLES, 100), 100),
+                 (None, None), "asyncio",
+                 note="raw: the ceiling of a client in Python: a future an entry on asyncio, sent to three processes "
+                 "that write and sync it, until two have; no digests, frames, sessions, windows or LAC"),
         ),
     ),
     Measurement(

@@ -198,7 +198,7 @@ class Network:
         """A client of Apache's on bookies of Apache's."""
         from benchmarks.peers.apache import Java
 
-        return Java(self._program, self._apaches_uri, 3)
+        return Java(self._program, self._apaches_uri, 3, {})
 
     @cached_property
     def _program(self) -> Any:

@@ -13,14 +13,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from benchmarks.figures import elapsed, percentile
 from benchmarks.measurement import Run
-from benchmarks.peers.bare_writers import BareWriters
+from benchmarks.peers.bare_clients import BareReaders, BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE
 from benchmarks.processes import RAW_SERVERS
 from bk_cli.children import child_environment
@@ -43,6 +43,7 @@ TLS_PIECE = 256 << 10
 PATIENCE_S = 60
 
 Message = list[memoryview]
+B = TypeVar("B", BareReaders, BareWriters)
 
 
 class Raw:
@@ -103,15 +104,42 @@ class Raw:
     def many(self, writers: int, rounds: int, size: int) -> Run:
         """Entries a second of so many writers, each of which waits for its entry."""
 
-        async def write() -> float:
-            bare = BareWriters()
-            await bare.connect(self._sockets)
+        async def write(bare: BareWriters) -> Run:
             rate = await bare.rate(writers, rounds, bytes(self._world.data.take(size)))
-            bare.close()
-            return rate
+            return Run.of(rate, writers * rounds * size)
+
+        return self._bare(BareWriters, write)
+
+    def single_by_asyncio(self, count: int, size: int) -> Run:
+        """Milliseconds until two of the servers have written and synced an entry, one at a time: median and p99."""
+
+        async def write(bare: BareWriters) -> Run:
+            samples = await bare.single_ms(count, bytes(self._world.data.take(size)))
+            return Run((percentile(samples, 0.5), percentile(samples, 0.99)))
+
+        return self._bare(BareWriters, write)
+
+    def read_random(self, readers: int, count: int, entries: int) -> Run:
+        """Entries a second of so many readers, each of which waits for one of those entries."""
+
+        async def read(bare: BareReaders) -> Run:
+            return Run.of(await bare.rate(readers, count, entries))
+
+        return self._bare(BareReaders, read)
+
+    def _bare(self, kind: Callable[[], B], use: Callable[[B], Awaitable[Run]]) -> Run:
+        """What a bare client on all servers measures."""
+
+        async def connected() -> Run:
+            bare = kind()
+            await bare.connect(self._sockets)
+            try:
+                return await use(bare)
+            finally:
+                bare.close()
 
         try:
-            return Run.of(asyncio.run(write()), writers * rounds * size)
+            return asyncio.run(connected())
         finally:
             for each in self._sockets:
                 each.setblocking(True)  # the copies, which share it, were not

@@ -94,7 +94,7 @@ class Bookie:
         self._pending.extend(frames)
         self._committer.put([memoryview(frame) for frame in frames])
 
-    def _committed(self, places: Sequence[Place]) -> None:
+    def _committed(self, places: Sequence[Place], _: int) -> None:
         for place in places:
             frame = self._pending.popleft()
             self._store.index.add(frame, place)
