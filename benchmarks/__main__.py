@@ -12,7 +12,7 @@ import fnmatch
 import json
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from benchmarks.settings import Settings
 from benchmarks.spark import group as spark
 from benchmarks.storage import group as storage
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
+from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.figures import row as storage_row
 from benchmarks.storage.results import keep
 from benchmarks.tables import Conditions
@@ -40,7 +41,9 @@ class Group(Protocol):
         """What can be measured alone, if these peers are asked for."""
         ...
 
-    def measure(self, names: Collection[str], folder: Path, settings: Settings) -> Iterator[tuple[str, list[Figure]]]:
+    def measure(
+        self, names: Collection[str], folder: Path, settings: Settings
+    ) -> Iterator[tuple[str, Sequence[Figure]]]:
         """The figures of these parts, as soon as each is done."""
         ...
 
@@ -162,7 +165,7 @@ def measure_group(
                 lacking.remove(name)
                 console.print(f"[dim]{name} done after {time.monotonic() - began:.0f} s[/dim]")
                 if group == STORAGE and options.keep:
-                    keep(options.keep, figures, options.data)
+                    keep(options.keep, [each for each in figures if isinstance(each, StorageFigure)], options.data)
         except InvalidArgumentError:
             raise
         except Exception as error:  # a peer's, or ours: an hour of other figures is not lost with it

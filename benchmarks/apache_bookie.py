@@ -15,24 +15,23 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.apache_wire import BURST_BYTES, KEY, batch_of
+from benchmarks.apache_wire import BURST_BYTES, KEY, WIRES, batch_of
 from bk_core.entries.digest import Digester
 from bk_core.model import DigestType
-from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
-from tests.kit.bookie_requests import add_requests, read_requests
+from tests.kit.bookie_requests import Wire, add_requests, read_requests
 
 Case = tuple[str, Callable[[], object], int]
 
 
 def cases() -> Iterator[Case]:
-    for wire, version in ((v3, 3), (v2, 2)):
+    for wire, version in WIRES:
         for size in (100, 1000):
             yield from burst_cases(wire, version, size, BURST_BYTES // (size + 100))
         yield from burst_cases(wire, version, 100, 1)
 
 
-def burst_cases(wire: object, version: int, size: int, count: int) -> Iterator[Case]:
+def burst_cases(wire: Wire, version: int, size: int, count: int) -> Iterator[Case]:
     from tests.kit.rpc_bookie import RpcBookie
 
     made = batch_of([size] * count)

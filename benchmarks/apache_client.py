@@ -13,27 +13,32 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame, verified_batches
+from bk_core.errors import BookKeeperError
 from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import RangeRead
-from bk_core.transport.port import NewSession, ReadPart
+from bk_core.transport.port import NewSession, ReadPart, ReadTrailer
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import RequestReader
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.bookie_rpc.frames import Buffer
+from bk_core.wire.bookie_rpc.runs import AddRun, ReadRun
+from bk_core.wire.lane import AttachMode, Reason
 
 LEDGER, KEY = 5, bytes(20)
 FRAME_BYTES = 1 << 20
 RECEIVE_BYTES = 512 << 10
 BOOKIES = 3
 DIGESTER = Digester(DigestType.CRC32C, b"", LEDGER)
+T = TypeVar("T")
 
 
 class Taker:
@@ -43,10 +48,10 @@ class Taker:
         self.entries = 0
 
     def on_acked(self, session: int, frames: int) -> None: ...
-    def on_ended(self, session: int, frames: int, reason: Any, message: str) -> None: ...
+    def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None: ...
     def on_broken(self, session: int, message: str) -> None: ...
 
-    def __call__(self, answer: Any) -> None:
+    def __call__(self, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
         if isinstance(answer, ReadPart):
             self.entries += sum(map(len, verified_batches(answer.frames, DIGESTER, always=False)))
 
@@ -63,7 +68,7 @@ def frame_of(size: int, entry: int) -> tuple[bytearray, int]:
     return made, count
 
 
-def clocked(act: Callable[[], Any], spent: list[float]) -> Any:
+def clocked(act: Callable[[], T], spent: list[float]) -> T:
     begun = time.perf_counter()
     result = act()
     spent[0] += time.perf_counter() - begun
@@ -76,16 +81,22 @@ def add_run(frame: bytearray, spent: list[float]) -> None:
     exchanges = [Exchange(packer) for _ in range(BOOKIES)]
     for exchange in exchanges:
         exchange.adds.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, Taker()))
-        clocked(lambda exchange=exchange: exchange.adds.send(1, frame), spent)
+        clocked(partial(exchange.adds.send, 1, frame), spent)
     for exchange in exchanges:
-        while buffers := clocked(lambda exchange=exchange: sent(exchange), spent):
+        while buffers := clocked(partial(sent, exchange), spent):
             (run,) = RequestReader().read(b"".join(buffers)).items
+            assert isinstance(run, AddRun)
             answers = v3.add_answers(run.txns, LEDGER, run.entry_ids)
-            clocked(lambda exchange=exchange, answers=answers: (exchange.receive(answers), exchange.tell()), spent)
+            clocked(partial(take, exchange, answers), spent)
 
 
-def sent(exchange: Exchange) -> list[Any]:
+def sent(exchange: Exchange) -> list[Buffer]:
     return [buffer for buffers in iter(exchange.next_buffers, None) for buffer in buffers]
+
+
+def take(exchange: Exchange, answers: bytes) -> None:
+    exchange.receive(answers)
+    exchange.tell()
 
 
 def read_run(frame: bytearray, count: int, spent: list[float]) -> None:
@@ -93,29 +104,30 @@ def read_run(frame: bytearray, count: int, spent: list[float]) -> None:
     _, bodies = bodies_of_frame(frame, LEDGER)
     exchange, taker = Exchange(Packer()), Taker()
     clocked(lambda: exchange.read(RangeRead(LEDGER, 100_000, 99_999 + count, 64 << 20, None, taker)), spent)
-    while buffers := clocked(lambda: sent(exchange), spent):
+    while buffers := clocked(partial(sent, exchange), spent):
         rest = b""
         answers = []
         for run in RequestReader().read(b"".join(buffers)).items:
+            assert isinstance(run, ReadRun)
             first = int(run.entry_ids[0]) - 100_000
             some = bodies.slice(first, first + len(run))
             answers.append(b"".join(v3.read_answers(run.txns, LEDGER, run.entry_ids, some, max_lacs=99_999)))
         data = b"".join(answers)
         for at in range(0, len(data), RECEIVE_BYTES):
             received = rest + data[at : at + RECEIVE_BYTES]
-            rest = received[clocked(lambda received=received: exchange.receive(received), spent) :]
+            rest = received[clocked(partial(exchange.receive, received), spent) :]
     assert taker.entries == count
 
 
 def cases() -> Iterator[tuple[str, Callable[[list[float]], None], int]]:
     for name, entry in (("100 B", 100), ("1 KB", 1000), ("64 KB", 65_536)):
         frame, count = frame_of(FRAME_BYTES, entry)
-        yield f"{name}: three bookies add", (lambda spent, frame=frame: add_run(frame, spent)), count
+        yield f"{name}: three bookies add", partial(add_run, frame), count
         longer, more = frame_of(4 * FRAME_BYTES, entry)
-        yield f"{name}: one bookie reads", (lambda spent, f=longer, n=more: read_run(f, n, spent)), more
+        yield f"{name}: one bookie reads", partial(read_run, longer, more), more
     one, _ = frame_of(1, 100)
-    yield "one entry: three bookies add", (lambda spent: add_run(one, spent)), 1
-    yield "one entry: one bookie reads", (lambda spent: read_run(one, 1, spent)), 1
+    yield "one entry: three bookies add", partial(add_run, one), 1
+    yield "one entry: one bookie reads", partial(read_run, one, 1), 1
 
 
 def main(runs: int) -> None:

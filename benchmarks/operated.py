@@ -136,7 +136,7 @@ async def count(appends: int) -> None:
                 await asyncio.create_task(_append(ledger, appends))
             counting = bytecodes.counting / appends
             await ledger.close()
-        threading.settrace(None)  # type: ignore[arg-type]  # None ends it; the stubs know only functions
+        threading.settrace(None)
         await bookie.stop()
         print(counting, bytecode_ns(), await _append_ns(Path(folder) / "again", uri, 20 * appends))
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from benchmarks.figures import Record
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
+
 ROW_INCHES, WIDTH_INCHES, MARGIN_INCHES = 0.28, 9.0, 1.1
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 9, "axes.spines.top": False,
-            "axes.spines.right": False}  # fmt: skip
+SETTINGS: dict[RcKeyType, str | int] = {"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 9,
+                                        "axes.spines.top": False, "axes.spines.right": False}  # fmt: skip
 """Text stays text, and the same figures give the same file."""
 
 
@@ -59,7 +64,7 @@ def costs(records: Sequence[Record], path: Path) -> bool:
     return True
 
 
-def _axes(rows: int) -> tuple[Any, Any]:
+def _axes(rows: int) -> tuple[Figure, Axes]:
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -71,7 +76,7 @@ def _axes(rows: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     from matplotlib import pyplot
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,6 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks.figures import Figure, elapsed, repeat
-from bk_cli.cluster import LocalCluster
 from bk_core.logs.model.head import LogHead
 
 EXTENTS = 100_000
@@ -70,13 +69,13 @@ def planning_figures(runs: int, scale: float = 1.0) -> list[Figure]:
     ]
 
 
-def small_ledgers_figure(spark: Any, cluster: LocalCluster, runs: int, scale: float = 1.0) -> Figure:
+def small_ledgers_figure(spark: Any, uri: str, runs: int, scale: float = 1.0) -> Figure:
     """Seconds to read a log of 10,000 ledgers of 100 rows with Spark, once it is warm. Writes them first."""
     ledgers, log = max(1, int(LEDGERS * scale)), f"{LOG}-{uuid4().hex[:8]}"
-    asyncio.run(_write_ledgers(cluster.uri, log, ledgers))
+    asyncio.run(_write_ledgers(uri, log, ledgers))
 
     def read() -> float:
-        loaded = spark.read.format("bookkeeper").option("metadataServiceUri", cluster.uri).load(log)
+        loaded = spark.read.format("bookkeeper").option("metadataServiceUri", uri).load(log)
         return elapsed(lambda: loaded.select("value").write.format("noop").mode("overwrite").save())
 
     return Figure(

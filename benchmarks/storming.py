@@ -34,9 +34,11 @@ Client = Callable[[], Awaitable[Callable[[], Awaitable[object]]]]
 def storms(count: int, pem: list[str], *where: str) -> Iterator[subprocess.Popen[str]]:
     """Such a process, which waits for a line."""
     command = [sys.executable, "-m", "benchmarks.storming", str(count), *pem, *where]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, bufsize=1, env=child_environment(), **pipes) as process:  # type: ignore[call-overload]  # of pipes
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=child_environment()
+    ) as process:
         try:
+            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield process
         finally:

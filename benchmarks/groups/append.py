@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -56,7 +57,17 @@ def append_all(ledger: LedgerWriter, data: VariedBytes, entry_bytes: int, total:
 # --- rates ---
 
 
-def by_batches(entry_bytes: int, **ledger_options: object) -> Prepare:
+class LedgerOptions(TypedDict, total=False):
+    """Of a ledger that is not the usual one."""
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    digest_type: DigestType
+    password: bytes
+
+
+def by_batches(entry_bytes: int, **ledger_options: Unpack[LedgerOptions]) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
         bookkeeper, data, total = world.bookkeeper, world.data, world.scaled(BYTES)
 

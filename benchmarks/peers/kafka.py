@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from benchmarks.figures import elapsed
@@ -17,14 +17,17 @@ from benchmarks.processes import BROKER
 from bk_core.errors import BookKeeperError
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+
     from benchmarks.world import World
 
+QUEUED_MESSAGES_MAX = 1_000_000
 PRODUCER = {
     "acks": "all",
     "linger.ms": 20,
     "batch.size": 1 << 20,
     "batch.num.messages": 100_000,
-    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.messages": QUEUED_MESSAGES_MAX,
     "queue.buffering.max.kbytes": 256 << 10,
     "compression.type": "none",
 }
@@ -77,12 +80,12 @@ class Kafka:
         producer.list_topics(topic, timeout=PATIENCE_S)
         return elapsed(lambda: self._send(producer, topic, payloads, total // size))
 
-    def _send(self, producer: Any, topic: str, payloads: list[bytes], count: int) -> None:
+    def _send(self, producer: Producer, topic: str, payloads: list[bytes], count: int) -> None:
         for number, payload in enumerate(itertools.islice(itertools.cycle(payloads), count)):
             try:
                 producer.produce(topic, payload)
             except BufferError:
-                while len(producer) >= PRODUCER["queue.buffering.max.messages"] // 2:
+                while len(producer) >= QUEUED_MESSAGES_MAX // 2:
                     producer.poll(0.1)
                 producer.produce(topic, payload)
             if number % AT_ONCE == 0:
@@ -101,7 +104,7 @@ class Kafka:
         finally:
             consumer.close()
 
-    def _receive(self, consumer: Any, topic: str, count: int) -> None:
+    def _receive(self, consumer: Consumer, topic: str, count: int) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -112,7 +115,7 @@ class Kafka:
             self._check(messages[0].error() is None, str(messages[0].error()))
             seen += len(messages)
 
-    def _on_error(self, error: Any) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         self._failures.append(str(error))
 
     def _check(self, right: bool, what: str) -> None:
@@ -122,7 +125,8 @@ class Kafka:
     @contextmanager
     def _topic(self) -> Iterator[str]:
         """An empty one; deleted afterwards."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
 
         admin, name = AdminClient({"bootstrap.servers": self.address}), f"bench-{uuid4().hex[:8]}"
         for made in admin.create_topics([NewTopic(name, 1, 1)]).values():

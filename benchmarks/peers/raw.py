@@ -99,7 +99,7 @@ class Raw:
         for number, chunk in enumerate(self._world.data.chunks(total, rows * entry_bytes)):
             batch = EntryBatch(lengths=lengths, payload=chunk, first_entry_id=number * rows, ledger_id=1, lac=-1,
                                length_before=number * rows * entry_bytes)  # fmt: skip
-            yield [memoryview(digester.for_batch(batch)).cast("B"), chunk]
+            yield [digester.for_batch(batch).data.cast("B"), chunk]
 
     def many(self, writers: int, rounds: int, size: int) -> Run:
         """Entries a second of so many writers, each of which waits for its entry."""

@@ -67,7 +67,7 @@ def small_ledgers(world: World) -> list[Figure]:
 
     spark = session(world.folder)
     try:
-        return [small_ledgers_figure(spark, world, world.runs, world.scale)]
+        return [small_ledgers_figure(spark, world.uri, world.runs, world.scale)]
     finally:
         spark.stop()
 

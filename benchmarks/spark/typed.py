@@ -52,6 +52,10 @@ class Typed:
         reader = self.spark.read.format("inmemory").options(rows=self.rows, size=1, path=str(self.path))
         return (reader.schema(self.schema(columns)) if columns else reader).load()
 
+    def drop_memory(self, columns: tuple[str, ...]) -> None:
+        """Make the rows of that source, and forget them."""
+        drop_rows(self.memory(columns))
+
     def schema(self, columns: tuple[str, ...]) -> Any:
         """Of these columns, in this order."""
         from pyspark.sql.types import StructType
@@ -97,7 +101,7 @@ def typed_figures(world: World) -> list[Figure]:
                 side_by_side(
                     world.runs,
                     partial(typed.rate, jobs[name]),
-                    partial(typed.rate, lambda columns=columns: drop_rows(typed.memory(columns))),
+                    partial(typed.rate, partial(typed.drop_memory, columns)),
                     warm_up=WARM_UP[name],
                 )
             ]

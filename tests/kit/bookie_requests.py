@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from crc32c import crc32c
 
@@ -21,6 +20,15 @@ from tests.kit.bookie_wire import KEY, frame
 OTHER_KEY = bytes(20)
 _HEADER = struct.Struct(">qqqq")
 _LAC = struct.Struct(">qq")
+
+
+class Wire(Protocol):
+    """What the modules of both versions, v3 and v2, have in common and is asked of either."""
+
+    def add_answers(self, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes: ...
+    def read_answers(
+        self, txns: Ints, ledger_ids: Ints, entry_ids: Ints, bodies: Bodies, *, max_lacs: Ints | None = None
+    ) -> list[Buffer]: ...
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes, *, lac: int = -1, length: int = 0) -> bytes:
@@ -181,7 +189,7 @@ def fencing_read(ledger_id: int, entry_id: int, key: bytes, *, priority: int = 0
 
 
 def add_requests(
-    wire: ModuleType, txns: Ints, ledger_ids: Ints, entry_ids: Ints, key: bytes, bodies: Bodies, **more: Any
+    wire: Wire, txns: Ints, ledger_ids: Ints, entry_ids: Ints, key: bytes, bodies: Bodies, **more: Any
 ) -> list[Buffer]:
     """As ``v3.add_requests``, in either version. In version 2 ids are those inside the entries, and the answer names
     them: ``txns`` and ``write_flags`` have no place there."""
@@ -193,7 +201,7 @@ def add_requests(
     return scatter(before, bodies, Rows(len(bodies), []), more.get("copy_below", COPY_BELOW_BYTES))
 
 
-def read_requests(wire: ModuleType, txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
+def read_requests(wire: Wire, txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
     """As ``v3.read_requests``, in either version. In version 2 the answer names the ids."""
     if wire is v3:
         return v3.read_requests(txns, ledger_ids, entry_ids, priority=priority)
