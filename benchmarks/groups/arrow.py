@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``arrow``: rows with types as an Arrow table, without Spark. Empty while logs have no ``to_arrow``."""
+"""Group ``arrow``: rows with types as an Arrow table, without Spark."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import pyarrow.parquet as pq
 from benchmarks.flights import COLUMNS, THREE, flights
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
 from benchmarks.world import World
-from bk_core import blocking_logs
 
 ROWS = 3_000_000
 
 
-def from_log(columns: tuple[str, ...] | None) -> Prepare:
+def from_log(columns: tuple[str, ...] | None, compression: str = "zstd") -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
         rows = flights(world.scaled(ROWS, 1_000))
         log = world.bookkeeper.log(f"flights-{uuid4().hex[:8]}")
-        log.append_arrow(rows)
+        log.append_arrow(rows, compression=compression)
 
         def run() -> Run:
             began = time.perf_counter()
@@ -35,10 +34,10 @@ def from_log(columns: tuple[str, ...] | None) -> Prepare:
     return prepare
 
 
-def from_parquet(columns: tuple[str, ...] | None) -> Prepare:
+def from_parquet(columns: tuple[str, ...] | None, compression: str = "snappy") -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
         path = world.folder / f"flights-{uuid4().hex[:8]}.parquet"
-        pq.write_table(flights(world.scaled(ROWS, 1_000)), path)
+        pq.write_table(flights(world.scaled(ROWS, 1_000)), path, compression=compression)
 
         def run() -> Run:
             began = time.perf_counter()
@@ -52,14 +51,21 @@ def from_parquet(columns: tuple[str, ...] | None) -> Prepare:
 
 NOTE = f"log.to_arrow() of {ROWS:,} rows of the {len(COLUMNS)} columns of the flights"
 PARQUET = "pyarrow reads the same rows from a local Parquet file, snappy, by all processors; one copy, no digests"
-MEASUREMENTS = tuple(
+MEASUREMENTS = (
     Measurement(
-        (name,), "M rows/s", from_log(columns), per=1e6, note=f"{NOTE}{how}",
-        peers=(Peer("raw", from_parquet(columns), (wanted,), "Parquet", note=PARQUET),),
-    )
-    for name, columns, how, wanted in (
-        ("to_arrow_typed", None, "", 0.7),
-        ("to_arrow_typed_3_columns", THREE, f", of which {', '.join(THREE)}", None),
-    )
-    if hasattr(blocking_logs.NamedLog, "to_arrow")
+        ("to_arrow_typed",), "M rows/s", from_log(None), per=1e6, note=f"{NOTE}, zstd",
+        peers=(
+            Peer("raw", from_parquet(None), (0.7,), "Parquet", note=PARQUET),
+            Peer("raw", from_parquet(None, "zstd"), (None,), "Parquet zstd", note=f"{PARQUET}; zstd instead"),
+        ),
+    ),
+    Measurement(
+        ("to_arrow_typed_lz4",), "M rows/s", from_log(None, "lz4"), per=1e6, note=f"{NOTE}, lz4",
+        peers=(Peer("raw", from_parquet(None), (0.7,), "Parquet", note=PARQUET),),
+    ),
+    Measurement(
+        ("to_arrow_typed_3_columns",), "M rows/s", from_log(THREE), per=1e6,
+        note=f"{NOTE}, of which {', '.join(THREE)}",
+        peers=(Peer("raw", from_parquet(THREE), (None,), "Parquet", note=PARQUET),),
+    ),
 )  # fmt: skip

@@ -96,30 +96,32 @@ class _Message(NamedTuple):
     size: int
 
 
-def decoded(batch: EntryBatch, stored: Stored) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+def decoded(
+    batch: EntryBatch, stored: Stored, *, use_threads: bool = False
+) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
     """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
-    one fails."""
-    return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored)
+    one fails. ``use_threads``: it decompresses columns on all processors; a task of Spark has one."""
+    return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored, use_threads)
 
 
 def decoded_parts(
-    directories: Sequence[Directory], parts: EntryBatch, stored: Stored
+    directories: Sequence[Directory], parts: EntryBatch, stored: Stored, *, use_threads: bool = False
 ) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
     """As :func:`decoded`, of entries of which only the wanted columns were read."""
     views = zip(directories, parts.entry_views(), strict=True)
-    return _read([_cut_out(directory, part, stored) for directory, part in views], stored)
+    return _read([_cut_out(directory, part, stored) for directory, part in views], stored, use_threads)
 
 
 def _read(
-    found: Sequence[_Message | pa.RecordBatch | Exception], stored: Stored
+    found: Sequence[_Message | pa.RecordBatch | Exception], stored: Stored, use_threads: bool
 ) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
-    reader = _open([each for each in found if isinstance(each, _Message)], stored)
+    reader = _open([each for each in found if isinstance(each, _Message)], stored, use_threads)
     for each in found:
         if not isinstance(each, _Message):
             yield each, 0
             continue
         try:
-            yield _next(reader if reader is not None else _open([each], stored)), each.size
+            yield _next(reader if reader is not None else _open([each], stored, use_threads)), each.size
         except (pa.ArrowException, OSError, ValueError) as error:
             reader = None
             yield error, 0
@@ -207,11 +209,11 @@ def _usable_in_place(body: Bytes) -> Bytes:
     return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
 
 
-def _open(messages: Sequence[_Message], stored: Stored) -> ipc.RecordBatchStreamReader:
+def _open(messages: Sequence[_Message], stored: Stored, use_threads: bool) -> ipc.RecordBatchStreamReader:
     """Arrow's reader of a stream of these messages. Columns that are not compressed stay where they are."""
     pieces = filter(len, chain([stored.message], *((message.head, message.body) for message in messages)))
     file = pa.PythonFile(_Stream(pieces), mode="r")
-    return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=False))
+    return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=use_threads))
 
 
 class _Stream:

@@ -75,13 +75,15 @@ class LogRows:
             condition,
         )
 
-    def rows(self, batch: EntryBatch | ColumnBatch, at: LedgerAt) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of some entries of one ledger, in order. Raises CorruptEntryError for an entry that is none
-        of this codec."""
+    def rows(
+        self, batch: EntryBatch | ColumnBatch, at: LedgerAt, *, use_threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of some entries of one ledger, in order. ``use_threads``: see :func:`arrow_rows.decoded`.
+        Raises CorruptEntryError for an entry that is none of this codec."""
         if isinstance(batch, ColumnBatch):
-            read = _columns(batch, at, self.data)
+            read = _columns(batch, at, self.data, use_threads)
         elif self.reads_as == ARROW:
-            read = _arrow(batch, at, self.data)
+            read = _arrow(batch, at, self.data, use_threads)
         else:
             rows = Rows(batch.entry_ids(), batch.lengths, np.zeros(batch.count, dtype=np.int32))
             read = iter([(_batch(_READERS[self.reads_as](batch, at, self.data), self.data, batch), rows)])
@@ -212,15 +214,16 @@ def _text(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
         raise
 
 
-def _arrow(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+def _arrow(batch: EntryBatch, at: LedgerAt, data: pa.Schema, use_threads: bool) -> Iterator[Part]:
     stored = _stored(at, data)
-    yield from arrow_rows.joined(_intact(arrow_rows.decoded(batch, stored), batch, at), stored.shown)
+    found = arrow_rows.decoded(batch, stored, use_threads=use_threads)
+    yield from arrow_rows.joined(_intact(found, batch, at), stored.shown)
 
 
-def _columns(batch: ColumnBatch, at: LedgerAt, data: pa.Schema) -> Iterator[Part]:
+def _columns(batch: ColumnBatch, at: LedgerAt, data: pa.Schema, use_threads: bool) -> Iterator[Part]:
     stored, parts = _stored(at, data), batch.parts
-    found = _intact(arrow_rows.decoded_parts(batch.directories, parts, stored), parts, at, batch.entry_lengths())
-    yield from arrow_rows.joined(found, stored.shown)
+    found = arrow_rows.decoded_parts(batch.directories, parts, stored, use_threads=use_threads)
+    yield from arrow_rows.joined(_intact(found, parts, at, batch.entry_lengths()), stored.shown)
 
 
 def _stored(at: LedgerAt, data: pa.Schema) -> arrow_rows.Stored:

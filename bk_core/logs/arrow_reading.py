@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -37,6 +39,8 @@ Numbered = tuple[int, EntryBatch | ColumnBatch]
 WHOLE_BYTES = 8 << 20
 """So many bytes of entries are read together, and AHEAD_BYTES before they are wanted: from several bookies at once."""
 AHEAD_BYTES = 24 << 20
+THREADS = os.cpu_count() or 1
+"""So many make columns for a whole table."""
 LOOK_S = 1.0
 """So often who waits looks whether the client is still there."""
 
@@ -86,30 +90,30 @@ class LogScan:
             async for found in lists:
                 yield found
 
-    def batches(self, found: Sequence[Numbered]) -> Iterator[pa.RecordBatch]:
-        """The rows of these entries. Raises CorruptEntryError."""
+    def batches(self, found: Sequence[Numbered], *, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        """The rows of these entries. ``use_threads``: no other thread makes rows meanwhile. Raises
+        CorruptEntryError."""
         for number, batch in found:
-            yield from self.rows.rows(batch, self.windows[number].at)
+            yield from self.rows.rows(batch, self.windows[number].at, use_threads=use_threads)
 
     async def table(self) -> pa.Table:
-        """All rows. Columns of one batch are made on a thread while the next one is received."""
-        made, making = list[Any](), None
+        """All rows. Columns are made on a thread for each processor, while more is received."""
+        made, making = list[Any](), deque[asyncio.Future[list[Any]]]()
         source = self.ready()
         try:
             async for found in source:
-                if making is not None:
-                    made += await making
-                making = asyncio.ensure_future(asyncio.to_thread(self._made, found))
-            if making is not None:
-                made += await making
+                if len(making) == THREADS:
+                    made += await making.popleft()
+                making.append(asyncio.ensure_future(asyncio.to_thread(self._made, found)))
+            while making:
+                made += await making.popleft()
         finally:
             await source.aclose()
-            if making is not None and not making.done():
-                await asyncio.wait([making])
+            await asyncio.gather(*making, return_exceptions=True)
         return self.rows.table(made)
 
     def _made(self, found: Sequence[Numbered]) -> list[pa.RecordBatch]:
-        return list(self.batches(found))
+        return list(self.batches(found, use_threads=False))
 
     def reader(self, bookkeeper: BookKeeper) -> pa.RecordBatchReader:
         """The rows as a stream that any thread but the loop's may pull."""
@@ -119,7 +123,7 @@ class LogScan:
         source = self.ready()
         try:
             while (found := pull.wait(anext(source, None))) is not None:
-                yield from self.batches(found)
+                yield from self.batches(found, use_threads=True)
         finally:
             with suppress(ClientClosedError, ForkedHandleError):
                 pull.wait(source.aclose())
