@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.figures import percentile
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
 from benchmarks.peers import apache
+from benchmarks.peers.bare_zookeeper import bare_cycles
 from benchmarks.world import World
 from bk_core import client
 from bk_core.logs.named_log import NamedLog
@@ -44,6 +45,10 @@ def java_cycles(at_once: int) -> Prepare:
     return lambda world: partial(world.apache.client().cycle, world.scaled(CYCLES, 2 * at_once), at_once)
 
 
+def kazoo_cycles(at_once: int) -> Prepare:
+    return lambda world: bare_cycles(world, world.scaled(CYCLES, 2 * at_once), at_once)
+
+
 async def create(bookkeeper: client.BookKeeper) -> None:
     await (await bookkeeper.create_ledger()).abandon()
 
@@ -72,12 +77,16 @@ def each_ms(act: Callable[[client.BookKeeper], Coroutine[Any, Any, None]]) -> Pr
     return prepare
 
 
+KAZOO = "raw: the ceiling: the three writes of ZooKeeper that a ledger takes, by kazoo alone; no bookies, no entry"
 NOTE = "ledgers of 3/3/2 created, given one entry of 100 B, and closed, by asyncio"
 MEASUREMENTS = (
     *(
         Measurement(
             (name,), "ledgers/s", cycles(at_once), note=f"{NOTE}, {how}",
-            peers=(Peer("apache", java_cycles(at_once), (3,), note=f"{apache.NOTE}; {at_once} threads"),),
+            peers=(
+                Peer("apache", java_cycles(at_once), (3,), note=f"{apache.NOTE}; {at_once} threads"),
+                Peer("raw", kazoo_cycles(at_once), (None,), "kazoo", note=KAZOO),
+            ),
         )
         for name, at_once, how in (
             ("ledger_cycle", 1, "one by one"),

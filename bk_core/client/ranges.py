@@ -168,7 +168,7 @@ async def read_range(
                     requests.refused.forget()
                     if waits:
                         waits = False
-                        _began_to_come(observer, digester.ledger_id, first, last, time.monotonic() - began)
+                        began_to_come(observer, digester.ledger_id, first, last, time.monotonic() - began)
                     counts.read_entries += effect.batch.lengths.size
                     counts.read_bytes += effect.batch.payload.nbytes
                     yield effect.batch
@@ -190,7 +190,7 @@ async def read_range(
         requests.stop()
 
 
-def _began_to_come(observer: Observer, ledger_id: LedgerId, first: EntryId, last: EntryId, took_s: float) -> None:
+def began_to_come(observer: Observer, ledger_id: LedgerId, first: EntryId, last: EntryId, took_s: float) -> None:
     """The first entries of a range are there."""
     observer.counts.read_seconds.observe(took_s)
     if took_s >= observer.slow_s:
@@ -207,6 +207,8 @@ class Quarantine:
 
     def now(self) -> tuple[BookieId, ...]:
         """These bookies now."""
+        if not self._until:
+            return ()
         now = time.monotonic()
         self._until = {bookie: until for bookie, until in self._until.items() if until > now}
         return tuple(self._until)

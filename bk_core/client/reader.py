@@ -11,6 +11,7 @@ from types import TracebackType
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import LacFollower
+from bk_core.client.lone_read import lone_read
 from bk_core.client.metrics import Observer
 from bk_core.client.ranges import Quarantine, read_range
 from bk_core.entries.batch import EntryBatch
@@ -105,6 +106,9 @@ class LedgerReader:
                 value=f"readable: 0 to {self.last_add_confirmed}",
                 remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
             )
+        if first == last and (lone := await self._lone(first)) is not None:
+            yield lone
+            return
         position = first
         try:
             async with aclosing(self._range(first, last)) as batches:
@@ -134,6 +138,18 @@ class LedgerReader:
         """Parts of readable entries, from the bookies that are known. Raises EntryUnreadableError also for entries of
         which no part can be checked: :meth:`read` gives the whole ones."""
         return self._range(first, last, parts)
+
+    async def _lone(self, entry_id: EntryId) -> EntryBatch | None:
+        return await lone_read(
+            self._transport,
+            self.metadata,
+            self._digester,
+            entry_id,
+            config=self._config,
+            prefer=self._prefer,
+            slow=self._slow,
+            observer=self._observer,
+        )
 
     def _range(self, first: EntryId, last: EntryId, parts: Parts | None = None) -> AsyncGenerator[EntryBatch, None]:
         return read_range(

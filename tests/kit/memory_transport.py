@@ -14,10 +14,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from bk_core.errors import BookieUnreachableError, TransportError
+from bk_core.errors import BookieUnreachableError, BookKeeperError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.security.roles import Right
-from bk_core.transport.port import AddListener, BookieInfo, LacEvidence, NewSession, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import (
+    AddListener,
+    BookieInfo,
+    LacEvidence,
+    NewSession,
+    ReadPart,
+    ReadTrailer,
+    RefusedError,
+    ToldRead,
+)
 from bk_core.wire.lane import AttachMode, Cut, Reason
 
 
@@ -151,6 +160,28 @@ def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> Non
         return found
 
     transport.link = wrapped
+
+
+class Told(ToldRead):
+    """A read of a memory link whose answers are told as they come, as those of the lanes are."""
+
+    def __init__(self, answers: AsyncIterator[ReadPart | ReadTrailer]) -> None:
+        self._answers = answers
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._tell(listener))
+
+    async def _tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
+        try:
+            async for answer in self._answers:
+                listener(answer)
+        except BookKeeperError as error:
+            listener(error)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class MemoryLink:

@@ -12,8 +12,46 @@ AGAIN = "tests/client/test_second_tries.py::"
 HEDGES = "tests/protocol/test_reader_hedges.py::"
 BLOCKING = "tests/client/test_blocking.py::"
 INTERRUPTS = "tests/client/test_interrupts.py::"
+LONE = "tests/client/test_lone_read.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a lone read takes whatever entry comes",
+        "bk_core/client/lone_read.py",
+        "    if len(batch) != 1 or batch.first_entry_id != entry_id:\n",
+        "    if len(batch) != 1:\n",
+        (LONE + "an_entry_that_was_not_asked_for_is_not_given",),
+        "a reader gets another entry than it asked for",
+        "P4",
+    ),
+    Mutant(
+        "a lone read believes an answer that is not of its entry",
+        "bk_core/client/lone_read.py",
+        "len(parts) == 1 and end.answered_through == entry_id and not (end.absent or end.unknown)",
+        "len(parts) == 1",
+        (LONE + "a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked",),
+        "a bookie that contradicts itself is believed",
+        "P4",
+    ),
+    Mutant(
+        "a lone read forgets who failed",
+        "bk_core/client/lone_read.py",
+        "        slow.note([bookie], config.quarantine_ms / 1000)\n",
+        "        pass\n",
+        (
+            LONE + "a_bookie_that_failed_is_asked_last_from_then_on",
+            LONE + "a_silent_bookie_costs_one_speculative_delay_once",
+        ),
+        "each look-up waits two seconds for a bookie that hangs",
+    ),
+    Mutant(
+        "a lone read that is given up goes on at the bookie",
+        "bk_core/client/lone_read.py",
+        "        read.cancel()  # of one that has ended this does nothing\n",
+        "        pass\n",
+        (LONE + "a_read_that_is_cancelled_leaves_no_question_behind",),
+        "bookies work for readers that are gone",
+    ),
     Mutant(
         "others are let past a batch that waits between two of its pieces",
         "bk_core/client/room.py",
