@@ -112,8 +112,7 @@ class Delivery:
     def quorums_left(self) -> bool:
         """Whether every write set has an ack quorum of lanes that have not failed."""
         dead = [index for index, lane in enumerate(self.lanes) if lane.state is LaneState.FAILED]
-        spared = self.write_quorum - self.ack_quorum
-        size = len(self.lanes)
+        size, spared = len(self.lanes), self.write_quorum - self.ack_quorum
         failed = [sum((index - first) % size < self.write_quorum for index in dead) for first in range(size)]
         return max(failed) <= spared
 
@@ -153,8 +152,7 @@ class Delivery:
     def attach(self, index: int) -> list[ev.SessionEffect]:
         """Attaches a lane under a new session number and re-sends every frame above its watermark."""
         lane = self.lanes[index]
-        fresh = lane.session == 0
-        lane.session = self.common_session if fresh else self._new_session()
+        lane.session = self._new_session() if lane.session else self.common_session
         lane.acked = 0
         self._rewind(lane, LaneState.ATTACHED)
         attach = ev.AttachSession(index, lane.bookie, lane.session, self.mode, self.deferred)
@@ -165,11 +163,11 @@ class Delivery:
     def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
         """Takes an ack; False if it is of an earlier session, covers nothing new, or is impossible."""
         lane = self.lanes[event.index]
-        new = event.frames - lane.acked
-        if not 0 < new <= len(lane.outstanding) or not self.is_current(event.index, event.session):
+        new, outstanding = event.frames - lane.acked, lane.outstanding
+        if not 0 < new <= len(outstanding) or lane.session != event.session or lane.state is not LaneState.ATTACHED:
             return False
         for _ in range(new):
-            lane.outstanding.popleft()
+            outstanding.popleft()
         lane.acked = event.frames
         lane.progress += 1
         self._raise_watermark(lane)
@@ -207,8 +205,7 @@ class Delivery:
 
     def fail(self, index: int) -> list[ev.SessionEffect]:
         """Gives the lane up until its bookie is replaced."""
-        lane = self.lanes[index]
-        was = lane.state
+        was = (lane := self.lanes[index]).state
         self._rewind(lane, LaneState.FAILED)
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
@@ -267,11 +264,13 @@ class Delivery:
     def _release(self) -> None:
         """Drops packets that every lane has on disk. Drops none while a failed lane waits for its replacement: the new
         bookie needs everything from the first entry id of the ensemble change on (MUST 6)."""
-        done = self.last_sent
-        for lane, mark in zip(self.lanes, self._marks(), strict=True):
-            if lane.state is LaneState.FAILED and not lane.abandoned:
-                return
-            done = done if lane.abandoned else min(done, mark)
-        while self.packets and self.packets[0].last <= done:
-            self.retained_bytes -= self.packets.popleft().size
+        packets, done = self.packets, self.last_sent
+        for lane in self.lanes if packets else ():
+            if not lane.abandoned:
+                mark = lane.durable if self.deferred else lane.watermark
+                if mark < packets[0].last or lane.state is LaneState.FAILED:
+                    return
+                done = min(done, mark)
+        while packets and packets[0].last <= done:
+            self.retained_bytes -= packets.popleft().size
             self.base += 1

@@ -27,9 +27,8 @@ STALL_TICKS = 4
 class SessionKeeper:
     def __init__(self, delivery: Delivery, config: DeliveryConfig) -> None:
         self.delivery, self.config = delivery, config
-        size = len(delivery.lanes)
-        self._budgets = [False] * size  # index → whether its reconnect budget runs
-        self._stalls = [(0, 0)] * size  # index → (progress seen, ticks without progress)
+        self._budgets = [False] * len(delivery.lanes)  # index → whether its reconnect budget runs
+        self._stalls = [(0, 0)] * len(delivery.lanes)  # index → (progress seen, ticks without progress)
         self._ticking = False
 
     def pushed(self) -> list[KeeperEffect]:
@@ -43,6 +42,8 @@ class SessionKeeper:
     def step(self, event: ev.SessionEvent | ev.ForceEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
         """Handles one event; returns the effects and the indices whose bookies have failed, which are given up. Events
         of earlier sessions are ignored."""
+        if isinstance(event, ev.FramesAcked) and not self._budgets[event.index] and self.delivery.acked(event):
+            return [], []  # the usual: it comes from each bookie for each frame
         effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
         for index in failed:
             effects += [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
