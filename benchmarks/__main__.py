@@ -48,19 +48,19 @@ class Group(Protocol):
         ...
 
 
-STORAGE, INTEROP, GROWTH = "storage", "interop", "growth"
+STORAGE, INTEROP, GROWTH, HEAL = "storage", "interop", "growth", "heal"
 GROUPS: Mapping[str, Group] = {
     **{
         name: MeasurementGroup(name)
-        for name in ("append", "tls", "read", "recovery", "metadata", "memory", "arrow", "heal")
+        for name in ("append", "tls", "read", "recovery", "metadata", "memory", "arrow", HEAL)
     },
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),
     GROWTH: MeasurementGroup(GROWTH),
 }
-USUAL = [name for name in GROUPS if name != INTEROP]
-"""Interop is measured when it is named: it is beside Apache alone."""
+USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL)]
+"""The others are measured when they are named: interop is beside Apache alone, and Apache's healing takes an hour."""
 PEERS = ("raw", "apache", "kafka")
 TABLE_WIDTH = 170
 
@@ -68,7 +68,12 @@ TABLE_WIDTH = 170
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="scripts/bench")
     add = made.add_argument
-    add("groups", nargs="*", metavar="GROUP", help=f"of: {', '.join(GROUPS)} (all but {INTEROP}, which needs apache)")
+    add(
+        "groups",
+        nargs="*",
+        metavar="GROUP",
+        help=f"of: {', '.join(GROUPS)} (all but {INTEROP}, which needs apache, and {HEAL})",
+    )
     add("--peer", action="append", choices=PEERS, dest="peers", help="may be repeated; raw (default): the bare machine "
         "and, for Spark, a source and a sink in memory; apache: its client on its bookies; kafka: confluent-kafka and "
         "spark-sql-kafka on one broker")  # fmt: skip

@@ -58,7 +58,7 @@ async def lone_read(
     began_to_come(observer, digester.ledger_id, entry_id, entry_id, monotonic() - began)
     observer.counts.read_entries += 1
     observer.counts.read_bytes += batch.payload.nbytes
-    return batch
+    return batch if batch.ids is None else EntryBatch.merge_by_id([batch])  # a cut of a striped frame lists its id
 
 
 def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: Quarantine) -> BookieId:

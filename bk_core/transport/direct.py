@@ -15,7 +15,8 @@ import socket
 from bk_core.errors import BookKeeperError, TlsError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.tls import Tls
-from bk_core.transport.lane_streams import LaneLink, LaneStream
+from bk_core.transport.lane_link import LaneLink
+from bk_core.transport.lane_streams import LaneStream
 from bk_core.transport.message_socket import GONE, MessageSocket
 from bk_core.transport.port import Caller
 from bk_core.transport.same_host import address_of

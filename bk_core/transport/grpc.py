@@ -18,7 +18,8 @@ from bk_core.errors import InvalidArgumentError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.tls import Tls
 from bk_core.tokens import not_let_in
-from bk_core.transport.lane_streams import LaneLink, LaneStream
+from bk_core.transport.lane_link import LaneLink
+from bk_core.transport.lane_streams import LaneStream
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import Caller
 from bk_core.wire.frames_codec import pack, unpack

@@ -1,40 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three streams to a bookie on the client's side: they turn calls and frames into messages, and messages into
-answers (L1 to L6). :class:`LaneLink` makes one link of them.
+answers (L1 to L6). ``lane_link.py`` makes one link of them.
 
 There is no socket here: a lane sends what :meth:`LaneStream.next_message` returns and passes what it receives to
 :meth:`LaneStream.receive`. Frames queued in one turn of the loop leave in one message. A broken stream fails all its
-callers, and the next use makes a new one. Over 800 lines because a link and its streams know each other's state.
+callers, and the next use makes a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import math
-import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from copy import copy
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from bk_core.errors import (
-    BookieUnreachableError,
     BookKeeperError,
     ClusterMismatchError,
     InsecureBookieError,
-    Outcome,
     RemoteProtocolError,
-    TlsError,
     TransportError,
 )
-from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.model import BookieId, EntryId, LedgerId
 from bk_core.security.grants import NO_LEDGER
-from bk_core.security.roles import Right
-from bk_core.tls import failure
 from bk_core.tokens import MECHANISM, not_let_in
 from bk_core.traces import spans
 from bk_core.transport.messages import (
@@ -42,24 +34,18 @@ from bk_core.transport.messages import (
     LANE_VERSION,
     asleep,
     cut_to_proto,
-    evidence_from_proto,
-    hello,
-    info_from_proto,
     reason_of,
     trailer_from_proto,
 )
 from bk_core.transport.port import (
     AddListener,
-    BookieInfo,
-    Caller,
-    LacEvidence,
     NewSession,
     ReadPart,
     ReadTrailer,
     RefusedError,
     ToldRead,
 )
-from bk_core.transport.wallet import GRANT_DEADLINE_S, Held, Permits
+from bk_core.transport.wallet import Permits
 from bk_core.wire.lane import FRAME_BYTES_MAX, NAMED_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 
@@ -76,10 +62,6 @@ MESSAGE_FRAMES_MAX = 256
 
 TOLD_MAX = 16_384
 """So many requests may wait to be sent before hints, which nobody waits for, are dropped; each has about 100 bytes."""
-
-HINT_DEADLINE_MS = 5_000
-
-_WATCH_SLACK_S = 5.0
 
 
 class LaneStream:
@@ -556,239 +538,6 @@ class ControlStream(LaneStream):
                 call.set_exception(error)
 
 
-S = TypeVar("S", bound=LaneStream)
-
-
-class LaneLink:
-    """:class:`~bk_core.transport.port.Link` over the three streams. A lane is a subclass that carries the messages of a
-    stream (:meth:`carry`) and ends the connection (:meth:`disconnect`). When one stream loses its connection, the link
-    breaks and all its streams fail."""
-
-    def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
-        self.bookie_id, self.endpoint, self.connect_timeout_s = info.bookie_id, endpoint, caller.connect_timeout_s
-        self.tls, self._token = caller.tls, caller.token
-        incarnation = info.properties.get(INCARNATION_PROPERTY, "")
-        wallet = caller.wallet
-        self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client, grants=wallet is not None)
-        self._permits = Permits(wallet, self._ask_grant) if wallet is not None else None
-        self._streams: dict[type[LaneStream], LaneStream] = {}
-        self._adds: AddStream | None = None  # the one of them that each frame asks for
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None
-        self.broken: TransportError | None = None
-
-    # --- carried by each lane ---
-
-    async def carry(self, stream: LaneStream) -> None:
-        """Carry a stream's messages until it breaks, then call :meth:`lost` or :meth:`fail`. It may be cancelled."""
-        raise NotImplementedError
-
-    async def disconnect(self) -> None:
-        """End the connection."""
-        raise NotImplementedError
-
-    # --- calls ---
-
-    def attach(self, session: NewSession) -> None:
-        """As in the port. ``deferred`` is no word of this wire: its bookies sync every frame before they ack it."""
-        if self._permits is None:
-            self._stream(AddStream).attach(session)
-        else:
-            self._permits.attach(self._stream(AddStream), session)
-
-    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
-        permits = self._permits
-        if permits is not None and permits.waiting and permits.holds(session, frame):
-            return
-        if self._adds is not None:
-            self._adds.send(session, frame)
-
-    def detach(self, session: int) -> None:
-        if self._permits is not None and self._permits.detach(session):
-            return
-        if self._adds is not None:
-            self._adds.detach(session)
-
-    async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Nothing to do: what was acked is durable."""
-
-    def read(
-        self,
-        ledger_id: LedgerId,
-        first: EntryId,
-        last: EntryId,
-        *,
-        bytes_max: int,
-        fence_key: bytes | None = None,
-        cut: Cut | None = None,
-        ids_only: bool = False,
-        deadline_s: float,
-    ) -> ReadCall:
-        """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
-        return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
-
-    async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        if self._permits is not None:
-            await self._permits.get(ledger_id, right)
-        elif not any(stream.greeted for stream in self._streams.values()):
-            await self.bookie_info(deadline_s=GRANT_DEADLINE_S)
-
-    async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
-        call = lane_pb2.FenceRequest(ledger_id=ledger_id, ledger_key=ledger_key)
-        return _evidence_of(await self.call(deadline_s, Right.RECOVER, ledger_id, fence=call))
-
-    async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
-        call = lane_pb2.ReadLacRequest(ledger_id=ledger_id)
-        return _evidence_of(await self.call(deadline_s, Right.READ, ledger_id, read_lac=call))
-
-    async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
-        timeout_ms = max(1, int(timeout_s * 1000))
-        call = lane_pb2.WatchLacRequest(ledger_id=ledger_id, previous_lac=previous_lac, timeout_ms=timeout_ms)
-        return _evidence_of(await self.call(timeout_s + _WATCH_SLACK_S, Right.READ, ledger_id, watch_lac=call))
-
-    async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
-        call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
-        await self.call(deadline_s, Right.WRITE, ledger_id, write_lac=call)
-
-    def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
-        grant = b""
-        if self._permits is not None:
-            held = self._permits.now(ledger_id, Right.WRITE)
-            if held is None:
-                return  # its writer has one; nobody hears of this
-            grant = held.grant
-        call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
-        request = lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call)
-        self._stream(ControlStream).tell(request, ledger_id, grant)
-
-    async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        call = lane_pb2.DeleteHintRequest(ledger_ids=ledger_ids)
-        await self.call(deadline_s, Right.HINT, delete_hint=call)
-
-    async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
-        answer = await self.call(deadline_s, Right.LOOK, bookie_info=lane_pb2.BookieInfoRequest())
-        _check_answer(answer, "info")
-        return info_from_proto(answer.info)
-
-    async def call(
-        self, deadline_s: float, right: Right = Right.NONE, ledger_id: LedgerId = NO_LEDGER, **call: Any
-    ) -> lane_pb2.ControlResponse:
-        """A call that needs this right, with the grant for it. A bookie that does not accept the grant of another one
-        is asked once more, with its own."""
-        permits = self._permits if right else None
-        if permits is None:
-            return await self._call(deadline_s, ledger_id, b"", call)
-        try:
-            return await self._call(deadline_s, ledger_id, await permits.get(ledger_id, right), call)
-        except RefusedError as error:
-            if error.reason is not Reason.GRANT_NEEDED:
-                raise
-        return await self._call(deadline_s, ledger_id, await permits.get(ledger_id, right), call)
-
-    async def _call(
-        self, deadline_s: float, ledger_id: LedgerId, grant: bytes, call: dict[str, Any]
-    ) -> lane_pb2.ControlResponse:
-        request = lane_pb2.ControlRequest(deadline_ms=max(1, int(deadline_s * 1000)), **call)
-        return await self._stream(ControlStream).call(request, deadline_s, ledger_id, grant)
-
-    async def _ask_grant(self, ledger_id: LedgerId, right: Right) -> Held:
-        """Ask this bookie for a grant. Raises as :meth:`call`."""
-        call = lane_pb2.GrantRequest(ledger_id=ledger_id, wanted=int(right))
-        answer = await self.call(GRANT_DEADLINE_S, grant=call)
-        _check_answer(answer, "grant")
-        said, now = answer.grant, asyncio.get_running_loop().time()
-        life_s = said.life_ms / 1000
-        return Held(said.grant, Right(said.rights), now + life_s / 2, now + life_s)
-
-    def _stream(self, kind: type[S]) -> S:
-        """The open stream of this kind, or a new one."""
-        stream = self._streams.get(kind)
-        if stream is None or stream.broken:
-            stream = self._streams[kind] = kind(self._said)
-            if isinstance(stream, AddStream):
-                self._adds = stream
-            if self._permits is not None:
-                stream.distrusted = self._permits.distrust
-                if isinstance(stream, ReadStream):
-                    stream.permits = self._permits
-            name = f"{kind.method} {self.bookie_id}"
-            nobodys = contextvars.Context()  # the connection serves everybody, not the operation that needed it first
-            task = asyncio.get_running_loop().create_task(self._carry(stream), name=name, context=nobodys)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        assert isinstance(stream, kind)
-        return stream
-
-    # --- ends ---
-
-    async def _carry(self, stream: LaneStream) -> None:
-        try:
-            if self._token is not None and self.tls is not None:
-                stream.prove(self._token.read())
-            await self.carry(stream)
-        except BookKeeperError as error:
-            self.fail(self._broken_by(error))  # the wrong bookie, or one that breaks the protocol
-        finally:
-            stream.fail(self.broken or TransportError("the stream ended"))
-
-    def _broken_by(self, error: BookKeeperError) -> TransportError:
-        """The error for callers that wait on this link; its value and cause keep the original error."""
-        if isinstance(error, TransportError):
-            return error
-        logger.warning("bookie %s: %s", self.bookie_id, error)
-        broken = TransportError(f"the connection to bookie {self.bookie_id} was closed", value=str(error))
-        broken.__cause__ = error
-        return broken
-
-    def lost(self, stream: LaneStream, detail: str) -> None:
-        """The connection failed. Before the bookie's hello the error is BookieUnreachableError, with both hosts."""
-        where = f"{self.endpoint.host}:{self.endpoint.port}"
-        if stream.greeted:
-            self.fail(TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}"))
-            return
-        self.fail(unreachable(self.bookie_id, where, detail))
-
-    def tls_failure(self, error: BaseException) -> TlsError:
-        """The error for a handshake with this bookie that failed."""
-        return failure(f"bookie {self.bookie_id}", f"{self.endpoint.host}:{self.endpoint.port}", error)
-
-    def fail(self, error: TransportError) -> None:
-        """Breaks the link and all its streams."""
-        if self.broken is None:
-            if self._adds is not None and self._adds.greeted and error.outcome is Outcome.NOT_APPLIED:
-                error = _with_adds(error)
-            self.broken = error
-            if self._permits is not None:
-                self._permits.lost(str(error))
-            for stream in self._streams.values():
-                stream.fail(error)
-            for task in self._tasks:
-                task.cancel()
-            self._closing = asyncio.get_running_loop().create_task(self.disconnect())
-
-    async def close(self) -> None:
-        self.fail(TransportError("the transport was closed"))
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._closing:
-            await self._closing
-
-
-def _with_adds(error: TransportError) -> TransportError:
-    """``error``, which another stream met, as that of a link over which adds went: they may have been applied."""
-    again = copy(error)
-    again.outcome, again.__cause__ = Outcome.UNKNOWN, error.__cause__
-    return again
-
-
-def unreachable(bookie_id: BookieId, where: str, detail: str) -> BookieUnreachableError:
-    """The error for a bookie with which no connection came about."""
-    return BookieUnreachableError(
-        f"bookie {bookie_id} at {where} cannot be reached from host {socket.gethostname()}",
-        value=detail,
-        remedy="check that the bookie runs and that this host can connect to it",
-    )
-
-
 def _insecure(bookie_id: BookieId) -> InsecureBookieError:
     return InsecureBookieError(
         f"bookie {bookie_id} allows anybody anything, and this client was told to use secure bookies only",
@@ -799,17 +548,6 @@ def _insecure(bookie_id: BookieId) -> InsecureBookieError:
 
 def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:
     return RefusedError(Reason.TIMEOUT, f"bookie {bookie_id} did not answer in {deadline_s:g} s")
-
-
-def _evidence_of(answer: lane_pb2.ControlResponse) -> LacEvidence:
-    _check_answer(answer, "lac")
-    return evidence_from_proto(answer.lac)
-
-
-def _check_answer(answer: lane_pb2.ControlResponse, wanted: str) -> None:
-    """Raises RefusedError if the control answer does not carry what is wanted."""
-    if answer.WhichOneof("answer") != wanted:
-        raise RefusedError(Reason.BAD_REQUEST, f"the answer carries no {wanted}")
 
 
 def _is_cut(request: lane_pb2.ReadRequest) -> bool:

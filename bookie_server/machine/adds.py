@@ -56,9 +56,10 @@ class Adds:
         "_accepted",
         "_compare",
         "_core",
+        "_pause_above",
         "_paused",
+        "_resume_at",
         "_sessions",
-        "_stream_bytes_max",
         "_streams",
         "_to_ack",
         "_to_end",
@@ -71,7 +72,7 @@ class Adds:
         limits = core.limits
         self.normal = Flight(limits.in_flight_bytes_max, limits.in_flight_frames_max)
         self.recovery = Flight(limits.recovery_bytes_max, limits.in_flight_frames_max)
-        self._stream_bytes_max = limits.stream_bytes_max
+        self._pause_above, self._resume_at = limits.stream_bytes_max, limits.stream_bytes_max // 2
         self._streams: dict[StreamId, Stream] = {}
         self._sessions = 0  # of all streams
         self._accepted: list[Pending] = []  # frames of the current message
@@ -445,20 +446,22 @@ class Adds:
 
     def bound_streams(self) -> None:
         """Two groups of each log keep the disks busy: one is written, another waits. More of one stream in flight gains
-        nothing, and whatever comes from others waits behind it."""
+        nothing, and whatever comes from others waits behind it. A stream that brought as much goes on when one is
+        left."""
         limit = self._core.limits.stream_bytes_max
-        groups = 2 * sum(log.group_bytes for log in self._core.logs)
-        self._stream_bytes_max = min(groups or limit, limit)
+        group = sum(log.group_bytes for log in self._core.logs)
+        self._pause_above = min(2 * group - 1, limit) if group else limit
+        self._resume_at = (self._pause_above + 1) // 2
 
     def _is_too_much(self, stream: Stream) -> bool:
         """Whether this stream, which has just sent a message, must be paused. While it recovers a ledger only its own
         bytes and those of other recoveries count."""
         flight = self.recovery if stream.recovering else self.normal
-        return stream.pending_bytes > self._stream_bytes_max or flight.full()
+        return stream.pending_bytes > self._pause_above or flight.full()
 
     def _has_room(self, stream: Stream) -> bool:
         """Whether a paused stream, and its owners, have little enough in flight to go on."""
-        if stream.pending_bytes > self._stream_bytes_max // 2:
+        if stream.pending_bytes > self._resume_at:
             return False
         return all(owner.has_room(**stream.sends) for owner in stream.owners)
 

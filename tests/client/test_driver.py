@@ -23,7 +23,8 @@ from bk_core.errors import (
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.protocol.events import AttachSession, DetachSession, SendFrame, SessionBroken, SetTimer, TimerFired
 from bk_core.tokens import not_let_in
-from bk_core.transport.lane_streams import LaneLink, LaneStream
+from bk_core.transport.lane_link import LaneLink
+from bk_core.transport.lane_streams import LaneStream
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bk_core.wire.lane import AttachMode

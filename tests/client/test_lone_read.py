@@ -94,7 +94,8 @@ def test_a_striped_entry_is_asked_of_its_write_set() -> None:
     async def work() -> None:
         async with opened(30, ensemble_size=3, write_quorum_size=2) as (_, reader, watched):
             for number in range(30):
-                assert await entry(reader, number) == b"%d" % number
+                (batch,) = [batch async for batch in reader.read(number, number)]
+                assert (batch.ids, batch.first_entry_id, batch.to_list()) == (None, number, [b"%d" % number])
             assert len(watched.asked) == 30
 
     run(work())

@@ -20,7 +20,7 @@ from bk_core.metadata.records import legacy_service_info
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.transport.direct import DirectLink
 from bk_core.transport.grpc import GrpcLink
-from bk_core.transport.lane_streams import LaneLink
+from bk_core.transport.lane_link import LaneLink
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, Link

@@ -23,8 +23,8 @@ COMMITTER = (
     Mutant(
         "a stream is bounded by the setting alone",
         "bookie_server/machine/adds.py",
-        "        self._stream_bytes_max = min(groups or limit, limit)\n",
-        "        self._stream_bytes_max = limit\n",
+        "        self._pause_above = min(2 * group - 1, limit) if group else limit\n",
+        "        self._pause_above = limit\n",
         (
             "tests/bookie_server/machine/test_machine_admission.py::"
             "test_no_more_of_a_stream_is_taken_than_two_groups_as_the_disk_has_them_now",

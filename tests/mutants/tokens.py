@@ -486,7 +486,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "our client reads its token once",
-        f"{_CLIENT}/lane_streams.py",
+        f"{_CLIENT}/lane_link.py",
         "                stream.prove(self._token.read())\n",
         "                self._said.token = self._said.token or self._token.read()\n"
         "                stream.prove(self._said.token)\n",
@@ -495,7 +495,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "our client sends its token without TLS",
-        f"{_CLIENT}/lane_streams.py",
+        f"{_CLIENT}/lane_link.py",
         "            if self._token is not None and self.tls is not None:\n",
         "            if self._token is not None:\n",
         (f"{_PORTS}::test_a_token_is_sent_over_tls_only",),
@@ -537,7 +537,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a link that was refused on another stream says that no add was taken",
-        f"{_CLIENT}/lane_streams.py",
+        f"{_CLIENT}/lane_link.py",
         "                error = _with_adds(error)\n",
         "                pass\n",
         (_CERTAIN,),

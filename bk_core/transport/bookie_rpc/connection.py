@@ -23,7 +23,7 @@ from bk_core.tls import Tls, failure
 from bk_core.tokens import not_let_in
 from bk_core.transport.bookie_rpc.auth import Proof
 from bk_core.transport.bookie_rpc.start_tls import ask_for_tls
-from bk_core.transport.lane_streams import unreachable
+from bk_core.transport.lane_link import unreachable
 from bk_core.transport.tcp import over_tcp
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, Buffer
 

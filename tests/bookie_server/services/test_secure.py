@@ -24,7 +24,7 @@ from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.security.grants import Grant, Keys
 from bk_core.security.needs import ADMIN, APACHE, FREE_PATHS, LANES, On
 from bk_core.security.roles import Right
-from bk_core.transport.lane_streams import LaneLink
+from bk_core.transport.lane_link import LaneLink
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, RefusedError
