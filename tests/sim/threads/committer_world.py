@@ -53,7 +53,7 @@ class CommitterWorld:
             self.turns.fail(f"{len(self._given)} frames were given and never answered")
         self.disk.turns = None
 
-    def _committed(self, places: Sequence[Place]) -> None:
+    def _committed(self, places: Sequence[Place], _: int) -> None:
         if len(places) > len(self._given):
             self.turns.fail(f"{len(places)} frames are told durable, {len(self._given)} were given")
         for place in places:
