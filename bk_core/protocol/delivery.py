@@ -164,7 +164,7 @@ class Delivery:
         """Takes an ack; False if it is of an earlier session, covers nothing new, or is impossible."""
         lane = self.lanes[event.index]
         new, outstanding = event.frames - lane.acked, lane.outstanding
-        if not 0 < new <= len(outstanding) or lane.session != event.session or lane.state is not LaneState.ATTACHED:
+        if not 0 < new <= len(outstanding) or not self.is_current(event.index, event.session):
             return False
         for _ in range(new):
             outstanding.popleft()
