@@ -75,6 +75,8 @@ def test_seen_bookies_are_forgotten_with_the_connection_that_would_tell_of_a_cha
     store.unregister_bookie(BOOKIE)
     metadata_world.resume(reader)
     assert (reader.writable_bookies(), reader.read_only_bookies()) == ({}, {})
+    # each of the two watches tells of the outage when it will
+    eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
     assert reader.seen_bookies() == ({}, {})
 
 

@@ -57,6 +57,18 @@ def test_node_is_seen_as_read_until_its_watch_tells_of_a_change(tree: MemoryTree
     assert (watches.seen("/a", read_data), watches.read("/a", read_data)) == (None, None)
 
 
+def test_node_read_again_before_the_queued_read_stays_seen(tree: MemoryTree, worker: Worker) -> None:
+    watches, go = Watches(tree, worker), threading.Event()
+    tree.create("/a", b"0")
+    watches.read("/a", read_data)
+    worker.submit(lambda: go.wait(5))
+    tree.set("/a", b"1", 0)
+    present = watches.read("/a", read_data)
+    go.set()
+    _drain(worker)
+    assert watches.seen("/a", read_data) is present
+
+
 def test_change_met_by_a_read_before_its_watch_told_of_it_is_seen(tree: MemoryTree, worker: Worker) -> None:
     def late(tree: Tree, path: str, watch: Watcher | None) -> Any:
         return read_data(tree, path, None)  # this watch never tells

@@ -312,6 +312,14 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="a client that runs for days writes to the bookies of its first minute",
     ),
     Mutant(
+        name="bookies-read-since-are-forgotten",
+        path=_WATCHES,
+        old="                    if not node.armed:  #",
+        new="                    if True:  #",
+        tests=("tests/metadata/test_watches.py::test_node_read_again_before_the_queued_read_stays_seen",),
+        breaks="after an outage a ledger costs six requests more, and a watch is set that nobody looks at",
+    ),
+    Mutant(
         name="bookies-are-read-for-each-ledger",
         path="bk_core/client/bookkeeper.py",
         old="        if seen is None or len(seen[0]) < size:\n",

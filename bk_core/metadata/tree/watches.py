@@ -133,7 +133,8 @@ class Watches:
             with self._lock:
                 node.queued = False
                 if not node.listeners:
-                    self._nodes.pop((node.path, node.read), None)
+                    if not node.armed:  # else who read it since has set a watch, and sees it by that
+                        self._nodes.pop((node.path, node.read), None)
                     return
             try:
                 self._read(node)
