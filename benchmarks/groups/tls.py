@@ -42,7 +42,7 @@ def java_over_tls(world: World) -> Callable[[], Run]:
 
 
 def bare_over_tls(world: World) -> Callable[[], Run]:
-    return partial(world.raw_tls.append, ENTRY_BYTES, world.scaled(BYTES), digests=False)
+    return partial(world.raw_tls.append, ENTRY_BYTES, world.scaled(BYTES))
 
 
 # --- grants ---

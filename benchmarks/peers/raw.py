@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.figures import elapsed, percentile
 from benchmarks.measurement import Run
 from benchmarks.peers.bare_clients import BareReaders, BareWriters
-from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE
+from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE, WRITE_HUGE
 from benchmarks.processes import RAW_SERVERS
 from bk_cli.children import child_environment
 from bk_core.entries.batch import EntryBatch
@@ -80,10 +80,10 @@ class Raw:
             connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
         return self._world.stack.enter_context(connection)
 
-    def append(self, entry_bytes: int, total: int, *, digests: bool) -> Run:
+    def append(self, entry_bytes: int, total: int, *, digests: bool = False, huge: bool = False) -> Run:
         """Bytes a second of messages of a MB to all three, until two have synced the last; with ``digests`` those of
-        our client are made of its entries and sent as well."""
-        fan_out = FanOut(self._sockets)
+        our client are made of its entries and sent as well. ``huge``: received into huge pages."""
+        fan_out = FanOut(self._sockets, WRITE_HUGE if huge else WRITE)
         messages = self._digested(entry_bytes, total) if digests else self._plain(total)
         seconds = elapsed(lambda: fan_out.send(messages))
         fan_out.finish()
@@ -175,7 +175,8 @@ class Raw:
 class FanOut:
     """The same messages to all, each at its own pace within the window, by one thread."""
 
-    def __init__(self, sockets: list[socket.socket]) -> None:
+    def __init__(self, sockets: list[socket.socket], operation: int) -> None:
+        self._operation = operation
         self._sockets = {each.fileno(): each for each in sockets}
         self._queues: dict[int, deque[memoryview]] = {fd: deque() for fd in self._sockets}
         self._acked = dict.fromkeys(self._sockets, 0)
@@ -201,7 +202,7 @@ class FanOut:
         return sorted(self._acked.values())[SERVERS - QUORUM]
 
     def _queue(self, message: Message) -> None:
-        head = memoryview(REQUEST.pack(WRITE, sum(map(len, message))))
+        head = memoryview(REQUEST.pack(self._operation, sum(map(len, message))))
         for queue in self._queues.values():
             queue.extend([head, *message])
         self._sent += 1

@@ -49,9 +49,9 @@ class CountingFiles(Files):
         self.reads += 1
         return super()._read_into(handle, view, offset)
 
-    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-        super().write(handle, buffer, offset)
-        self.written_bytes += len(buffer)
+    def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+        super().write(handle, buffers, offset)
+        self.written_bytes += sum(map(len, buffers))
 
     def _append(self, handle: Handle, data: memoryview) -> None:
         self.written_bytes += len(data)

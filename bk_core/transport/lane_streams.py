@@ -51,8 +51,11 @@ from bk_core.wire.proto import lane_pb2
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_FRAMES_BYTES = 4 << 20
-"""One message gathers frames up to this size; a single larger frame is sent alone."""
+MESSAGE_FRAMES_BYTES = 1 << 20
+"""One message gathers short frames up to this size."""
+
+ALONE_BYTES = 64 << 10
+"""A frame of so many bytes has a message of its own: it is received at a page, from where the bookie can write it."""
 
 READ_BYTES_MAX = 64 << 20
 """The most bytes in the answer to one read whose caller sets no limit."""
@@ -255,13 +258,17 @@ class AddStream(LaneStream):
         size = looked = 0
         for session, frame in self._frames:
             length = len(frame)
-            if looked == MESSAGE_FRAMES_MAX or (taken and size + length > MESSAGE_FRAMES_BYTES):
+            if looked == MESSAGE_FRAMES_MAX or (
+                taken and (length >= ALONE_BYTES or size + length > MESSAGE_FRAMES_BYTES)
+            ):
                 break
             looked += 1
             if session in self._listeners:  # else the session ended meanwhile
                 self._sent[session] += 1
                 taken.append(frame)
                 size += length
+                if length >= ALONE_BYTES:
+                    break
         for _ in range(looked):
             self._frames.popleft()
         return taken

@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from bk_core.memory import private_memory
 
 if TYPE_CHECKING:
     from bk_core.entries.batch import Bytes
 
 SLOT_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 64 << 20
+_MADE_BYTES = 8 << 20  # at once, for slots of one size, so that they lie in huge pages
+
+
+class _Slot(NamedTuple):
+    memory: mmap.mmap
+    begin: int
+    size: int
 
 
 class Slots:
@@ -21,9 +31,10 @@ class Slots:
     ``free_bytes_max`` are kept. :meth:`take` belongs to one thread. A slot begins at a page."""
 
     def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
-        self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
+        self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
+        self._new: defaultdict[int, list[_Slot]] = defaultdict(list)  # never lent: no memory yet
         self._free_bytes, self._free_bytes_max = 0, free_bytes_max
-        self._back: deque[mmap.mmap] = deque()  # from any thread
+        self._back: deque[_Slot] = deque()  # from any thread
 
     def take(self, size: int) -> memoryview:
         """A buffer of ``size`` bytes, whose contents are anything."""
@@ -35,12 +46,13 @@ class Slots:
         whole = -(-size // step) * step
         free = self._free[whole]
         if free:
-            memory = free.pop()
+            slot = free.pop()
             self._free_bytes -= whole
         else:
-            memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
-        lent = np.frombuffer(memory, dtype=np.uint8)
-        weakref.finalize(lent, self._give_back, memory).atexit = False
+            new = self._new[whole] = self._new[whole] or _made(whole)
+            slot = new.pop()
+        lent = np.frombuffer(slot.memory, np.uint8, whole, slot.begin)
+        weakref.finalize(lent, self._give_back, slot).atexit = False
         return lent.data[:size]
 
     def join(self, pieces: Sequence[Bytes]) -> bytearray | memoryview:
@@ -54,11 +66,28 @@ class Slots:
             joined[begin:end] = piece
         return joined
 
-    def _give_back(self, memory: mmap.mmap) -> None:
-        if sum(map(len, list(self._back))) < self._free_bytes_max:  # on any thread: not what is free already
-            self._back.append(memory)
+    def _give_back(self, slot: _Slot) -> None:
+        if sum([each.size for each in list(self._back)]) < self._free_bytes_max:  # on any thread: not what is free
+            self._back.append(slot)
+        else:
+            _empty(slot)
 
-    def _keep(self, memory: mmap.mmap) -> None:
-        if self._free_bytes + len(memory) <= self._free_bytes_max:
-            self._free_bytes += len(memory)
-            self._free[len(memory)].append(memory)
+    def _keep(self, slot: _Slot) -> None:
+        if self._free_bytes + slot.size <= self._free_bytes_max:
+            self._free_bytes += slot.size
+            self._free[slot.size].append(slot)
+        else:
+            _empty(slot)
+
+
+def _made(size: int) -> list[_Slot]:
+    """New slots, as many as are made at once."""
+    count = max(1, _MADE_BYTES // size)
+    memory = private_memory(count * size)
+    return [_Slot(memory, k * size, size) for k in range(count)]
+
+
+def _empty(slot: _Slot) -> None:
+    """The system has the bytes back, although other slots may lie in the same memory."""
+    with contextlib.suppress(OSError, AttributeError):  # not known everywhere
+        slot.memory.madvise(mmap.MADV_DONTNEED, slot.begin, slot.size)

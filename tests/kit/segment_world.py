@@ -121,7 +121,7 @@ class Storage:
         )
         self.reader = SegmentReader(self.directory.segments_path, self.directory.identity, files=self.files)
 
-    def append(self, *frames: bytes) -> list[Place]:
+    def append(self, *frames: bytes | memoryview) -> list[Place]:
         """One call of the commit thread, then the index."""
         places = self.log.append_group(frames)
         for frame, place in zip(frames, places, strict=True):

@@ -5,8 +5,9 @@ real bookie, all in this process. It counts, and looks at no clock, so that a bu
 *Copies*: the most memory that is taken at once above what was there before, in frames. While something is copied its
 source is there, too, so a copy shows however short it lives; not where the one before is still there, so the median
 counts. Neither an append nor a read needs a copy there. Not in it: slots, which are counted by themselves (an append
-builds its frame in one, each side receives into one, and the bookie reads into one), and the bookie's commit group,
-into which it copies a frame once.
+builds its frame in one, each side receives into one, and the bookie reads into one).
+
+*In place*: how much of a group commit is written from the slot into which the bookie received it.
 
 *Calls*: of functions of ours, by all threads; the fewest of several frames, because a loaded machine cuts messages into
 more pieces.
@@ -28,7 +29,7 @@ import sys
 import threading
 import tracemalloc
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ from bk_core.wire.direct import preamble
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.loop import new_loop
 from bookie_server.main import Bookie
+from bookie_server.storage.disk.files import Files, Handle
 from tests.kit import bookie_requests
 from tests.kit.direct_client import HEAD
 from tests.kit.lanes import bookie_config
@@ -77,6 +79,7 @@ class Costs:
     copies: list[float] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    in_place: list[float] = field(default_factory=list)
 
 
 @contextmanager
@@ -147,20 +150,42 @@ async def frames_there_and_back(path: Path, count: Callable[[], tuple[int, int]]
     return costs
 
 
+@contextmanager
+def shares_of_writes() -> Iterator[list[float]]:
+    """What the longest piece has of each long write."""
+    shares, write = list[float](), Files.write
+
+    def look(self: Files, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+        if (size := sum(map(len, buffers))) > ENTRIES * ENTRY_BYTES:
+            shares.append(max(map(len, buffers)) / size if len(buffers) > 1 else 0)
+        write(self, handle, buffers, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "write", look)
+        yield shares
+
+
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Costs]:
     tracemalloc.start()
     try:
-        with counted_calls() as count:
-            return asyncio.run(frames_there_and_back(tmp_path_factory.mktemp("hot"), count))
+        with counted_calls() as count, shares_of_writes() as shares:
+            found = asyncio.run(frames_there_and_back(tmp_path_factory.mktemp("hot"), count))
     finally:
         tracemalloc.stop()
+    found["append"].in_place = shares
+    return found
 
 
 @pytest.mark.parametrize("way", FIGURES)
 def test_a_frame_is_copied_no_more_often(way: str, costs: dict[str, Costs]) -> None:
     assert median(costs[way].copies) <= FIGURES[way][0] * GROWTH, costs[way].copies
     assert min(costs[way].slots) == FIGURES[way][1], costs[way].slots
+
+
+def test_a_frame_is_written_from_where_it_was_received(costs: dict[str, Costs]) -> None:
+    assert len(costs["append"].in_place) == FRAMES
+    assert min(costs["append"].in_place) > 0.98
 
 
 @pytest.mark.parametrize("way", FIGURES)

@@ -17,6 +17,7 @@ import errno
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie_server.storage.disk.files import Files, Handle, round_up
@@ -281,11 +282,11 @@ class SimDisk(Files):
         self._point("deallocate")
         return size
 
-    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+    def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
         inode = self._inode(handle)
         offset += self.faults.misdirected
         self.faults.misdirected = 0
-        data = bytes(buffer)
+        data = b"".join(buffers)
         if self.faults.stale_writes and handle in self._direct:
             self.faults.stale_writes -= 1
             inode.stale.update(range(offset // SECTOR, (offset + len(data)) // SECTOR))

@@ -18,7 +18,7 @@ def disk_with_file(synced: bytes = b"") -> tuple[SimDisk, int]:
     disk = SimDisk()
     handle = disk.create_preallocated("/f", SIZE)
     if synced:
-        disk.write(handle, memoryview(synced), 0)
+        disk.write(handle, [memoryview(synced)], 0)
     disk.sync_data(handle)
     disk.sync_directory("/")
     return disk, handle
@@ -28,7 +28,7 @@ def disk_with_file(synced: bytes = b"") -> tuple[SimDisk, int]:
 def test_what_was_synced_survives_every_crash(keep: str) -> None:
     for seed in range(20):
         disk, handle = disk_with_file(b"\1" * 4096)
-        disk.write(handle, memoryview(b"\2" * 4096), 8192)
+        disk.write(handle, [memoryview(b"\2" * 4096)], 8192)
         assert disk.read(handle, 4096, 8192) == b"\2" * 4096, "reads show the cache"
         disk.crash(random.Random(seed), keep)
         data = disk.read_file("/f")
@@ -45,7 +45,7 @@ def test_a_crash_keeps_every_kind_of_subset_of_unsynced_sectors() -> None:
     chance = random.Random(7)
     for _ in range(500):
         disk, handle = disk_with_file()
-        disk.write(handle, memoryview(b"\7" * 2048), 0)
+        disk.write(handle, [memoryview(b"\7" * 2048)], 0)
         disk.crash(chance)
         data = disk.read_file("/f")
         shapes.add(tuple(data[at] // 7 for at in range(0, 2048, SECTOR)))
@@ -114,7 +114,7 @@ def test_a_process_that_ends_leaves_the_cache_and_no_locks() -> None:
     disk.lock("/LOCK")
     with pytest.raises(BlockingIOError):
         disk.lock("/LOCK")
-    disk.write(handle, memoryview(b"\3" * 512), 0)
+    disk.write(handle, [memoryview(b"\3" * 512)], 0)
     disk.kill()
     disk.lock("/LOCK")
     assert disk.read_file("/f")[:512] == b"\3" * 512
@@ -124,7 +124,7 @@ def test_a_process_that_ends_leaves_the_cache_and_no_locks() -> None:
 
 def test_a_failed_sync_lies_afterwards() -> None:
     disk, handle = disk_with_file()
-    disk.write(handle, memoryview(b"\3" * 512), 0)
+    disk.write(handle, [memoryview(b"\3" * 512)], 0)
     disk.faults.syncs = 1
     with pytest.raises(OSError, match="failed"):
         disk.sync_data(handle)
@@ -157,11 +157,11 @@ def test_damage_at_rest() -> None:
 def test_faults_of_the_next_operations() -> None:
     disk, handle = disk_with_file()
     disk.faults.misdirected = 4096
-    disk.write(handle, memoryview(b"\3" * 512), 0)
+    disk.write(handle, [memoryview(b"\3" * 512)], 0)
     assert not any(disk.read(handle, 512, 0))
     assert disk.read(handle, 512, 4096) == b"\3" * 512
     disk.faults.stale_writes = 1
-    disk.write(handle, memoryview(b"\4" * 512), 0)
+    disk.write(handle, [memoryview(b"\4" * 512)], 0)
     assert not any(disk.read(handle, 512, 0)), "the cache holds what was read ahead"
     assert disk.read_past_cache("/f", 512, 0) == b"\4" * 512
     disk.drop_cache(handle)
@@ -180,7 +180,7 @@ def test_faults_of_the_next_operations() -> None:
 def test_an_older_copy_and_a_wipe() -> None:
     disk, handle = disk_with_file(b"\1" * 512)
     copy = disk.snapshot()
-    disk.write(handle, memoryview(b"\2" * 512), 0)
+    disk.write(handle, [memoryview(b"\2" * 512)], 0)
     disk.sync_data(handle)
     disk.restore(copy)
     assert disk.read_file("/f")[:512] == b"\1" * 512

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from bk_core.errors import Outcome, RemoteProtocolError, TransportError
 from bk_core.transport.lane_streams import (
+    ALONE_BYTES,
     MESSAGE_FRAMES_BYTES,
     MESSAGE_FRAMES_MAX,
     AddStream,
@@ -123,12 +125,14 @@ async def test_detach_leaves_behind_the_last_frame() -> None:
 async def test_large_frames_travel_alone_and_small_ones_in_bounded_numbers() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
-    stream.send(1, bytes(MESSAGE_FRAMES_BYTES + 1))
-    for _ in range(MESSAGE_FRAMES_MAX + 1):
-        stream.send(1, b"x")
-    messages = [sent(stream) for _ in range(3)]
+    lengths = [MESSAGE_FRAMES_BYTES + 1, 5, ALONE_BYTES, ALONE_BYTES, 1, *[ALONE_BYTES - 1] * 17]
+    for length in (*lengths, *[1] * (MESSAGE_FRAMES_MAX + 1)):
+        stream.send(1, bytes(length))
+    messages = list(itertools.takewhile(bool, iter(lambda: sent(stream), None)))
     sizes = [len(message.frames) for message in messages if message]
-    assert sizes == [MESSAGE_FRAMES_BYTES + 1, MESSAGE_FRAMES_MAX, 1]
+    gathered = MESSAGE_FRAMES_BYTES // ALONE_BYTES * (ALONE_BYTES - 1)
+    assert sizes[:4] == [MESSAGE_FRAMES_BYTES + 1, 5, ALONE_BYTES, ALONE_BYTES]
+    assert sizes[4:] == [1 + gathered, ALONE_BYTES - 1 + MESSAGE_FRAMES_MAX - 1, 2]
 
 
 @pytest.mark.rule("P1")

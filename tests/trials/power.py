@@ -12,7 +12,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -117,8 +117,8 @@ class PowerLossFiles(Files):
         self._put(handle, bytes(data), self._open[handle].size)
 
     @_locked
-    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-        self._put(handle, bytes(buffer), offset)
+    def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+        self._put(handle, b"".join(buffers), offset)
 
     def _put(self, handle: Handle, data: bytes, offset: int) -> None:
         file = self._open[handle]

@@ -19,7 +19,7 @@ def test_unsynced_bytes_and_names_are_seen_by_the_process_and_lost_with_it(tmp_p
     handle = files.create_preallocated(path, 3 * BLOCK)
     buffer = memoryview(aligned_buffer(BLOCK))
     buffer[:5] = b"first"
-    files.write(handle, buffer, BLOCK)
+    files.write(handle, [buffer], BLOCK)
     assert files.read(handle, 5, BLOCK) == b"first"
     assert files.exists(path)
     assert files.names(str(tmp_path)) == ["a.segment"]
@@ -28,7 +28,7 @@ def test_unsynced_bytes_and_names_are_seen_by_the_process_and_lost_with_it(tmp_p
     assert (tmp_path / "a.segment").read_bytes() == bytes(3 * BLOCK), "the bytes are not"
     files.sync_data(handle)
     buffer[:5] = b"other"
-    files.write(handle, buffer, 2 * BLOCK)
+    files.write(handle, [buffer], 2 * BLOCK)
     files.rename(path, str(tmp_path / "b.segment"))
     assert files.unsynced_bytes == BLOCK
     after = PowerLossFiles(str(tmp_path), 2)
@@ -50,7 +50,7 @@ def test_sectors_leak_so_that_groups_are_torn(tmp_path: Path) -> None:
     files = PowerLossFiles(str(tmp_path), 3, leak=1)
     handle = files.create_preallocated(str(tmp_path / "x"), 64 * BLOCK)
     files.sync_directory(str(tmp_path))
-    files.write(handle, memoryview(b"\1" * 32 * BLOCK), 0)
+    files.write(handle, [memoryview(b"\1" * 32 * BLOCK)], 0)
     leaked = (tmp_path / "x").read_bytes().count(1)
     assert 0 < leaked < 32 * BLOCK
 
@@ -61,7 +61,7 @@ def test_blocks_that_are_given_back_read_as_zeros_and_may_come_back_until_they_a
 ) -> None:
     files, path = PowerLossFiles(str(tmp_path), 1, leak=0), str(tmp_path / "a.segment")
     handle = files.create_preallocated(path, 8 * BLOCK)
-    files.write(handle, memoryview(b"\1" * 8 * BLOCK), 0)
+    files.write(handle, [memoryview(b"\1" * 8 * BLOCK)], 0)
     files.sync_data(handle)
     files.sync_directory(str(tmp_path))
     files = PowerLossFiles(str(tmp_path), 1, leak=leak)

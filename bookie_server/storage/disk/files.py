@@ -21,9 +21,13 @@ import fcntl
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TypeAlias, cast
+
+import numpy as np
+
+from bk_core.memory import private_memory
 
 BLOCK = 4096
 """The alignment of buffers, offsets and lengths for O_DIRECT."""
@@ -31,12 +35,20 @@ BLOCK = 4096
 Handle: TypeAlias = int
 """An open file. Opaque above this module."""
 
+_BUFFERS_MAX = 512
+"""The most buffers in one system call; the system's own bound is 1,024."""
+
 _REFUSED_DIRECT = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def aligned_buffer(size: int) -> mmap.mmap:
     """Zeroed memory of at least ``size`` bytes whose address is a multiple of the page size."""
-    return mmap.mmap(-1, (size + BLOCK - 1) // BLOCK * BLOCK)
+    return private_memory(round_up(size, BLOCK))
+
+
+def is_aligned(buffer: memoryview) -> bool:
+    """Whether its address is a multiple of :data:`BLOCK`."""
+    return np.frombuffer(buffer, np.uint8).ctypes.data % BLOCK == 0
 
 
 def round_up(value: int, step: int) -> int:
@@ -129,22 +141,30 @@ class Files:
         finally:
             os.close(handle)
 
-    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-        """Write all of ``buffer`` at ``offset``; both aligned to :data:`BLOCK`. One ``pwrite`` unless it
-        is cut short."""
-        while True:
+    def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+        """Write all of ``buffers``, one behind the other, at ``offset``; all of them, and it, aligned to :data:`BLOCK`.
+        One system call unless it is cut short, or the platform takes one buffer at a time."""
+        while buffers:
             try:
-                done = os.pwrite(handle, buffer, offset)
+                done = self._write_some(handle, buffers, offset)
             except OSError as error:
                 # Some file systems accept O_DIRECT at open and refuse it at the first write; nothing was written yet.
                 if error.errno != errno.EINVAL or not self._drop_direct(handle):
                     raise
                 continue
-            if done == len(buffer):
-                return
             if done <= 0:
                 raise OSError(errno.EIO, "the write made no progress")
-            buffer, offset = buffer[done:], offset + done
+            offset += done
+            while buffers and done >= len(buffers[0]):
+                done -= len(buffers[0])
+                buffers = buffers[1:]
+            if done:
+                buffers = [buffers[0][done:], *buffers[1:]]
+
+    def _write_some(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> int:
+        if len(buffers) > 1 and hasattr(os, "pwritev"):
+            return os.pwritev(handle, buffers[:_BUFFERS_MAX], offset)
+        return os.pwrite(handle, buffers[0], offset)
 
     def _drop_direct(self, handle: Handle) -> bool:
         """Turn O_DIRECT off on an open file; False if it was not on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from bookie_server.storage.disk.files import Files, Handle, aligned_buffer
@@ -121,8 +122,9 @@ class Overlay(Files):
     def make_directory(self, path: str) -> None:
         raise OSError(errno.EROFS, "no directory is made here", path)
 
-    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-        self._handles[handle][offset : offset + len(buffer)] = buffer
+    def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+        data = b"".join(buffers)
+        self._handles[handle][offset : offset + len(data)] = data
 
     def _create(self, path: str) -> Handle:
         return self._make(path, bytearray())

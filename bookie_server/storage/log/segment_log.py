@@ -24,6 +24,7 @@ from bookie_server.storage.bytes.segment import (
     FRAME_ALIGNMENT,
     GROUP_BYTES_MAX,
     GROUP_HEADER_BYTES,
+    LARGE_FRAME_BYTES,
     SEGMENT_HEADER_BYTES,
     STAMP_OFFSET,
     encode_group_header,
@@ -32,7 +33,7 @@ from bookie_server.storage.bytes.segment import (
     stamp_seed,
 )
 from bookie_server.storage.disk.cookie import Identity
-from bookie_server.storage.disk.files import BLOCK, Files, aligned_buffer
+from bookie_server.storage.disk.files import BLOCK, Files, aligned_buffer, is_aligned
 from bookie_server.storage.disk.health import NO_SPACE, Health
 from bookie_server.storage.log.layout import Frame, Part, plan_groups
 from bookie_server.storage.log.sealing import SealedSegment, SealJob, seal
@@ -307,14 +308,14 @@ class SegmentLog:
         """Write a group of ``total`` bytes and sync it; appends the places of its frames."""
         segment = self._active
         assert segment is not None
-        self._fill_arena(parts, total, segment)
         position, size = segment.position, total
         if position + total > segment.written:
             size = self._ahead(total, position)
             segment.written = position + size
+        buffers = self._fill_arena(parts, total, size, segment)
         try:
             began = perf_counter()
-            self._files.write(segment.handle, self._arena[:size], position)
+            self._files.write(segment.handle, buffers, position)
             written = perf_counter()
             self._files.sync_data(segment.handle)
             synced = perf_counter()
@@ -342,20 +343,32 @@ class SegmentLog:
         self._arena[total:size] = _ZEROS[: size - total]
         return size
 
-    def _fill_arena(self, parts: Sequence[Part], total: int, segment: _Segment) -> None:
-        """Put the group's bytes into the arena. Each frame is copied once: measured, that takes a twentieth of the time
-        of the write."""
+    def _fill_arena(self, parts: Sequence[Part], total: int, size: int, segment: _Segment) -> list[memoryview]:
+        """Lay out the group in the arena; returns the ``size`` bytes to write. A large frame that lies at a page is
+        written from where it was received, all but its first block, which gets the stamp, and what is left behind the
+        last whole one. All others are copied."""
         arena, base, seed = self._arena, segment.position, segment.stamp_seed
-        end = GROUP_HEADER_BYTES
+        buffers: list[memoryview] = []
+        begin, end = 0, GROUP_HEADER_BYTES
         for at, frame, _ in parts:
             if at > end:
                 arena[end:at] = _ZEROS[: at - end]
             end = at + len(frame)
-            arena[at:end] = frame
+            if len(frame) >= LARGE_FRAME_BYTES and isinstance(frame, memoryview) and is_aligned(frame):
+                whole = len(frame) & -BLOCK
+                arena[at : at + BLOCK] = frame[:BLOCK]
+                arena[at + whole : end] = frame[whole:]
+                buffers += arena[begin : at + BLOCK], frame[BLOCK:whole]
+                begin = at + whole
+            else:
+                arena[at:end] = frame
             _TAG.pack_into(arena, at + STAMP_OFFSET, seeded_stamp(seed, base + at, frame[52:60]))
         arena[end:total] = _ZEROS[: total - end]
         header = (segment.generation, segment.group_number, total, len(parts), base, base)
         arena[:GROUP_HEADER_BYTES] = encode_group_header(header, self._group_seed)
+        if begin < size:
+            buffers.append(arena[begin:size])
+        return buffers
 
     def _note(self, parts: Sequence[Part], segment: _Segment, places: list[Place]) -> None:
         """Remember what the segment's ``.idx`` needs; appends the places of the frames."""

@@ -129,7 +129,7 @@ class SegmentPool:
         try:
             self._mark_unsealed(spare.generation)
             self._block[:] = encode_segment_header(header)
-            self._files.write(spare.handle, self._block, 0)
+            self._files.write(spare.handle, [self._block], 0)
             self._files.sync_data(spare.handle)
             self._files.rename(path + ".tmp", path)
         except OSError as error:

@@ -199,7 +199,7 @@ class Checkpointer:
             self._append(writing, data)
         handle = writing.handle
         assert handle is not None
-        self._files.write(handle, memoryview(writing.parts.header()), 0)
+        self._files.write(handle, [memoryview(writing.parts.header())], 0)
         self._files.sync_data(handle)
         writing.handle = None
         self._files.close(handle)

@@ -110,10 +110,33 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     handle = files.create_preallocated(str(tmp_path / "f"), 4 * BLOCK)
     data = memoryview(aligned_buffer(3 * BLOCK))
     data[:] = os.urandom(3 * BLOCK)
-    files.write(handle, data, BLOCK)
+    files.write(handle, [data], BLOCK)
     files.sync_data(handle)
     files.close(handle)
     assert files.read_file(str(tmp_path / "f")) == bytes(BLOCK) + bytes(data)
+
+
+@pytest.mark.parametrize("most", [1, BLOCK, 2 * BLOCK, 5 * BLOCK, None])
+def test_buffers_are_written_one_behind_the_other_wherever_a_write_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
+    calls: list[int] = []
+
+    def short(handle: int, buffers: list[memoryview], offset: int) -> int:
+        calls.append(len(buffers))
+        return os.pwrite(handle, b"".join(buffers)[:most], offset)
+
+    if most == 1:
+        monkeypatch.delattr(os, "pwritev")  # a platform without it
+    elif most:
+        monkeypatch.setattr(os, "pwritev", short)
+    files = Files()
+    handle = files.create(str(tmp_path / "f"))
+    data = [os.urandom(BLOCK * size) for size in (1, 3, 1, 2)]
+    files.write(handle, [memoryview(each) for each in data], BLOCK)
+    files.close(handle)
+    assert files.read_file(str(tmp_path / "f")) == bytes(BLOCK) + b"".join(data)
+    assert max(calls, default=4) == 4
 
 
 def test_a_segment_that_cannot_be_allocated_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_preallocated_file_has_what_was_written_to_it(folder: Path, made: bool
     for _ in range(20):
         offset = chance.randrange(size // BLOCK) * BLOCK
         data = chance.randbytes(BLOCK)
-        files.write(handle, memoryview(data), offset)
+        files.write(handle, [memoryview(data)], offset)
         files.sync_data(handle)
         expected[offset : offset + BLOCK] = data
         at = chance.randrange(size)

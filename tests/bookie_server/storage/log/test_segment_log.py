@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError, StorageFailedError
 from bk_core.wire.lane import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, segment_name
-from bookie_server.storage.disk.files import Files, Handle
+from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffer
 from bookie_server.storage.log.segment_log import AHEAD_BYTES
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import (
@@ -44,10 +47,10 @@ class FaultyFiles(Files):
             raise OSError(errno.EIO, "the directory is gone")
         super().sync_directory(path)
 
-    def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+    def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
         if self.write_fails:
             raise OSError(errno.EIO, "the write is gone")
-        super().write(handle, buffer, offset)
+        super().write(handle, buffers, offset)
 
     def create_preallocated(self, path: str, size: int) -> Handle:
         if self.no_space:
@@ -64,9 +67,9 @@ def test_a_group_is_one_write_and_one_sync(tmp_path: Path) -> None:
     calls: list[tuple[str, int]] = []
 
     class Counting(Files):
-        def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-            calls.append(("write", len(buffer)))
-            super().write(handle, buffer, offset)
+        def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+            calls.append(("write", sum(map(len, buffers))))
+            super().write(handle, buffers, offset)
 
         def sync_data(self, handle: Handle) -> None:
             calls.append(("sync", 0))
@@ -81,14 +84,62 @@ def test_a_group_is_one_write_and_one_sync(tmp_path: Path) -> None:
     storage.close()
 
 
+def address(of: memoryview) -> int:
+    return np.frombuffer(of, np.uint8).ctypes.data
+
+
+def received(frame: bytes, skip: int = 0) -> memoryview:
+    """The frame in memory of its own, at a page, or ``skip`` bytes behind it; something else follows."""
+    memory = memoryview(aligned_buffer(len(frame) + skip + BLOCK))
+    memory[:] = b"\xee" * len(memory)
+    memory[skip : skip + len(frame)] = frame
+    return memory[skip : skip + len(frame)]
+
+
+def test_large_frames_at_a_page_are_written_from_where_they_are(tmp_path: Path) -> None:
+    """And their bytes stay what they were; whatever else is in the group, and whatever they leave of a block."""
+    writes: list[list[tuple[int, int]]] = []
+    direct: list[bool] = []
+
+    class Noting(Files):
+        def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+            writes.append([(address(each), len(each)) for each in buffers])
+            super().write(handle, buffers, offset)
+            direct.append(bool(fcntl.fcntl(handle, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
+
+    storage = Storage(tmp_path / "d", files=Noting(), segment_bytes=4 << 20)
+    path = str(tmp_path / "d" / "segments" / segment_name(1))
+    header = len(entries(1, [0], size=60_000)) - 60_000
+    sizes = [65_536 - header, 70_000, 81_920 - header, 50_000, 100_000]
+    sent = [entries(k, [0], size=size) for k, size in enumerate(sizes)]
+    assert [len(sent[k]) for k in (0, 2)] == [65_536, 81_920], "of whole blocks"
+    frames = [received(sent[0]), received(sent[1]), received(sent[2]), received(sent[3]), received(sent[4], 64)]
+    for group in ([0], [1, 2, 3, 4], [3, 0], [4]):
+        writes.clear()
+        places = storage.append(*(frames[k] for k in group))
+        where = [(address(frames[k]) + BLOCK, len(frames[k]) // BLOCK * BLOCK - BLOCK) for k in group if k < 3]
+        (written,) = writes
+        assert [each for each in written if each in where] == where
+        assert all(begin % BLOCK == 0 and size % BLOCK == 0 for begin, size in written)
+        for k, place in zip(group, places, strict=True):
+            stored = storage.files.read_past_cache(path, place.size, place.offset)
+            assert stored[:60] + sent[k][60:64] + stored[64:] == sent[k]
+        assert [bytes(each) for each in frames] == sent
+    assert len(set(direct)) == 1, "the disk took none of them amiss"
+    storage.close(crash=True)
+    again = Storage(tmp_path / "d")  # reads the segment, and looks at every stamp
+    assert_honest(again, sent, healthy=True)
+    again.close()
+
+
 @pytest.mark.rule("S3")
 def test_a_small_group_in_blocks_never_written_writes_zeros_for_those_behind_it(tmp_path: Path) -> None:
     written: list[tuple[int, int]] = []
 
     class Noting(Files):
-        def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
-            written.append((offset, len(buffer)))
-            super().write(handle, buffer, offset)
+        def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
+            written.append((offset, sum(map(len, buffers))))
+            super().write(handle, buffers, offset)
 
     storage = Storage(tmp_path / "d", files=Noting(), segment_bytes=256 << 10)
     storage.append(entries(1, [0], size=100_000))  # what it leaves in memory is not what is written behind others
@@ -107,10 +158,10 @@ def test_a_group_in_a_recycled_segment_writes_no_zeros(tmp_path: Path) -> None:
     sizes: dict[int, list[int]] = {}
 
     class Noting(Files):
-        def write(self, handle: Handle, buffer: memoryview, offset: int) -> None:
+        def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
             if offset:
-                sizes.setdefault(storage.log.position[0], []).append(len(buffer))
-            super().write(handle, buffer, offset)
+                sizes.setdefault(storage.log.position[0], []).append(sum(map(len, buffers)))
+            super().write(handle, buffers, offset)
 
     storage = Storage(tmp_path / "d", files=Noting(), segment_bytes=64 << 10)
     for k in range(60):

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory for what is received, written and read again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+
+HUGE_BYTES = 2 << 20
+"""The usual size of a huge page."""
+
+
+def private_memory(size: int) -> mmap.mmap:
+    """Zeroed memory of this process, of which a forked child has its own; it begins at a page. In huge pages where the
+    system has them for who asks: then a write past the cache need not look up each 4096 bytes of it, which takes as
+    long as copying them."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and size >= HUGE_BYTES:
+        with contextlib.suppress(OSError):  # a system without them
+            memory.madvise(advice)
+    return memory
