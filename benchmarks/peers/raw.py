@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.figures import elapsed, percentile
 from benchmarks.measurement import Run
-from benchmarks.peers.bare_clients import BareReaders, BareWriters
+from benchmarks.peers.bare_clients import PATIENCE_S, BareReaders, BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE, WRITE_HUGE
 from benchmarks.processes import RAW_SERVERS
 from bk_cli.children import child_environment
@@ -40,7 +40,8 @@ BEHIND_MAX = 64
 READ_BYTES = 1 << 20
 TLS_PIECE = 256 << 10
 """So much is encrypted by one call. What OpenSSL could not send it wants again."""
-PATIENCE_S = 60
+BARE_S = 300
+"""A bare client has done its work by then, or has lost an answer."""
 
 Message = list[memoryview]
 B = TypeVar("B", BareReaders, BareWriters)
@@ -134,7 +135,8 @@ class Raw:
             bare = kind()
             await bare.connect(self._sockets)
             try:
-                return await use(bare)
+                async with asyncio.timeout(BARE_S):
+                    return await use(bare)
             finally:
                 bare.close()
 
