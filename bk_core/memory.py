@@ -8,6 +8,7 @@ import mmap
 
 HUGE_BYTES = 2 << 20
 """The usual size of a huge page."""
+HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def private_memory(size: int) -> mmap.mmap:
@@ -15,8 +16,7 @@ def private_memory(size: int) -> mmap.mmap:
     system has them for who asks: then a write past the cache need not look up each 4096 bytes of it, which takes as
     long as copying them."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None and size >= HUGE_BYTES:
-        with contextlib.suppress(OSError):  # a system without them
-            memory.madvise(advice)
+    if HAS_HUGE_PAGES and size >= HUGE_BYTES:
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

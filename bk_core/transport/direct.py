@@ -25,6 +25,9 @@ from bk_core.transport.tcp import over_tcp
 from bk_core.transport.tls_socket import Connected, TlsSocket, message_socket, shake_hands
 from bk_core.wire.direct import Received, preamble
 
+ALONE_BYTES = 64 << 10
+"""A frame of so many bytes has a message of its own: it is received at a page, from where the bookie can write it."""
+
 
 class DirectLink(LaneLink):
     """:class:`~bk_core.transport.port.Link` over plain sockets."""
@@ -59,7 +62,7 @@ class DirectLink(LaneLink):
                     sock, self._slots, receive=receive, next_message=stream.next_message, ended=end
                 )
                 carrier.send_first(preamble(stream.method))
-                stream.wake = carrier.wake
+                stream.wake, stream.alone_bytes = carrier.wake, ALONE_BYTES
                 carrier.read(True)
                 await heard.wait()
             reason = await ended

@@ -3,8 +3,8 @@
 answers (L1 to L6). ``lane_link.py`` makes one link of them.
 
 There is no socket here: a lane sends what :meth:`LaneStream.next_message` returns and passes what it receives to
-:meth:`LaneStream.receive`. Frames queued in one turn of the loop leave in one message. A broken stream fails all its
-callers, and the next use makes a new one.
+:meth:`LaneStream.receive`. Short frames queued in one turn of the loop leave in one message. A broken stream fails all
+its callers, and the next use makes a new one.
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ from bk_core.wire.proto import lane_pb2
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_FRAMES_BYTES = 1 << 20
-"""One message gathers short frames up to this size."""
-
-ALONE_BYTES = 64 << 10
-"""A frame of so many bytes has a message of its own: it is received at a page, from where the bookie can write it."""
+MESSAGE_FRAMES_BYTES = 4 << 20
+"""One message gathers frames up to this size; a single larger frame is sent alone."""
 
 READ_BYTES_MAX = 64 << 20
 """The most bytes in the answer to one read whose caller sets no limit."""
@@ -79,6 +76,9 @@ class LaneStream:
 
     gets_frames = False
     """Whether the bookie's messages carry frames, in field 1."""
+
+    alone_bytes = math.inf
+    """A frame of so many bytes has a message of its own. The lane sets it."""
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
@@ -180,9 +180,9 @@ class AddStream(LaneStream):
         self._listeners: dict[int, AddListener] = {}
         self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
-        self._frames: deque[tuple[int, Buffer]] = deque()
+        self._frames: deque[tuple[int, Buffer, str]] = deque()  # session, frame, traceparent if it is traced
         self._detaches: list[int] = []
-        self._traceparent = ""  # of the first frame that is traced of those that wait
+        self._traceparent = ""  # of the next message
         self._grants: list[bytes] = []
 
     def show(self, ledger_id: LedgerId, grant: bytes) -> None:
@@ -201,10 +201,9 @@ class AddStream(LaneStream):
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
         if session in self._listeners:
-            if self._spans is not None:
-                self._traceparent = self._traceparent or self._spans.traceparent()
+            traceparent = "" if self._spans is None else self._spans.traceparent()
             is_first = not self._frames
-            self._frames.append((session, frame))
+            self._frames.append((session, frame, traceparent))
             if is_first:  # else the lane was woken, and takes all there are
                 self.wake()
 
@@ -254,21 +253,20 @@ class AddStream(LaneStream):
         return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[Buffer]:
+        """Those of the next message; its traceparent is that of the first of them that is traced."""
         taken: list[Buffer] = []
-        size = looked = 0
-        for session, frame in self._frames:
-            length = len(frame)
-            if looked == MESSAGE_FRAMES_MAX or (
-                taken and (length >= ALONE_BYTES or size + length > MESSAGE_FRAMES_BYTES)
-            ):
-                break
-            looked += 1
-            if session in self._listeners:  # else the session ended meanwhile
-                self._sent[session] += 1
-                taken.append(frame)
-                size += length
-                if length >= ALONE_BYTES:
+        size, looked = 0.0, 0
+        for session, frame, traceparent in self._frames:
+            if session in self._listeners:  # else the session ended meanwhile, and the frame is dropped
+                length = len(frame)
+                is_alone = length >= self.alone_bytes
+                if taken and (is_alone or len(taken) == MESSAGE_FRAMES_MAX or size + length > MESSAGE_FRAMES_BYTES):
                     break
+                self._sent[session] += 1
+                self._traceparent = self._traceparent or traceparent
+                taken.append(frame)
+                size += math.inf if is_alone else length
+            looked += 1
         for _ in range(looked):
             self._frames.popleft()
         return taken

@@ -10,14 +10,15 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bk_core.memory import private_memory
+from bk_core.memory import HAS_HUGE_PAGES, HUGE_BYTES, private_memory
 
 if TYPE_CHECKING:
     from bk_core.entries.batch import Bytes
 
 SLOT_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 64 << 20
-_MADE_BYTES = 8 << 20  # at once, for slots of one size, so that they lie in huge pages
+_MADE_BYTES = 8 << 20  # at once, for large slots of one size, so that they lie in huge pages
+_LARGE_BYTES = HUGE_BYTES // 4
 
 
 class _Slot(NamedTuple):
@@ -32,7 +33,7 @@ class Slots:
 
     def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
         self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
-        self._new: defaultdict[int, list[_Slot]] = defaultdict(list)  # never lent: no memory yet
+        self._new: defaultdict[int, list[_Slot]] = defaultdict(list)  # never lent
         self._free_bytes, self._free_bytes_max = 0, free_bytes_max
         self._back: deque[_Slot] = deque()  # from any thread
 
@@ -81,13 +82,18 @@ class Slots:
 
 
 def _made(size: int) -> list[_Slot]:
-    """New slots, as many as are made at once."""
-    count = max(1, _MADE_BYTES // size)
-    memory = private_memory(count * size)
+    """New slots: several large ones at once, if they may lie in huge pages."""
+    count = max(1, _MADE_BYTES // size) if HAS_HUGE_PAGES and size >= _LARGE_BYTES else 1
+    try:
+        memory = private_memory(count * size)
+    except OSError:  # the process may not have so much
+        if count == 1:
+            raise
+        count, memory = 1, private_memory(size)
     return [_Slot(memory, k * size, size) for k in range(count)]
 
 
 def _empty(slot: _Slot) -> None:
-    """The system has the bytes back, although other slots may lie in the same memory."""
+    """The system may have the bytes back, although other slots lie in the same memory."""
     with contextlib.suppress(OSError, AttributeError):  # not known everywhere
         slot.memory.madvise(mmap.MADV_DONTNEED, slot.begin, slot.size)

@@ -12,8 +12,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "frames are sent without their trace",
         "bk_core/transport/lane_streams.py",
-        "                self._traceparent = self._traceparent or self._spans.traceparent()\n",
-        "                self._traceparent = self._traceparent\n",
+        "                self._traceparent = self._traceparent or traceparent\n",
+        "",
         (_ONE,),
         "a trace of an append ends at the client",
     ),

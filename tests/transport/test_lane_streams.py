@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bk_core.errors import Outcome, RemoteProtocolError, TransportError
+from bk_core.transport.direct import ALONE_BYTES
 from bk_core.transport.lane_streams import (
-    ALONE_BYTES,
     MESSAGE_FRAMES_BYTES,
     MESSAGE_FRAMES_MAX,
     AddStream,
@@ -125,14 +125,41 @@ async def test_detach_leaves_behind_the_last_frame() -> None:
 async def test_large_frames_travel_alone_and_small_ones_in_bounded_numbers() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
-    lengths = [MESSAGE_FRAMES_BYTES + 1, 5, ALONE_BYTES, ALONE_BYTES, 1, *[ALONE_BYTES - 1] * 17]
+    stream.alone_bytes = ALONE_BYTES
+    small = MESSAGE_FRAMES_BYTES // ALONE_BYTES + 1
+    lengths = [MESSAGE_FRAMES_BYTES + 1, 5, ALONE_BYTES, ALONE_BYTES, 1, *[ALONE_BYTES - 1] * small]
     for length in (*lengths, *[1] * (MESSAGE_FRAMES_MAX + 1)):
         stream.send(1, bytes(length))
     messages = list(itertools.takewhile(bool, iter(lambda: sent(stream), None)))
     sizes = [len(message.frames) for message in messages if message]
-    gathered = MESSAGE_FRAMES_BYTES // ALONE_BYTES * (ALONE_BYTES - 1)
+    gathered = (small - 1) * (ALONE_BYTES - 1)
     assert sizes[:4] == [MESSAGE_FRAMES_BYTES + 1, 5, ALONE_BYTES, ALONE_BYTES]
     assert sizes[4:] == [1 + gathered, ALONE_BYTES - 1 + MESSAGE_FRAMES_MAX - 1, 2]
+
+
+@on_a_loop
+async def test_frames_of_ended_sessions_hold_up_nobody() -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    attach(stream, 2, listener)
+    for _ in range(2 * MESSAGE_FRAMES_MAX):
+        stream.send(1, b"ended")
+    stream.detach(1)
+    stream.send(2, b"goes on")
+    message = sent(stream)
+    assert message is not None
+    assert (message.frames, list(message.detach)) == (b"goes on", [1])
+
+
+@on_a_loop
+async def test_large_frames_share_a_message_on_a_lane_that_gains_nothing_otherwise() -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    for _ in range(MESSAGE_FRAMES_BYTES // ALONE_BYTES):
+        stream.send(1, bytes(ALONE_BYTES))
+    message = sent(stream)
+    assert message is not None
+    assert len(message.frames) == MESSAGE_FRAMES_BYTES
 
 
 @pytest.mark.rule("P1")

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
-import itertools
+import errno
 import mmap
 import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from bk_core.memory import private_memory
+from bk_core.transport import slots as slots_module
 from bk_core.transport.slots import SLOT_BYTES_MIN, Slots
+
+MIB = 1 << 20
 
 
 def place(of: object) -> int:
     return int(np.frombuffer(of, np.uint8).ctypes.data)  # type: ignore[call-overload]  # any buffer
+
+
+def memory_of(slot: memoryview) -> mmap.mmap:
+    """What it is a part of."""
+    return slot.obj.base.obj  # type: ignore[attr-defined, no-any-return]
 
 
 def test_pieces_are_joined_in_a_slot_that_is_used_again() -> None:
@@ -31,22 +41,51 @@ def test_pieces_are_joined_in_a_slot_that_is_used_again() -> None:
     assert second != first == third
 
 
-def test_slots_of_one_size_lie_side_by_side_at_pages() -> None:
+def test_large_slots_of_one_size_lie_in_one_memory_and_small_ones_alone() -> None:
+    """Of small ones each size would have a huge page of its own. All begin at pages."""
     slots = Slots()
 
-    taken = [slots.take(100_000) for _ in range(20)]
-    places = sorted(map(place, taken))
+    large, small = ([slots.take(size) for _ in range(7)] for size in (MIB, 100_000))
 
-    assert {other - one for one, other in itertools.pairwise(places)} == {SLOT_BYTES_MIN * 2}
-    assert places[0] % mmap.PAGESIZE == 0
+    assert len({id(memory_of(each)) for each in large}) == 1
+    assert len({place(each) for each in large}) == 7
+    assert len({id(memory_of(each)) for each in small}) == 7
+    assert not any(place(each) % mmap.PAGESIZE for each in (*large, *small))
+
+
+def test_a_process_that_may_not_have_many_slots_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(size: int) -> mmap.mmap:
+        if size > MIB:
+            raise OSError(errno.ENOMEM, "no memory")
+        return private_memory(size)
+
+    monkeypatch.setattr(slots_module, "private_memory", refusing)
+    assert len(Slots().take(MIB)) == MIB
+    with pytest.raises(OSError, match="no memory"):
+        Slots().take(2 * MIB)
+
+
+def test_a_slot_beyond_those_that_are_kept_gives_its_bytes_back() -> None:
+    slots = Slots(free_bytes_max=MIB)
+    first, second = slots.take(MIB), slots.take(MIB)
+    first[:1], second[:1] = b"x", b"x"
+    memory = np.frombuffer(memory_of(first), np.uint8)  # of both
+    begins = [place(each) - place(memory) for each in (first, second)]
+
+    del first
+    slots.take(1)  # the first is free now
+    del second
+    slots.take(1)
+
+    assert [int(memory[begin]) for begin in begins] == [ord("x"), 0]
 
 
 def test_a_slot_that_is_not_kept_gives_its_bytes_back_and_its_neighbours_keep_theirs() -> None:
     slots = Slots(free_bytes_max=0)
-    taken = [slots.take(1) for _ in range(3)]
+    taken = [slots.take(MIB) for _ in range(3)]
     for each in taken:
         each[:1] = b"x"
-    memory = np.frombuffer(taken[0].obj.base, np.uint8)  # type: ignore[attr-defined]  # of all three
+    memory = np.frombuffer(memory_of(taken[0]), np.uint8)  # of all three
     begins = [place(each) - place(memory) for each in taken]
 
     del taken[1], each

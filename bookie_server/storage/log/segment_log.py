@@ -202,8 +202,9 @@ class SegmentLog:
         """Write whole, checked frames and make them durable; returns their places, in order. ``headers`` are theirs,
         where the caller has parsed them.
 
-        They are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. The frames
-        are copied; in the copy the placement stamp replaces bytes 60–63. ``reserve``: the last spare segment may be
+        They are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. Nobody may
+        change them before this returns, and they stay as they are: the placement stamp replaces bytes 60–63 in a copy
+        of these. ``reserve``: the last spare segment may be
         used, which is kept for fences, records, recovery adds and compaction.
 
         Raises InvalidArgumentError for a frame that fits in no segment, and DataDirectoryError if there is no space for

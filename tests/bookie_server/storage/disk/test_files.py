@@ -14,7 +14,7 @@ import pytest
 from bookie_server.storage.disk.files import BLOCK, Files, aligned_buffer
 from tests.kit.segment_world import Storage, assert_honest, entries, key_record
 
-NAMES = ["O_DIRECT", "O_CLOEXEC", "O_DIRECTORY", "preadv", "fdatasync", "posix_fallocate", "posix_fadvise"]
+NAMES = ["O_DIRECT", "O_CLOEXEC", "O_DIRECTORY", "preadv", "pwritev", "fdatasync", "posix_fallocate", "posix_fadvise"]
 NAMES += ["POSIX_FADV_RANDOM", "POSIX_FADV_DONTNEED"]
 FRAMES = [key_record(1), entries(1, range(30)), entries(2, [4, 9]), entries(1, [30], size=70_000)]
 
@@ -23,7 +23,9 @@ def live_a_life(path: Path) -> None:
     """Append, read, crash, replay, read."""
     storage = Storage(path)
     for frame in FRAMES:
-        storage.append(frame)
+        memory = memoryview(aligned_buffer(len(frame)))[: len(frame)]
+        memory[:] = frame
+        storage.append(memory)  # a large one is gathered from there
     assert_honest(storage, FRAMES, healthy=True)
     storage.close(crash=True)
     again = Storage(path)
@@ -72,6 +74,7 @@ def test_o_direct_refused_at_the_first_write_falls_back_to_the_page_cache(
         return call
 
     monkeypatch.setattr(os, "pwrite", refusing(os.pwrite))
+    monkeypatch.setattr(os, "pwritev", refusing(os.pwritev))
     monkeypatch.setattr(os, "preadv", refusing(os.preadv))
     live_a_life(tmp_path / "d")
 
@@ -116,7 +119,7 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert files.read_file(str(tmp_path / "f")) == bytes(BLOCK) + bytes(data)
 
 
-@pytest.mark.parametrize("most", [1, BLOCK, 2 * BLOCK, 5 * BLOCK, None])
+@pytest.mark.parametrize("most", [1, BLOCK, 2 * BLOCK, 5 * BLOCK, 99 * BLOCK, None])
 def test_buffers_are_written_one_behind_the_other_wherever_a_write_is_cut_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None
 ) -> None:
@@ -136,7 +139,8 @@ def test_buffers_are_written_one_behind_the_other_wherever_a_write_is_cut_short(
     files.write(handle, [memoryview(each) for each in data], BLOCK)
     files.close(handle)
     assert files.read_file(str(tmp_path / "f")) == bytes(BLOCK) + b"".join(data)
-    assert max(calls, default=4) == 4
+    assert calls[:1] == ([] if most in (1, None) else [4])
+    assert most != 99 * BLOCK or calls == [4], "one call unless it is cut short"
 
 
 def test_a_segment_that_cannot_be_allocated_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
