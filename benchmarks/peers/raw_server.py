@@ -4,9 +4,8 @@ With ``CERTIFICATE KEY AUTHORITY`` behind that, files in PEM, it speaks TLS.
 
 A request is an operation and a number. WRITE is followed by so many bytes, which are received into an aligned buffer,
 written to the file with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``; WRITE_HUGE the same
-with a buffer in huge pages, as far as the system has them. ECHO answers one
-byte, SYNC writes and syncs one block and answers its microseconds, STREAM answers that many bytes of the file, READ
-the entry of that number.
+with a buffer in huge pages, as far as the system has them. ECHO answers one byte, SYNC writes and syncs one block and
+answers its microseconds, STREAM answers that many bytes of the file, READ the entry of that number.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import errno
 import mmap
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,10 @@ def place(of: object) -> int:
     return int(np.frombuffer(of, np.uint8).ctypes.data)  # type: ignore[call-overload]  # any buffer
 
 
-def memory_of(slot: memoryview) -> mmap.mmap:
-    """What it is a part of."""
-    return slot.obj.base.obj  # type: ignore[attr-defined, no-any-return]
+def memory_of(slot: memoryview) -> Any:
+    """The mmap that it is a part of."""
+    lent: Any = slot.obj
+    return lent.base.obj
 
 
 def test_pieces_are_joined_in_a_slot_that_is_used_again() -> None:

@@ -204,8 +204,8 @@ class SegmentLog:
 
         They are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. Nobody may
         change them before this returns, and they stay as they are: the placement stamp replaces bytes 60–63 in a copy
-        of these. ``reserve``: the last spare segment may be
-        used, which is kept for fences, records, recovery adds and compaction.
+        of these. ``reserve``: the last spare segment may be used, which is kept for fences, records, recovery adds and
+        compaction.
 
         Raises InvalidArgumentError for a frame that fits in no segment, and DataDirectoryError if there is no space for
         a segment or the backlog of full ones is at its bound: then nothing was written, and later calls may succeed.
