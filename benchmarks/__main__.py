@@ -21,7 +21,7 @@ from rich.console import Console
 from benchmarks import page, slow_sync, tables
 from benchmarks.figures import Figure, Record
 from benchmarks.groups.of_measurements import MeasurementGroup
-from benchmarks.growing import model
+from benchmarks.networks import model
 from benchmarks.results import Results
 from benchmarks.settings import Settings
 from benchmarks.spark import group as spark

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import plots, tables
 from benchmarks.figures import Record
-from benchmarks.growing import model
+from benchmarks.networks import model
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
 from benchmarks.storage.figures import row as storage_row
 from benchmarks.storage.machine import describe

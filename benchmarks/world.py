@@ -19,8 +19,8 @@ from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig
 
 if TYPE_CHECKING:
-    from benchmarks.growing.network import Network
     from benchmarks.measurement import Run
+    from benchmarks.networks.network import Network
     from benchmarks.peers.apache import Apache
     from benchmarks.peers.kafka import Kafka
     from benchmarks.peers.raw import Raw
@@ -113,7 +113,7 @@ class World:
     @cached_property
     def network(self) -> Network:
         """Bookies and clients at the ends of cables, and not on loopback."""
-        from benchmarks.growing.network import Network
+        from benchmarks.networks.network import Network
 
         return Network(self)
 

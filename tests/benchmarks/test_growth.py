@@ -12,10 +12,10 @@ import pytest
 from benchmarks import page
 from benchmarks.__main__ import GROWTH, chosen, records_of
 from benchmarks.figures import Figure
-from benchmarks.groups.growth import MEASUREMENTS, POINTS
-from benchmarks.growing import model
-from benchmarks.growing.clients import Clients
-from benchmarks.growing.model import CHECKED, CYCLE, FITTED, Model, Point, not_negative
+from benchmarks.groups.networks import MEASUREMENTS, POINTS
+from benchmarks.networks import model
+from benchmarks.networks.clients import Clients
+from benchmarks.networks.model import CHECKED, CYCLE, FITTED, Model, Point, not_negative
 from benchmarks.processes import BOOKIES, CLIENT
 from benchmarks.results import Results
 from benchmarks.tables import Conditions

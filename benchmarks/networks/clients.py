@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of ours in a process of their own, so that theirs are its seconds and its memory:
-``python -m benchmarks.growing.clients`` takes commands as lines of JSON and answers them.
+``python -m benchmarks.networks.clients`` takes commands as lines of JSON and answers them.
 
 Each client has its connections and its session with ZooKeeper; all of them share one loop.
 """

@@ -12,9 +12,9 @@ from typing import Any
 
 from benchmarks.groups.memory import resident_bytes
 from benchmarks.groups.read import into_page_cache
-from benchmarks.growing.bookies import Bookies, Place
-from benchmarks.growing.model import CYCLE_BYTES
 from benchmarks.measurement import Run
+from benchmarks.networks.bookies import Bookies, Place
+from benchmarks.networks.model import CYCLE_BYTES
 from benchmarks.processes import BOOKIES, CLIENT
 from benchmarks.world import World
 from bk_core.entries.digest import FEW_ENTRIES
@@ -127,7 +127,7 @@ def started(world: World, place: Place | None = None) -> Any:
 
     log_path = world.folder / f"clients-{time.monotonic_ns()}.log"
     with world.processes.born(CLIENT), (place or Place()).entered():
-        program = Program("clients", [sys.executable, "-m", "benchmarks.growing.clients"], log_path)
+        program = Program("clients", [sys.executable, "-m", "benchmarks.networks.clients"], log_path)
     world.during.enter_context(program)
     program.wait_started()
     return program

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.growing.bookies import Bookies, Place
+from benchmarks.networks.bookies import Bookies, Place
 from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, ZOOKEEPER
 from bk_cli.zookeeper_server import ZooKeeperServer
 from bk_core.errors import BookKeeperError

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group ``growth``: what a gigabyte costs with more ledgers, clients and bookies, and rates on networks that are slow,
-far or lossy. ``benchmarks/growing/model.py`` makes a model of the first ones and says what a cluster needs."""
+far or lossy. ``benchmarks/networks/model.py`` makes a model of the first ones and says what a cluster needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.groups.read import into_page_cache
-from benchmarks.growing.model import CYCLE, CYCLE_BYTES
-from benchmarks.growing.network import FAR, LAN, LOSSY, Link
-from benchmarks.growing.points import ANSWER_S, READS, Point, cycles, started
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.networks.model import CYCLE, CYCLE_BYTES
+from benchmarks.networks.network import FAR, LAN, LOSSY, Link
+from benchmarks.networks.points import ANSWER_S, READS, Point, cycles, started
 from benchmarks.peers import apache
 from benchmarks.world import World
 
