@@ -21,15 +21,12 @@ from rich.console import Console
 from benchmarks import page, slow_sync, tables
 from benchmarks.figures import Figure, Record
 from benchmarks.groups.of_measurements import MeasurementGroup
-from benchmarks.networks import model
 from benchmarks.results import Results
 from benchmarks.settings import Settings
 from benchmarks.spark import group as spark
 from benchmarks.storage import group as storage
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
-from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.figures import row as storage_row
-from benchmarks.storage.results import keep
 from benchmarks.tables import Conditions
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 
@@ -48,7 +45,7 @@ class Group(Protocol):
         ...
 
 
-STORAGE, INTEROP, GROWTH, HEAL = "storage", "interop", "growth", "heal"
+STORAGE, INTEROP, NETWORKS, HEAL = "storage", "interop", "networks", "heal"
 GROUPS: Mapping[str, Group] = {
     **{
         name: MeasurementGroup(name)
@@ -57,7 +54,7 @@ GROUPS: Mapping[str, Group] = {
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),
-    GROWTH: MeasurementGroup(GROWTH),
+    NETWORKS: MeasurementGroup(NETWORKS),
 }
 USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL)]
 """The others are measured when they are named: interop is beside Apache alone, and Apache's healing takes an hour."""
@@ -90,8 +87,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="one object a line instead of the tables")
     add("--profile", action="store_true", help="say on the error output which functions of our client take the time")
     add("--resume", type=Path, metavar="FILE", help="keep the figures there; those that it has are not measured again")
-    add("--page", action="store_true", help=f"put tables and plots into {page.PATH}")
-    add("--keep", type=Path, metavar="PATH", help="put the storage figures into PATH.json and PATH.md")
+    add("--page", action="store_true", help=f"put the tables into {page.PATH}")
     return made
 
 
@@ -169,8 +165,6 @@ def measure_group(
                 results.keep(group, name, options.peers, figures)
                 lacking.remove(name)
                 console.print(f"[dim]{name} done after {time.monotonic() - began:.0f} s[/dim]")
-                if group == STORAGE and options.keep:
-                    keep(options.keep, [each for each in figures if isinstance(each, StorageFigure)], options.data)
         except InvalidArgumentError:
             raise
         except Exception as error:  # a peer's, or ours: an hour of other figures is not lost with it
@@ -182,9 +176,8 @@ def measure_group(
 
 
 def records_of(group: str, names: Collection[str], results: Results) -> list[Record]:
-    """What was measured, and what the model of growth makes of it."""
-    measured = results.of(group, names)
-    return measured + [figure.as_record() for figure in model.figures(measured) if group == GROWTH]
+    """Return the records of these parts of the group."""
+    return results.of(group, names)
 
 
 def show(found: Mapping[str, list[Record]], conditions: Conditions) -> None:
@@ -200,8 +193,6 @@ def show(found: Mapping[str, list[Record]], conditions: Conditions) -> None:
     ):  # fmt: skip
         if rows:
             console.print(tables.terminal_table(title, columns, rows))
-    for name, header, lines in model.tables(found.get(GROWTH, [])):
-        console.print(tables.terminal_table(name, header, lines))
     for note in tables.notes(record for records in found.values() for record in records):
         console.print(note, markup=False, highlight=False)
 

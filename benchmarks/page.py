@@ -14,21 +14,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import plots, tables
+from benchmarks import tables
 from benchmarks.figures import Record
-from benchmarks.networks import model
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
 from benchmarks.storage.figures import row as storage_row
 from benchmarks.storage.machine import describe
 from benchmarks.tables import Conditions
 
 PATH = Path("docs/performance.md")
-PLACES = ("--resume", "--data", "--dir", "--keep")
+PLACES = ("--resume", "--data", "--dir")
 TITLE = "# Performance\n"
 
 
 def write(found: Mapping[str, Sequence[Record]], conditions: Conditions, measured_in: Path, path: Path = PATH) -> None:
-    """Put a section of each group into the page, and its plots beside it."""
+    """Write a section for each group into the page."""
     text = path.read_text(encoding="utf-8") if path.exists() else TITLE
     machine = "; ".join(f"{key} {value}" for key, value in describe(measured_in).items())
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -38,10 +37,6 @@ def write(found: Mapping[str, Sequence[Record]], conditions: Conditions, measure
         name = section_name(group, conditions)
         lines = [f"`{command()}`, {today}: {conditions.title}. Machine: {machine}.", ""]
         lines += section(group, records)
-        for kind, draw in (("ratios", plots.ratios), ("costs", plots.costs)):
-            plot = path.with_suffix("") / f"{name}-{kind}.svg"
-            if draw(records, plot):
-                lines += ["", f"![{kind} of the group {group}]({plot.relative_to(path.parent)})"]
         text = replaced(text, name, lines)
     path.write_text(text, encoding="utf-8")
 
@@ -60,17 +55,10 @@ def section_name(group: str, conditions: Conditions) -> str:
 
 
 def section(group: str, records: Sequence[Record]) -> list[str]:
-    """The tables and notes of a group."""
+    """Return the lines of the group's table; the command prints the costs and the notes."""
     if group == "storage":
         return tables.markdown_table(STORAGE_COLUMNS, map(storage_row, records))
-    lines = tables.markdown_table(tables.COLUMNS, tables.rows(records))
-    costs = list(tables.cost_rows(records))
-    if costs:
-        lines += ["", *tables.markdown_table(tables.COST_COLUMNS, costs)]
-    lines += ["", *(f"- {note}" for note in tables.notes(records))]
-    for title, columns, rows in model.tables(records):
-        lines += ["", f"### {title}", "", *tables.markdown_table(columns, rows)]
-    return lines
+    return tables.markdown_table(tables.COLUMNS, tables.rows(records))
 
 
 def replaced(text: str, name: str, lines: Sequence[str]) -> str:

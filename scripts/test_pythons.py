@@ -26,8 +26,7 @@ HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 # The wheel on each Python
 
 `scripts/test-pythons` installs the wheel into empty environments, without Spark and with it, imports every package,
-starts `bk local` (ZooKeeper and four bookies) from each and from `uvx`, and runs the snippets of the README there. With
-which Spark versions the data source works is in [0.1.0-spark.md](0.1.0-spark.md). macOS was not tried.
+starts `bk local` (ZooKeeper and four bookies) from each and from `uvx`, and runs the snippets of the README there.
 
 """
 

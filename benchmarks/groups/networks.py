@@ -1,56 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``growth``: what a gigabyte costs with more ledgers, clients and bookies, and rates on networks that are slow,
-far or lossy. ``benchmarks/networks/model.py`` makes a model of the first ones and says what a cluster needs."""
+"""Group ``networks``: appends and reads over emulated networks: 1 Gbit/s, 1 ms away, 1 % of the packets lost."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.groups.read import into_page_cache
 from benchmarks.measurement import Measurement, Peer, Prepare, Run
-from benchmarks.networks.model import CYCLE, CYCLE_BYTES
+from benchmarks.networks.bookies import Place
 from benchmarks.networks.network import FAR, LAN, LOSSY, Link
-from benchmarks.networks.points import ANSWER_S, READS, Point, cycles, started
 from benchmarks.peers import apache
+from benchmarks.processes import CLIENT
 from benchmarks.world import World
 
 NEEDED_BYTES = 18e9
-CYCLES, CYCLES_AT_ONCE = 400, 8
 SIZE, ROWS, BATCHES_IN_FLIGHT = 1_000, 1_000, 16
 SINGLES = 500
+ANSWER_S = 600.0
+"""How long a command of the clients may take, in seconds."""
 MEGABYTES = {LAN: 150e6, FAR: 150e6, LOSSY: 50e6}
 """Of a run: a few seconds of 1 Gbit/s, through which each byte goes three times."""
 
-POINTS = (
-    *(Point(f"ledgers_{count}", ledgers=count, total=150e6) for count in (1, 10, 1_000, 10_000)),
-    *(Point(f"clients_{count}", clients=count, ledgers=count) for count in (10, 100)),
-    *(Point(f"bookies_{count}", bookies=count, ledgers=10, total=300e6) for count in (5, 9)),
-    Point("batches_100b", rows=10_000, size=100, in_flight=16, total=400e6),
-    Point("batches_1kb", rows=1_000, size=1_000, in_flight=16, total=1_000e6),
-    Point("batches_300b", rows=200, size=300, in_flight=50, total=200e6),
-    Point("batches_200b", rows=64, size=200, in_flight=100, total=60e6),
-    Point("batches_500b", rows=40, size=500, in_flight=100, total=100e6),
-    Point("singles_100b", rows=1, size=100, total=4e6),
-    Point("few_in_flight", in_flight=4, total=60e6),
-    Point("mixed", clients=30, ledgers=300, rows=20, size=300, in_flight=60, total=40e6),
-    Point("qw_1", write_quorum=1, rows=1_000, size=1_000, in_flight=16, total=1_500e6),
-    Point("qw_2", write_quorum=2, rows=1_000, size=1_000, in_flight=16, total=1_000e6),
-    Point("read_100b", rows=10_000, size=100, in_flight=16, total=300e6, reads=True),
-    Point("read_300b", rows=3_000, size=300, in_flight=16, total=300e6, reads=True),
-    Point("read_1kb", rows=1_000, size=1_000, in_flight=16, total=400e6, reads=True),
-)
 
+def clients_at(world: World, place: Place) -> Any:
+    """Start a process of our clients at ``place``; it ends with the measurement."""
+    from tests.interop.java_process import Program
 
-def told(point: Point) -> str:
-    """What is measured there."""
-    if point.reads:
-        return f"one ledger, entries of {point.size} B, read {READS} times from the page cache"
-    many = f"{point.clients} clients, {point.ledgers:,} ledgers, {point.bookies} bookies, Qw {point.write_quorum}"
-    return f"{many}; {point.in_flight} batches of {point.rows:,} entries of {point.size} B in flight, a frame each"
-
-
-# --- networks ---
+    log_path = world.folder / f"clients-{time.monotonic_ns()}.log"
+    with world.processes.born(CLIENT), place.entered():
+        program = Program("clients", [sys.executable, "-m", "benchmarks.networks.clients"], log_path)
+    world.during.enter_context(program)
+    program.wait_started()
+    return program
 
 
 def appended(link: Link) -> Prepare:
@@ -104,7 +88,7 @@ def read(link: Link) -> Prepare:
 def connected(world: World, link: Link) -> Any:
     """A client of ours at the end of such a cable."""
     world.network.use(link)
-    uri, program = world.network.bookies.uri, started(world, world.network.client)
+    uri, program = world.network.bookies.uri, clients_at(world, world.network.client)
     program.call("connect", uri=uri, lane=world.lane, clients=1, frame_bytes=1 << 20)
     return program
 
@@ -161,11 +145,4 @@ def networked() -> Iterator[Measurement]:
         )  # fmt: skip
 
 
-MEASUREMENTS = (
-    *(Measurement((point.name,), "MB/s", point, per=1e6, note=told(point)) for point in POINTS),
-    Measurement(
-        (CYCLE,), "ledgers/s", cycles(CYCLES, CYCLES_AT_ONCE),
-        note=f"created, given an entry of {CYCLE_BYTES} B, closed; {CYCLES_AT_ONCE} at a time",
-    ),
-    *networked(),
-)  # fmt: skip
+MEASUREMENTS = tuple(networked())

@@ -1,32 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies of ours whom clients reach over TCP alone, on loopback or in networks of their own, and what they count."""
+"""Our bookies in emulated networks, where clients reach them over TCP alone."""
 
 from __future__ import annotations
 
-import re
 import time
-import urllib.request
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Self
 
-from benchmarks.groups.memory import resident_bytes
 from bk_cli.children import last_lines
 from bk_cli.cluster import START_TIMEOUT_S, BookieProcess
-from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
+from bk_cli.cluster_layout import free_bookie_ports
 from bk_core.errors import NotEnoughBookiesError
 
 SETTINGS = "unix_socket = false\n"
-COUNTERS = {
-    "frames": "bookie_commit_frames_total",
-    "groups": "bookie_commit_groups_total",
-    "frame_bytes": "bookie_commit_frame_bytes_total",
-    "disk_bytes": "bookie_commit_written_bytes_total",
-    "adds": 'bookie_requests_total{kind="add"}',
-    "hints": 'bookie_requests_total{kind="write_lac"}',
-}
-METRICS_S, POLL_S = 10.0, 0.05
+POLL_S = 0.05
 
 
 class Place:
@@ -55,13 +44,6 @@ class PlacedBookie(BookieProcess):
         host = self._place.host
         said_last_counts = ["--listen-address", host, "--advertised-address", host, "--config", str(self._settings)]
         return [*super()._command(), *said_last_counts]
-
-    def counted(self) -> dict[str, float]:
-        """:data:`COUNTERS` since it began."""
-        url = f"http://127.0.0.1:{self.port + PORTS_ABOVE[-1]}/metrics"
-        with self._place.entered(), urllib.request.urlopen(url, timeout=METRICS_S) as page:
-            text = page.read().decode()
-        return {name: _sum_of(metric, text) for name, metric in COUNTERS.items()}
 
 
 class Bookies:
@@ -96,17 +78,3 @@ class Bookies:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def counted(self) -> dict[str, float]:
-        """:data:`COUNTERS` of all of them, since they began."""
-        each = [bookie.counted() for bookie in self.bookies]
-        return {name: sum(one[name] for one in each) for name in COUNTERS}
-
-    def memory_bytes(self) -> int:
-        """Of all of them."""
-        return sum(resident_bytes(bookie.pid) for bookie in self.bookies if bookie.pid)
-
-
-def _sum_of(metric: str, text: str) -> float:
-    """Over its labels, if it names none."""
-    return sum(map(float, re.findall(rf"^{re.escape(metric)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import json
 import random
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -63,10 +62,6 @@ class Clients:
         gc.freeze()
         return {}
 
-    async def counted(self) -> Answer:
-        """System calls that sent or received, and the frames that were made, since it began."""
-        return {"calls": CALLS[0], "made": sum(each.metrics().appended_frames for each in self._clients)}
-
     async def append(self, count: int, rows: int, size: int, in_flight: int) -> Answer:
         """``count`` batches of ``rows`` entries, ``in_flight`` of them at a time, to the ledgers in turn."""
         lengths, batch_bytes = np.full(rows, size, dtype=np.uint32), rows * size
@@ -111,33 +106,6 @@ class Clients:
 
             return {"bytes": times * reader.length, **await clocked(all_of_it)}
 
-    async def cycle(self, count: int, at_once: int) -> Answer:
-        """Ledgers created, given one entry, and closed."""
-
-        async def some(times: int) -> None:
-            for _ in range(times):
-                async with await self._clients[0].create_ledger() as writer:
-                    await writer.append(self._data[:100].tobytes())
-
-        return await clocked(lambda: asyncio.gather(*(some(count // at_once) for _ in range(at_once))))
-
-
-CALLS = [0]
-
-
-def count_calls() -> None:
-    """From now on those of all sockets are counted."""
-    for name in ("sendmsg", "recvmsg_into"):
-        setattr(socket.socket, name, _counting(getattr(socket.socket, name)))
-
-
-def _counting(call: Callable[..., Any]) -> Callable[..., Any]:
-    def counting(*arguments: Any) -> Any:
-        CALLS[0] += 1
-        return call(*arguments)
-
-    return counting
-
 
 async def clocked(work: Callable[[], Awaitable[object]]) -> Answer:
     began = time.perf_counter()
@@ -163,5 +131,4 @@ def say(answer: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    count_calls()
     asyncio.run(serve())

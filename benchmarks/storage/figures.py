@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.table import Table
-
 from benchmarks.figures import Figure, number
-
-Kept = dict[str, Any]
-"""What is kept of earlier runs: ``machine`` and, by name, ``figures``."""
 
 COLUMNS = ("figure", "unit", "median", "min", "max", "raw disk", "share", "wanted", "")
 
@@ -81,63 +76,3 @@ def row(record: Mapping[str, Any]) -> tuple[str, ...]:
     share = "" if record["share"] is None else f"{record['share']:.2f}"
     three = (number(record[key]) for key in ("value", "min", "max"))
     return (record["name"], record["unit"], *three, raw, share, wanted, meets)
-
-
-def table(figures: Iterable[StorageFigure]) -> Table:
-    """The one table."""
-    made = Table(title="storage engine on this machine's disk; raw disk in the same run", title_justify="left")
-    for column in COLUMNS[:2]:
-        made.add_column(column, no_wrap=True)
-    for column in COLUMNS[2:]:
-        made.add_column(column, no_wrap=True, justify="right")
-    for figure in figures:
-        made.add_row(*row(figure.as_record()))
-    return made
-
-
-def merged(kept: Kept, figures: Iterable[StorageFigure], machine: Mapping[str, str], date: str) -> Kept:
-    """``kept`` with these figures in the place of those of the same names; each remembers its day and machine."""
-    described = ", ".join(machine.values())
-    records: dict[str, Any] = dict(kept.get("figures", {}))
-    for figure in figures:
-        records[figure.name] = {**figure.as_record(), "date": date, "machine": described}
-    return {"machine": dict(machine), "figures": records}
-
-
-def page(kept: Kept, names: Iterable[str] = ()) -> str:
-    """The markdown page of results; ``names`` give the order, others follow."""
-    records: dict[str, Any] = kept["figures"]
-    ordered = [name for name in names if name in records]
-    ordered += [name for name in records if name not in ordered]
-    limits = [records[name] for name in ordered if records[name]["meets"] is not None]
-    met = sum(record["meets"] for record in limits)
-    lines = [
-        "# Storage figures of 0.1.0",
-        "",
-        "Written by `scripts/bench storage --keep PATH`; do not edit. The raw disk was measured in the same runs, in "
-        "turns with ours: *share* is ours/raw, the median of the runs' shares.",
-        "",
-        f"Machine: {'; '.join(f'{key} {value}' for key, value in kept['machine'].items())}.",
-        "",
-        f"{met} of {len(limits)} figures that have a limit meet it.",
-        "",
-        "| " + " | ".join(COLUMNS) + " | runs | date |",
-        "|---|---" + "|---:" * (len(COLUMNS) - 2) + "|---:|---|",
-    ]
-    for name in ordered:
-        record = records[name]
-        lines.append(f"| {' | '.join(row(record))} | {len(record['runs'])} | {record['date']} |")
-    lines += ["", "## What was measured", ""]
-    for name in ordered:
-        lines.append(f"- `{name}`: {_told(records[name], kept)}")
-    return "\n".join(lines) + "\n"
-
-
-def _told(record: Mapping[str, Any], kept: Kept) -> str:
-    parts = [record["note"]]
-    if record["peer"]:
-        parts.append(f"raw: {record['peer']}")
-    parts += [f"{key} {number(value)}" for key, value in record["extra"].items()]
-    if record["machine"] != ", ".join(kept["machine"].values()):
-        parts.append(f"on another machine: {record['machine']}")
-    return "; ".join(part for part in parts if part)

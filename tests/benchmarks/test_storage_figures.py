@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.figures import number
 from benchmarks.storage import compaction
-from benchmarks.storage.figures import StorageFigure, merged, page, row
+from benchmarks.storage.figures import StorageFigure, row
 from benchmarks.storage.memory import figures_of
 
 MACHINE = {"cores": "2", "disk": "ext4"}
@@ -77,27 +77,6 @@ def test_a_row_says_what_is_wanted_of_what() -> None:
 )
 def test_numbers_have_four_digits_and_no_exponent(value: float, shown: str) -> None:
     assert number(value) == shown
-
-
-def test_a_later_run_replaces_only_the_figures_that_it_measured() -> None:
-    kept = merged({}, [rate([70.0], [100.0]), StorageFigure("start_up", "s", [9.0])], MACHINE, "2026-01-01")
-    kept = merged(kept, [rate([80.0], [100.0])], MACHINE, "2026-01-02")
-    dates = {name: (record["date"], record["value"]) for name, record in kept["figures"].items()}
-    assert dates == {"commit_1mb": ("2026-01-02", 80.0), "start_up": ("2026-01-01", 9.0)}
-    assert json.loads(json.dumps(kept)) == kept
-
-
-def test_the_page_counts_the_limits_that_are_met_and_tells_of_another_machine() -> None:
-    missed = StorageFigure("start_up", "s", [12.0], wanted=10, less_is_better=True, note="a start", extra={"MB": 5.0})
-    kept = merged({}, [missed], {"cores": "64"}, "2026-01-01")
-    kept = merged(kept, [rate([70.0], [100.0]), StorageFigure("time", "ms", [1.0])], MACHINE, "2026-01-02")
-    text = page(kept)
-    assert "1 of 2 figures that have a limit meet it." in text
-    assert "Machine: cores 2; disk ext4." in text
-    assert "- `start_up`: a start; MB 5.000; on another machine: 64" in text
-    assert text.index("| start_up |") < text.index("| commit_1mb |")
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in table} == {table[0].count("|")}, "every row has a cell for each column"
 
 
 def test_growth_of_memory_is_from_the_second_segment_to_the_last() -> None:

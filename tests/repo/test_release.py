@@ -63,14 +63,18 @@ def test_builds_that_differ_are_refused(made: list[Path], tmp_path: Path) -> Non
         RELEASE.must_be_equal(made, other)
 
 
-def test_the_wheel_has_every_file_of_the_packages_and_the_docs(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_every_file_of_the_packages_and_the_pages_for_users(wheel: zipfile.ZipFile) -> None:
     there = set(wheel.namelist())
     tracked = RELEASE.run("git", "ls-files").splitlines()
     data = f"pyspark_bookkeeper-{bk_core.__version__}.data/data/share/doc/pyspark-bookkeeper/"
     files = {name for name in tracked if name.split("/")[0] in PACKAGES and (ROOT / name).is_file()}
-    docs = {f"{data}{name.removeprefix('docs/')}" for name in tracked if name.startswith("docs/")}
+    docs = {name.removeprefix(data) for name in there if name.startswith(data)}
     assert len(files) > 400
-    assert files | docs | {"pyspark_bookkeeper.py"} == {name for name in there if ".dist-info/" not in name}
+    assert files | {"pyspark_bookkeeper.py"} == {
+        name for name in there if ".dist-info/" not in name and not name.startswith(data)
+    }
+    assert {"spark.md", "python.md", "cli.md", "operations.md", "errors.md", "grafana/bookie.json"} <= docs
+    assert not [name for name in docs if name.startswith(("decisions", "proof", "formats", "releasing", "results"))]
     assert {f"{package}/py.typed" for package in PACKAGES} <= there
 
 
