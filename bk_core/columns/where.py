@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows a read wants: conditions that must all hold, each a column, an operator and a value.
 
-Rows are filtered exactly. Before that, the least and greatest values in an entry's directory tell whether it can have
-such a row at all (docs/formats.md §7); bounds are rounded outward, so an entry that has one is never skipped. A null
-meets no condition.
+Rows are filtered exactly: :mod:`~bk_core.columns.literals` rounds no value. Before that, the least and greatest values
+in an entry's directory tell whether the entry can have such a row at all (docs/formats.md §7); bounds are rounded
+outward, so an entry that has one is never skipped. A null meets no condition.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bk_core.columns.literals import Comparison, NotComparable, comparison
 from bk_core.entries.arrow_directory import MAX_RAISED, MIN_CUT, Bounds, Column, Directory
 from bk_core.errors import InvalidArgumentError
 
@@ -35,27 +36,39 @@ OPERATORS = (*_COMPARE, "in")
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """``values`` are of the column's type; all operators but ``in`` have one. ``keys`` are the same in the form that
-    bounds are compared in, or None for a type without bounds."""
+    """A row meets the condition if one of the ``comparisons`` holds: all operators but ``in`` have one."""
 
     column: str
-    operator: str
-    values: pa.Array
-    keys: tuple[Any, ...] | None
+    comparisons: tuple[Comparison, ...]
 
     def mask(self, column: pa.Array) -> pa.Array:
-        if self.operator == "in":
-            return pc.is_in(column, value_set=self.values)
-        return _COMPARE[self.operator](column, self.values[0])
+        """A boolean for each row; null or false where the row does not meet the condition."""
+        if any(each.always for each in self.comparisons):
+            return column.is_valid()
+        found = [each for each in self.comparisons if each.scalar is not None]
+        if not found:
+            return pa.repeat(False, len(column))
+        if len(found) > 1:
+            return pc.is_in(column, value_set=_value_set(found, column.type))
+        return _COMPARE[found[0].operator](column, found[0].scalar)
 
     def may_hold(self, column: Column, rows: int, kind: pa.DataType) -> bool:
-        """Whether it may hold for a row of an entry with this column."""
+        """Whether the condition may hold for a row of an entry with this column."""
         if column.nulls == rows:
             return False
-        if self.keys is None or not column.bounds.bits:
+        if any(each.always for each in self.comparisons):
             return True
+        found = [each for each in self.comparisons if each.scalar is not None]
+        if not column.bounds.bits:
+            return bool(found)
         low, high = (None if bound is None else _bound(bound, kind) for bound in column.bounds[:2])
-        return any(_may_be(self.operator, key, low, high, column.bounds) for key in self.keys)
+        return any(_may_be(each.operator, each.key, low, high, column.bounds) for each in found)
+
+
+def _value_set(found: Sequence[Comparison], kind: pa.DataType) -> pa.Array:
+    """The values of an ``in``. To ``is_in`` the two zeros of a floating-point type are different values."""
+    zeros = [0.0, -0.0] if pa.types.is_floating(kind) and any(each.key == 0 for each in found) else []
+    return pa.array([*(each.scalar for each in found), *zeros], kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,30 +118,33 @@ def _condition(column: str, operator: str, value: Any, kinds: Mapping[str, pa.Da
             "no such operator", value=str(operator), remedy=f"choose from {', '.join(OPERATORS)}"
         )
     kind = kinds[column]
-    try:
-        values = pa.array(list(value) if operator == "in" else [value], kind)
-        keys = None if pa.types.is_nested(kind) else tuple(_key(each) for each in values)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    literals = _several(column, value) if operator == "in" else [value]
+    return _Condition(
+        column,
+        tuple(_comparison(column, operator, "==" if operator == "in" else operator, each, kind) for each in literals),
+    )
+
+
+def _several(column: str, values: Any) -> list[Any]:
+    """The values of an ``in``. A text or bytes is one value, though Python would go through it."""
+    if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
-            f"column {column} is {kind}", value=f"{operator} {value!r}: {error}", remedy="compare it with such a value"
-        ) from error
-    if values.null_count or pa.types.is_nested(kind):
-        raise InvalidArgumentError(
-            "a condition compares with values, and not with null", value=f"{column} {kind} {operator} {value!r}"
+            "in wants several values", value=f"{column} in {values!r}", remedy=f'where=[("{column}", "in", […])]'
         )
-    return _Condition(column, operator, values, keys)
+    return list(values)
 
 
-def _key(value: pa.Scalar) -> Any:
-    """A value in the form that :func:`_bound` gives bounds."""
-    kind = value.type
-    if pa.types.is_string(kind):
-        return value.as_py().encode()
-    if pa.types.is_decimal(kind):
-        return int.from_bytes(memoryview(pa.array([value], kind).buffers()[1])[:16], "little", signed=True)
-    if pa.types.is_temporal(kind):
-        return value.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).as_py()
-    return value.as_py()
+def _comparison(column: str, said: str, operator: str, literal: Any, kind: pa.DataType) -> Comparison:
+    if literal is None or (isinstance(literal, pa.Scalar) and not literal.is_valid):
+        raise InvalidArgumentError(
+            "a condition compares with values, and not with null", value=f"{column} {kind} {said} {literal!r}"
+        )
+    try:
+        return comparison(operator, literal, kind)
+    except NotComparable as error:
+        raise InvalidArgumentError(
+            f"column {column} is {kind}", value=f"{said} {literal!r}", remedy=f"compare it with {error}"
+        ) from error
 
 
 def _bound(bound: bytes, kind: pa.DataType) -> Any:
