@@ -2,21 +2,32 @@
 """What programs hand over to be written with codec ``arrow``: any table with Arrow's interfaces, as record batches of
 the types that a log keeps.
 
-A log keeps one type where Arrow has several for the same values: text may be large, a view or a dictionary, and is
-utf8 in the log. A type that would lose something is refused by name.
+A log keeps the types that Spark has. It keeps one type where Arrow has several for the same values: text may be large,
+a view or a dictionary, and is utf8 in the log. A type that would lose something, or that Spark cannot read, is refused
+by name. :mod:`~bk_core.columns.conversion` converts the values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from bk_core.columns import arrow_schema, places
+from bk_core.columns.arrow_entries import too_large
+from bk_core.columns.arrow_message import BODY_BYTES_MAX
+from bk_core.columns.conversion import converted, row_bytes
 from bk_core.errors import InvalidArgumentError
+from bk_core.wire.lane import ENTRY_BYTES_MAX
 
 PIECE_BYTES = 8 << 20
 """Rows are encoded in pieces of about this size."""
+DECIMAL_DIGITS_MAX = 38
+"""Spark's decimals have no more digits."""
+_PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid", "arrow.fixed_shape_tensor")
+"""Extensions whose storage means the same without them: text, 16 bytes, a list."""
+_CASTS = {pa.uint64(): "cast it to decimal128(20, 0), or to int64", pa.null(): "cast it to the type that it will have"}
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 
@@ -39,14 +50,25 @@ def reader_of(data: object) -> pa.RecordBatchReader:
 
 def kept_schema(given: pa.Schema, log: str) -> pa.Schema:
     """The columns in the types that a log keeps. Raises InvalidArgumentError that names every column that it cannot
-    keep."""
+    keep, and why."""
     check_names(given.names, f"log {log}", remedy="rename them, or leave them out")
-    kinds = {field.name: _kept(field.type) for field in given}
-    if wrong := [f"{field.name} {field.type}" for field in given if kinds[field.name] is None]:
+    kinds, wrong = dict[str, pa.DataType](), list[tuple[str, str]]()
+    for field in given:
+        try:
+            kinds[field.name] = _kept(field.type)
+        except _NotKept as error:
+            wrong.append((f"{field.name} {field.type}", f"{field.name}: {error}"))
+    if wrong:
         raise InvalidArgumentError(
-            "columns have types that a log does not keep", value=", ".join(wrong), remedy="cast them first"
+            "columns have types that a log does not keep, because Spark does not have them",
+            value=", ".join(column for column, _ in wrong),
+            remedy="; ".join(remedy for _, remedy in wrong),
         )
     return arrow_schema.from_bytes(arrow_schema.to_bytes(pa.schema(list(kinds.items()))))
+
+
+class _NotKept(Exception):
+    """A log does not keep a type; the text is the cast to use."""
 
 
 def check_names(names: Sequence[str], target: str, *, remedy: str) -> None:
@@ -63,25 +85,46 @@ def check_names(names: Sequence[str], target: str, *, remedy: str) -> None:
         )
 
 
-def pieces(rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows in the columns of ``schema``, in pieces of about PIECE_BYTES. Raises InvalidArgumentError for a value
-    that its column's type in the log cannot hold."""
-    small, size = list[pa.RecordBatch](), 0
-    for batch in rows:
-        for piece in _cut(batch):
+def pieces(
+    rows: pa.RecordBatchReader, schema: pa.Schema, *, piece_bytes: int = PIECE_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The rows in the columns of ``schema``, in pieces of about ``piece_bytes``. Raises InvalidArgumentError for a
+    value that its column's type in the log cannot hold, EntryTooLargeError for a row that fits in no entry."""
+    small, size, first_row = list[pa.RecordBatch](), 0, 0
+    for batch in _batches(rows):
+        for piece in _cut(batch, first_row, piece_bytes):
             small.append(_conformed(piece, schema))
             size += small[-1].nbytes
-            if size >= PIECE_BYTES // 2:
+            if size >= piece_bytes // 2:
                 yield _joined(small)
                 small, size = [], 0
+        first_row += batch.num_rows
     if small:
         yield _joined(small)
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    step = max(1, batch.num_rows * PIECE_BYTES // max(1, batch.nbytes))
-    for start in range(0, batch.num_rows, step):
-        yield batch.slice(start, step)
+def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of the reader. What produces them may fail in ways of its own, which are Arrow's errors here."""
+    try:
+        yield from rows
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            "the rows to append cannot be read", value=str(error), remedy="look at what produces them"
+        ) from error
+
+
+def _cut(batch: pa.RecordBatch, first_row: int, piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Slices of rows that take about ``piece_bytes`` each, or of one row. The bytes are those that the rows would take
+    alone: many rows of a view, a dictionary or a slice may share a buffer."""
+    ends = np.cumsum(sum((row_bytes(column) for column in batch.columns), np.zeros(batch.num_rows, dtype=np.int64)))
+    start = 0
+    while start < batch.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + piece_bytes, side="right")))
+        if (size := int(ends[start]) - before) > BODY_BYTES_MAX:
+            raise too_large(first_row + start, size, ENTRY_BYTES_MAX)
+        yield batch.slice(start, stop - start)
+        start = stop
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -95,8 +138,8 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         column = batch.column(field.name)
         try:
-            columns.append(_cast(column, field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            columns.append(converted(column, field.type))
+        except pa.ArrowException as error:
             raise InvalidArgumentError(
                 f"values of column {field.name} do not fit its type in the log, {field.type}",
                 value=str(error),
@@ -105,14 +148,8 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.DictionaryArray):  # Arrow takes no views out of a dictionary
-        column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(kind))
-    return column if column.type == kind else column.cast(kind)
-
-
-def _kept(kind: pa.DataType) -> pa.DataType | None:
-    """The type that a log keeps for values of this one; None: there is none."""
+def _kept(kind: pa.DataType) -> pa.DataType:
+    """The type that a log keeps for values of this one. Raises _NotKept."""
     types = pa.types
     if kind in _WIDER:
         return _WIDER[kind]
@@ -121,23 +158,36 @@ def _kept(kind: pa.DataType) -> pa.DataType | None:
     if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
         return pa.binary()
     if types.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
+        return _kept_decimal(kind)
     if types.is_temporal(kind):
         return _kept_time(kind)
-    if types.is_nested(kind):
+    if types.is_nested(kind) and not types.is_run_end_encoded(kind):
         return _kept_nested(kind)
     return _kept_wrapped(kind)
 
 
-def _kept_wrapped(kind: pa.DataType) -> pa.DataType | None:
+def _kept_wrapped(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _kept(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name not in _PLAIN_EXTENSIONS:
+            raise _NotKept("cast it to a type without an extension")
         return _kept(kind.storage_type)
-    return kind if arrow_schema.is_simple(kind) else None
+    if not arrow_schema.is_simple(kind):
+        raise _NotKept(_CASTS.get(kind, "cast it to another type"))
+    return kind
 
 
-def _kept_time(kind: pa.DataType) -> pa.DataType | None:
+def _kept_decimal(kind: pa.DataType) -> pa.DataType:
+    """Spark's decimals have up to 38 digits, of which none to all are behind the point."""
+    if not 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
+        scale = min(max(kind.scale, 0), DECIMAL_DIGITS_MAX)
+        precision = min(max(kind.precision - min(kind.scale, 0), scale), DECIMAL_DIGITS_MAX)
+        raise _NotKept(f"cast it to decimal128({precision}, {scale}), or to a string")
+    return pa.decimal128(kind.precision, kind.scale)
+
+
+def _kept_time(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
@@ -145,18 +195,22 @@ def _kept_time(kind: pa.DataType) -> pa.DataType | None:
         return pa.date32()
     if types.is_time(kind):
         return pa.time64("ns")
-    return pa.duration("us") if types.is_duration(kind) else None
+    if not types.is_duration(kind):
+        raise _NotKept("cast it to duration('us')")
+    return pa.duration("us")
 
 
-def _kept_nested(kind: pa.DataType) -> pa.DataType | None:
+def _kept_nested(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_struct(kind):
-        inside = [(kind.field(k).name, _kept(kind.field(k).type)) for k in range(kind.num_fields)]
-        return None if any(part is None for _, part in inside) else pa.struct(inside)
+        fields = [kind.field(k) for k in range(kind.num_fields)]
+        if not fields or len({field.name for field in fields}) != len(fields):
+            raise _NotKept("a struct needs fields, each with a name of its own")
+        return pa.struct([(field.name, _kept(field.type)) for field in fields])
     if types.is_map(kind):
-        key, value = _kept(kind.key_type), _kept(kind.item_type)
-        return None if key is None or value is None else pa.map_(key, value)
+        return pa.map_(_kept(kind.key_type), _kept(kind.item_type))
     if any(accepts(kind) for accepts in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
-        element = _kept(kind.value_type)
-        return None if element is None else pa.list_(element)
-    return None
+        return pa.list_(_kept(kind.value_type))
+    raise _NotKept(
+        "cast it to a list" if types.is_list_view(kind) or types.is_large_list_view(kind) else "leave it out"
+    )
