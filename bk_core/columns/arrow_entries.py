@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import arrow_message, arrow_schema
+from bk_core.columns import arrow_message, arrow_schema, texts
 from bk_core.columns.arrow_message import Head, Shape
 from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import BOUND_BYTES_MAX, HAS_MAX, HAS_MIN, NO_BOUNDS, Bounds, Column
@@ -56,10 +56,11 @@ class ArrowEntries:
     _ratio: float = field(default=1.0, repr=False)  # bytes written for each byte given, in the last batch
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
-        """One batch of entries, each of about as many rows."""
+        """One batch of entries, each of about as many rows. Raises InvalidArgumentError for a text that is no UTF-8."""
         if not rows.num_rows:
             return
         batch = arrow_schema.conformed(rows, arrow_schema.from_bytes(self.schema))
+        texts.check(batch, first_row)
         size = batch.nbytes
         made, todo = list[Pieces](), self._cuts(batch.num_rows, size)
         while todo:

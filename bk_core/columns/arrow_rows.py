@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from bk_core.columns import arrow_message, arrow_schema
+from bk_core.columns import arrow_message, arrow_schema, texts
 from bk_core.columns.arrow_message import Head, NotABatch, Pair, Shape
 from bk_core.columns.places import Rows
 from bk_core.entries import arrow_directory
@@ -48,13 +48,28 @@ class Joined(NamedTuple):
     rows: Rows
 
 
+class BadText(NamedTuple):
+    """An entry in which texts are no UTF-8. They are null in its columns; ``bad`` marks their rows, and ``why`` names
+    the first."""
+
+    columns: pa.RecordBatch
+    bad: texts.Mask
+    why: str
+
+
+Found: TypeAlias = pa.RecordBatch | BadText | Exception
+"""An entry's columns, or the reason why it has none."""
+
+
 class Decoded(NamedTuple):
-    """An entry of ``length`` bytes, whose columns take ``size``."""
+    """An entry of ``length`` bytes, whose columns take ``size``. ``row_index`` has the rows' places in the entry, if
+    some of its rows were left out."""
 
     columns: pa.RecordBatch
     size: int
     entry_id: int
     length: int
+    row_index: texts.I32 | None = None
 
 
 def joined(entries: Iterable[Decoded], shown: pa.Schema) -> Iterator[Joined]:
@@ -79,13 +94,21 @@ def _join(group: Sequence[Decoded], shown: pa.Schema) -> Joined:
         if len(shown):
             table = pa.Table.from_batches([entry.columns for entry in group], schema=shown).combine_chunks()
             whole = next(iter(table.to_batches()), group[0].columns)
-    starts = np.cumsum([0, *counts[:-1]])
     rows = Rows(
         np.repeat(np.array([entry.entry_id for entry in group], dtype=np.int64), counts),
         np.repeat(np.array([entry.length for entry in group], dtype=np.uint32), counts),
-        (np.arange(sum(counts)) - np.repeat(starts, counts)).astype(np.int32),
+        _row_index(group, counts),
     )
     return Joined(whole, rows)
+
+
+def _row_index(group: Sequence[Decoded], counts: Sequence[int]) -> texts.I32:
+    starts = np.cumsum([0, *counts[:-1]])
+    found: texts.I32 = (np.arange(sum(counts)) - np.repeat(starts, counts)).astype(np.int32)
+    for entry, start in zip(group, starts, strict=True):
+        if entry.row_index is not None:
+            found[start : start + len(entry.row_index)] = entry.row_index
+    return found
 
 
 class _Message(NamedTuple):
@@ -96,9 +119,7 @@ class _Message(NamedTuple):
     size: int
 
 
-def decoded(
-    batch: EntryBatch, stored: Stored, *, use_threads: bool = False
-) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+def decoded(batch: EntryBatch, stored: Stored, *, use_threads: bool = False) -> Iterator[tuple[Found, int]]:
     """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
     one fails. ``use_threads``: it decompresses columns on all processors; a task of Spark has one."""
     return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored, use_threads)
@@ -106,7 +127,7 @@ def decoded(
 
 def decoded_parts(
     directories: Sequence[Directory], parts: EntryBatch, stored: Stored, *, use_threads: bool = False
-) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+) -> Iterator[tuple[Found, int]]:
     """As :func:`decoded`, of entries of which only the wanted columns were read."""
     views = zip(directories, parts.entry_views(), strict=True)
     return _read([_cut_out(directory, part, stored) for directory, part in views], stored, use_threads)
@@ -114,7 +135,7 @@ def decoded_parts(
 
 def _read(
     found: Sequence[_Message | pa.RecordBatch | Exception], stored: Stored, use_threads: bool
-) -> Iterator[tuple[pa.RecordBatch | Exception, int]]:
+) -> Iterator[tuple[Found, int]]:
     reader = _open([each for each in found if isinstance(each, _Message)], stored, use_threads)
     for each in found:
         if not isinstance(each, _Message):
@@ -124,7 +145,8 @@ def _read(
             yield _next(reader if reader is not None else _open([each], stored, use_threads)), each.size
         except (pa.ArrowException, OSError, ValueError) as error:
             reader = None
-            yield error, 0
+            mended = _without_bad_text(each, stored)
+            yield (error, 0) if mended is None else (mended, each.size)
 
 
 def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
@@ -209,9 +231,33 @@ def _usable_in_place(body: Bytes) -> Bytes:
     return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
 
 
-def _open(messages: Sequence[_Message], stored: Stored, use_threads: bool) -> ipc.RecordBatchStreamReader:
-    """Arrow's reader of a stream of these messages. Columns that are not compressed stay where they are."""
-    pieces = filter(len, chain([stored.message], *((message.head, message.body) for message in messages)))
+def _without_bad_text(message: _Message, stored: Stored) -> BadText | None:
+    """The entry without the texts that are no UTF-8; None if they are not what is wrong with it. Its columns are read
+    with bytes in the place of texts, so that all else is still checked."""
+    try:
+        columns = _next(_open([message], stored, use_threads=False, schema=_schema_of_bytes(*stored.key)))
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    masks = [texts.in_column(column, field.type) for column, field in zip(columns, stored.shown, strict=True)]
+    bad = np.logical_or.reduce(masks)
+    if not bad.any():
+        return None
+    kept = [
+        column.take(pa.array(np.arange(len(column)), mask=mask)).cast(field.type)
+        for column, mask, field in zip(columns, masks, stored.shown, strict=True)
+    ]
+    row = int(np.flatnonzero(bad)[0])
+    named = [name for name, mask in zip(stored.shown.names, masks, strict=True) if mask[row]]
+    why = f"column {named[0]} of row {row} is no UTF-8"
+    return BadText(pa.RecordBatch.from_arrays(kept, schema=stored.shown), bad, why)
+
+
+def _open(
+    messages: Sequence[_Message], stored: Stored, use_threads: bool, *, schema: bytes | None = None
+) -> ipc.RecordBatchStreamReader:
+    """Arrow's reader of a stream of these messages. Columns that are not compressed stay where they are. ``schema`` is
+    Arrow's message of it, if it is another than the stored one."""
+    pieces = filter(len, chain([schema or stored.message], *((message.head, message.body) for message in messages)))
     file = pa.PythonFile(_Stream(pieces), mode="r")
     return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=use_threads))
 
@@ -247,6 +293,13 @@ def stored_columns(schema: bytes, wanted: tuple[str, ...]) -> Stored:
     places = [place for place, name in enumerate(whole.names) if name in wanted]
     shown, shape = pa.schema([whole.field(place) for place in places]), Shape.of(whole)
     return Stored((schema, wanted), bytes(shown.serialize()), shown, shape, places)
+
+
+@lru_cache(maxsize=64)
+def _schema_of_bytes(schema: bytes, wanted: tuple[str, ...]) -> bytes:
+    """Arrow's message of the columns that are shown, with bytes in the place of texts."""
+    shown = stored_columns(schema, wanted).shown
+    return bytes(pa.schema([field.with_type(texts.as_bytes(field.type)) for field in shown]).serialize())
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,6 @@ its pieces: numpy finds where pieces end, Arrow picks them, and no Python runs f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.columns import texts
+from bk_core.entries.batch import EntryBatch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -190,21 +190,8 @@ def _text(keys: pa.Array) -> tuple[pa.Array, Mask]:
     try:
         return keys.cast(pa.string()), np.zeros(len(keys), dtype=np.bool_)
     except pa.ArrowInvalid:
-        bad = no_text(keys.to_pylist())
+        bad = texts.no_text(keys.to_pylist())
         return pc.if_else(pa.array(bad), pa.scalar(None, pa.binary()), keys).cast(pa.string()), bad
-
-
-def no_text(values: Sequence[Bytes | None]) -> Mask:
-    """Which of these are no UTF-8; None is nothing, and so not wrong."""
-
-    def is_wrong(value: Bytes | None) -> bool:
-        try:
-            str(value or b"", "utf-8")
-        except UnicodeDecodeError:
-            return True
-        return False
-
-    return np.fromiter(map(is_wrong, values), dtype=np.bool_, count=len(values))
 
 
 def _valid(column: pa.Array) -> Mask:

@@ -12,6 +12,7 @@ rest is halved until the entries with errors are alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from bk_core.columns import json_suspects
+from bk_core.columns import json_numbers, json_suspects
 from bk_core.entries.batch import EntryBatch
 
 if TYPE_CHECKING:
@@ -45,7 +46,12 @@ def objects_of(batch: EntryBatch, kind: pa.StructType) -> Objects:
     try:
         return Objects(parse(values, kind))
     except _ERRORS:
-        bad = json_suspects.implausible(batch.to_list(), kind)
+        unquoted = json_numbers.unquoted(values, kind)
+    if unquoted is not None:
+        values = unquoted
+        with suppress(*_ERRORS):
+            return Objects(parse(values, kind))
+    bad = json_suspects.implausible(values.to_pylist(), kind)
     good = np.flatnonzero(~bad)
     parsed, wrong = _halved(values.take(pa.array(good)), kind)
     bad[good[wrong]] = True

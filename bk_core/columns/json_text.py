@@ -104,12 +104,13 @@ def _array(column: pa.Array) -> pa.Array:
 
 
 def _number(column: pa.Array) -> pa.Array:
-    """NaN and Infinity as JavaScript spells them. That is not JSON by the standard, but Spark, Python and Arrow read
-    it."""
+    """Numbers; what JSON has no number for is ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as Spark's ``to_json``
+    writes it and ``from_json`` reads it."""
     written = column.cast(pa.string())
     if pc.all(pc.is_finite(column)).as_py() in (True, None):
         return written
-    return pc.replace_substring(pc.if_else(pc.is_nan(column), "NaN", written), "inf", "Infinity")
+    named = pc.replace_substring(pc.if_else(pc.is_nan(column), "NaN", written), "inf", "Infinity")
+    return pc.if_else(pc.is_finite(column), written, pc.binary_join_element_wise('"', named, '"', ""))
 
 
 def _date(column: pa.Array) -> pa.Array:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, json_rows, json_text, places
+from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, json_rows, json_text, places, texts
 from bk_core.columns.places import LedgerAt, Rows, corrupt
 from bk_core.columns.where import Condition, Where
 from bk_core.entries.batch import EntryBatch
@@ -209,7 +209,7 @@ def _text(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
     try:
         return [batch.to_arrow().cast(pa.string())] if data.names else []
     except pa.ArrowInvalid:
-        bad = envelope_bytes.no_text(batch.entry_views())
+        bad = texts.no_text(batch.entry_views())
         _refuse(JSON, bad, lambda place: "its bytes are no UTF-8", batch, at)
         raise
 
@@ -232,13 +232,15 @@ def _stored(at: LedgerAt, data: pa.Schema) -> arrow_rows.Stored:
 
 
 def _intact(
-    entries: Iterable[tuple[pa.RecordBatch | Exception, int]], batch: EntryBatch, at: LedgerAt, lengths: Any = None
+    entries: Iterable[tuple[arrow_rows.Found, int]], batch: EntryBatch, at: LedgerAt, lengths: Any = None
 ) -> Iterator[arrow_rows.Decoded]:
     entry_ids = batch.entry_ids()
     lengths = batch.lengths if lengths is None else lengths
     for number, (found, size) in enumerate(entries):
         if isinstance(found, Exception):
             raise corrupt(ARROW, str(found), int(entry_ids[number]), at, _AS_BYTES) from found
+        if isinstance(found, arrow_rows.BadText):
+            raise corrupt(ARROW, found.why, int(entry_ids[number]), at, f"columns=[…] leaves it out; {_AS_BYTES}")
         yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(lengths[number]))
 
 

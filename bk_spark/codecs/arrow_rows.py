@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from bk_core.columns import arrow_rows
@@ -21,7 +22,6 @@ from bk_spark.codecs.codec import LogSchemas, Written
 from bk_spark.codecs.read_columns import FAIL, GO_ON, NULL, ReadColumns, check_written
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from bk_spark.options.options import BkOptions
@@ -112,14 +112,23 @@ class ArrowRows:
 
     def _kept(
         self,
-        entries: Iterator[tuple[pa.RecordBatch | Exception, int]],
+        entries: Iterator[tuple[arrow_rows.Found, int]],
         lengths: npt.NDArray[np.uint32],
         entry_ids: npt.NDArray[np.int64],
         at: LedgerAt,
         stored: arrow_rows.Stored,
     ) -> Iterator[arrow_rows.Decoded]:
-        """The entries that were decoded, and what stands for the others."""
+        """The entries that were decoded, and what stands for those that were not, or only in part."""
         for number, (found, size) in enumerate(entries):
+            row_index = None
+            if isinstance(found, arrow_rows.BadText):
+                if self.corrupt_entries == FAIL:
+                    raise corrupt(NAME, found.why, int(entry_ids[number]), at, GO_ON)
+                if self.corrupt_entries != NULL:
+                    row_index = np.flatnonzero(~found.bad).astype(np.int32)
+                    found = found.columns.take(pa.array(row_index))
+                else:
+                    found = found.columns
             if isinstance(found, Exception):
                 if self.corrupt_entries == FAIL:
                     raise corrupt(NAME, str(found), int(entry_ids[number]), at, GO_ON) from found
@@ -128,4 +137,4 @@ class ArrowRows:
                 nulls = [pa.nulls(1, field.type) for field in stored.shown]
                 without = arrow_rows.without_columns(1)
                 found = pa.RecordBatch.from_arrays(nulls, schema=stored.shown) if nulls else without
-            yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(lengths[number]))
+            yield arrow_rows.Decoded(found, size, int(entry_ids[number]), int(lengths[number]), row_index)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import envelope_bytes
+from bk_core.columns import envelope_bytes, texts
 from bk_core.columns.envelope_bytes import HEADERS_MAX, HEADERS_TYPE, TIMESTAMP
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
@@ -66,6 +66,7 @@ class EnvelopeEntries:
 
         now = pa.scalar(time.time_ns() // 1000, TIMESTAMP)
         headers = column("headers", HEADERS_TYPE)
+        texts.check(pa.record_batch([headers], names=["headers"]), first_row)
         self._check_headers(headers, first_row)
         made = envelope_bytes.encode(
             column("key", pa.binary()),

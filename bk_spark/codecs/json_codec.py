@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import json_rows, json_text
+from bk_core.columns import json_rows, json_text, texts
 from bk_core.columns.arrow_schema import conformed
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
@@ -54,8 +54,10 @@ class JsonEntries:
         return cls(schema, options.max_entry_bytes or ENTRY_BYTES_MAX)
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
+        conforming = conformed(rows, self.types)
+        texts.check(conforming, first_row)
         try:
-            made = json_text.objects(conformed(rows, self.types))
+            made = json_text.objects(conforming)
         except json_text.NoText as error:
             raise InvalidArgumentError(
                 "a value has no JSON form", value=f"row {first_row + error.row}: {error}", remedy="cast it to STRING"

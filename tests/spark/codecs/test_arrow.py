@@ -462,3 +462,24 @@ def test_a_stream_may_begin_before_the_first_row_with_columns_of_its_own() -> No
     narrow = codecs.row_codec(given, struct(("a", "int")), {"events": {}})
     with pytest.raises(SchemaChangedError):
         narrow.check("events", {("arrow", 1)}, first, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "names", "places"), [("null", ["a", None, "c"], [0, 1, 2]), ("skip", ["a", "c"], [0, 2])]
+)
+def test_of_an_entry_with_a_text_that_is_no_utf8_only_that_value_is_lost(
+    policy: str, names: list[str | None], places: list[int]
+) -> None:
+    """The entry was written when nobody checked: bytes have the same buffers as texts."""
+    raw = pa.record_batch([pa.array([1, 2, 3], pa.int32()), pa.array([b"a", b"\xff", b"c"])], names=["a", "b"])
+    batch = EntryBatch.from_list([arrow_entry(raw, "zstd")] * 2)
+    schema = arrow_schema.to_bytes(pa.schema([("a", pa.int32()), ("b", pa.string())]))
+    known = {"events": {1: schema}}
+    given = options(codec="arrow", corruptentries=policy, includemetadata="true")
+    found = rows_of(codecs.row_codec(given, codecs.default_schema(given, known), known), batch, at(schema))
+    assert found["b"].to_pylist() == names * 2
+    assert found["row_index"].to_pylist() == places * 2
+    with pytest.raises(CorruptEntryError, match=r"column b of row 1 is no UTF-8.*corruptEntries=skip or null"):
+        rows_of(reader({1: schema}), batch, at(schema))
+    only = reader({1: schema}, struct(("a", "int")))
+    assert rows_of(only, batch, at(schema))["a"].to_pylist() == [1, 2, 3] * 2

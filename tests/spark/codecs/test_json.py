@@ -67,7 +67,7 @@ def test_numbers_that_are_none_come_back() -> None:
         codecs.entry_codec(WRITE, schema),
         pa.record_batch([pa.array([math.nan, math.inf, -math.inf, 1.0])], names=["x"]),
     )
-    assert batch.to_list() == [b'{"x":NaN}', b'{"x":Infinity}', b'{"x":-Infinity}', b'{"x":1}']
+    assert batch.to_list() == [b'{"x":"NaN"}', b'{"x":"Infinity"}', b'{"x":"-Infinity"}', b'{"x":1}']
     assert str(rows_of(reader(schema), batch)["x"].to_pylist()) == "[nan, inf, -inf, 1.0]"
 
 
@@ -170,3 +170,10 @@ def test_a_row_that_no_entry_can_hold_and_a_year_of_five_digits_are_named() -> N
     late = pa.array([0, 253_402_300_800_000_000], pa.timestamp("us", tz="UTC"))
     with pytest.raises(InvalidArgumentError, match=r"row 1: its year"):
         written(codecs.entry_codec(WRITE, struct(("t", "timestamp"))), pa.record_batch([late], names=["t"]))
+
+
+def test_a_text_that_is_no_utf8_is_refused_with_its_row_and_column() -> None:
+    column = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"]).buffers())
+    codec = codecs.entry_codec(WRITE, struct(("s", "string")))
+    with pytest.raises(InvalidArgumentError, match=r"no UTF-8.*column s of row 8"):
+        written(codec, pa.record_batch([column], names=["s"]), first_row=7)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quoted numbers in JSON: Spark's ``to_json`` writes ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no
+such numbers. Arrow's parser reads them bare only, so their quotes are taken away first.
+
+Only members are changed whose column is a floating-point number, or a list of them. A member of the same name in
+another place may be a text; then the name says nothing, and its texts stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NAMED = "NaN|-?Infinity"
+_TOKEN = re.compile(f'"({_NAMED})"(?!\\s*:)'.encode())
+"""A quoted number that is not the name of a member."""
+_IN_LIST = r'\s*:\s*\[[\[\]\s,\w.+"-]*:?'
+"""A list of numbers and what follows it, with the next colon: no other value can stand there."""
+
+
+def unquoted(values: pa.Array, kind: pa.StructType) -> pa.Array | None:
+    """JSON texts, a binary array, with bare numbers in the place of quoted ones; None if nothing has to be changed."""
+    numbers, lists = _patterns(kind)
+    if numbers is None and lists is None:
+        return None
+    quoted = pc.match_substring_regex(values, f'"({_NAMED})"')
+    if not pc.any(quoted).as_py():
+        return None
+    if numbers is not None:
+        values = pc.replace_substring_regex(values, numbers, r"\1\2")
+    if lists is None:
+        return values
+    pattern = re.compile(lists.encode())
+    changed = [
+        pattern.sub(lambda found: _TOKEN.sub(rb"\1", found[0]), value.as_py()) if is_quoted else value.as_py()
+        for value, is_quoted in zip(values, quoted.to_pylist(), strict=True)
+    ]
+    return pa.array(changed, values.type)
+
+
+@lru_cache(maxsize=64)
+def _patterns(kind: pa.StructType) -> tuple[str | None, str | None]:
+    """Regular expressions of a quoted number as a member, and of a member that is a list of numbers."""
+    members = list(_members(kind))
+    single = {name for name, inside in members if pa.types.is_floating(inside)}
+    listed = {name for name, inside in members if pa.types.is_list(inside) and pa.types.is_floating(_element(inside))}
+    others = {name for name, inside in members if pa.types.is_string(inside)}
+    listed_texts = {
+        name for name, inside in members if pa.types.is_list(inside) and pa.types.is_string(_element(inside))
+    }
+    numbers = _any_of(single - others)
+    lists = _any_of(listed - listed_texts)
+    return (
+        None if numbers is None else f'({numbers}\\s*:\\s*)"({_NAMED})"',
+        None if lists is None else f"{lists}{_IN_LIST}",
+    )
+
+
+def _any_of(names: set[str]) -> str | None:
+    found = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in sorted(names))
+    return f"(?:{found})" if found else None
+
+
+def _members(kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(kind):
+        for place in range(kind.num_fields):
+            field = kind.field(place)
+            yield field.name, field.type
+            yield from _members(field.type)
+    elif pa.types.is_list(kind):
+        yield from _members(kind.value_type)
+
+
+def _element(kind: pa.DataType) -> pa.DataType:
+    """The type inside a list, and inside a list in it."""
+    return _element(kind.value_type) if pa.types.is_list(kind) else kind
