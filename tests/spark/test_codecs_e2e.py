@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from bk_core.blocking import BookKeeper
@@ -232,3 +235,74 @@ def test_a_codec_that_does_not_fit_the_log_is_refused_before_a_task_starts(spark
     assert "written with arrow, raw" in failure(load(spark, uri, log, codec="arrow").collect)
     assert load(spark, uri, log, codec="raw").count() == 4
     assert "a ledger alone has no schema" in failure(lambda: load(spark, uri, "ledger:1", codec="arrow"))
+
+
+BAD_TEXTS = {
+    "arrow": "CAST(X'636166E9' AS STRING) AS s",
+    "json": "named_struct('in', array(CAST(X'FF' AS STRING))) AS s",
+    "envelope": "array(named_struct('key', CAST(X'FF' AS STRING), 'value', X'00')) AS headers",
+}
+
+
+@pytest.mark.parametrize("codec", sorted(BAD_TEXTS))
+def test_a_text_that_is_no_utf8_is_refused_and_nothing_is_published(spark: Any, uri: str, log: str, codec: str) -> None:
+    good = {"arrow": "'a' AS s", "json": "named_struct('in', array('a')) AS s", "envelope": "NULL AS headers"}[codec]
+    value = ["CAST(id AS STRING) AS value"] if codec == "envelope" else ["id"]
+    kind = "array<struct<key:string,value:binary>>"
+    rows = spark.range(0, 20, 1, 2)
+    name, bad = BAD_TEXTS[codec].rpartition(" AS ")[2], BAD_TEXTS[codec].rpartition(" AS ")[0]
+    good = good.rpartition(" AS ")[0]
+    good = f"CAST({good} AS {kind})" if codec == "envelope" else good
+    frame = rows.selectExpr(*value, f"IF(id = 13, {bad}, {good}) AS {name}")
+    said = failure(lambda: append(frame, uri, log, codec=codec))
+    assert "a text is no UTF-8" in said
+    assert f"partition 1, column {name} of row 3" in said
+    assert load(spark, uri, log, codec="raw").count() == 0
+
+
+def test_json_has_the_numbers_that_to_json_writes(spark: Any, uri: str, log: str) -> None:
+    numbers = "CAST(IF(id = 0, 'NaN', IF(id = 1, 'Infinity', IF(id = 2, '-Infinity', '1.5'))) AS DOUBLE)"
+    frame = spark.range(0, 4, 1, 1).selectExpr("id", f"{numbers} AS x", f"array({numbers}, 2.5D) AS l")
+    append(frame, uri, log, codec="json")
+    raw = load(spark, uri, log, codec="raw").selectExpr("CAST(value AS STRING) AS value").collect()
+    assert [row.value for row in raw] == [row[0] for row in frame.selectExpr("to_json(struct(*))").collect()]
+    found = load(spark, uri, log, codec="json", schema="id BIGINT, x DOUBLE, l ARRAY<DOUBLE>")
+    assert str(rows(found)) == str(rows(frame))
+
+
+def test_spark_reads_every_type_that_python_stores(spark: Any, uri: str, log: str, client: BookKeeper) -> None:
+    """Of all types of Arrow: each is refused with a cast, or Spark reads the values that were written."""
+    kinds: list[tuple[pa.DataType, list[Any]]] = [
+        *((kind, [1, None]) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
+        *((kind, [1, None]) for kind in (pa.uint8(), pa.uint16(), pa.uint32())),
+        *((kind, [0.5, None]) for kind in (pa.float16(), pa.float32(), pa.float64())),
+        *((kind, ["a", None]) for kind in (pa.string(), pa.large_string(), pa.string_view())),
+        (pa.dictionary(pa.int8(), pa.string()), ["a", None]),
+        *((kind, [b"a", None]) for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1))),
+        *((kind, [Decimal("1.50"), None]) for kind in (pa.decimal32(5, 2), pa.decimal64(9, 2))),
+        *((kind, [Decimal("1.50"), None]) for kind in (pa.decimal128(38, 2), pa.decimal256(38, 2))),
+        (pa.bool_(), [True, None]),
+        (pa.date32(), [dt.date(2026, 1, 31), None]),
+        (pa.date64(), [dt.date(2026, 1, 31), None]),
+        *((pa.timestamp(unit), [dt.datetime(2026, 1, 31, 12), None]) for unit in ("s", "ms", "us", "ns")),
+        (pa.duration("us"), [dt.timedelta(seconds=5), None]),
+        (pa.list_(pa.int32()), [[1, None], None]),
+        (pa.large_list(pa.string_view()), [["a", None], None]),
+        (pa.list_(pa.int64(), 2), [[1, 2], None]),
+        (pa.struct([("a", pa.uint8()), ("b", pa.large_string())]), [{"a": 1, "b": "x"}, None]),
+        (pa.map_(pa.string(), pa.list_(pa.float32())), [[("k", [0.5])], None]),
+        (pa.json_(), ['{"a":1}', None]),
+    ]  # fmt: skip
+    table = pa.table({f"c{n}": pa.array(values, kind) for n, (kind, values) in enumerate(kinds)})
+    client.log(log).append_arrow(table)
+    found = load(spark, uri, log, codec="arrow").collect()
+    for n, (kind, values) in enumerate(kinds):
+        read = [row[f"c{n}"] for row in found]
+        wanted: list[Any] = values
+        if pa.types.is_struct(kind):
+            read = [None if each is None else each.asDict() for each in read]
+        elif pa.types.is_map(kind):
+            wanted = [None if each is None else dict(each) for each in values]
+        elif b"a" in values:
+            read = [None if each is None else bytes(each) for each in read]
+        assert read == wanted, kind
