@@ -23,6 +23,7 @@ from bk_core.errors import (
     NoSuchBookieError,
     NoSuchLedgerError,
 )
+from bk_core.facts.bookies import states_of
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.metadata.scan import Found, names, scan_ledgers
@@ -75,7 +76,7 @@ def set_read_only(access: Access, bookie_id: BookieId, *, is_on: bool, as_json: 
     with access.store() as store:
         store.sync()
         _check_known(store, bookie_id)
-        before = store.read_bookie_order(bookie_id)
+        before = _order(store, bookie_id)
         if is_on:
             _check_obeys(store, bookie_id)
             if before is None or before.order is not Order.DRAIN:
@@ -94,10 +95,13 @@ def set_read_only(access: Access, bookie_id: BookieId, *, is_on: bool, as_json: 
     return 0 if state != "writable" or not is_on else exit_codes.UNAVAILABLE
 
 
+def _order(store: MetadataStore, bookie_id: BookieId) -> BookieOrder | None:
+    """The order of a bookie. One that cannot be read counts as none: what is ordered now replaces it."""
+    return store.bookie_orders().get(bookie_id)
+
+
 def _state(store: MetadataStore, bookie_id: BookieId) -> str:
-    if bookie_id in store.writable_bookies():
-        return "writable"
-    return "read-only" if bookie_id in store.read_only_bookies() else "away"
+    return states_of(store, store.writable_bookies(), store.read_only_bookies(), ()).get(bookie_id, "away")
 
 
 def _await_state(store: MetadataStore, bookie_id: BookieId, wanted: str) -> str:
@@ -134,7 +138,7 @@ def drain(access: Access, bookie_id: BookieId, *, fences: bool, wait_s: float | 
         _check_known(store, bookie_id)
         watch = DrainWatch(store, bookie_id)
         watch.survey()
-        order = store.read_bookie_order(bookie_id)
+        order = _order(store, bookie_id)
         if order is None or order.order is not Order.DRAIN:
             _check_obeys(store, bookie_id)
             _refuse_stuck(bookie_id, watch.left.values())
@@ -227,10 +231,14 @@ class DrainWatch:
             return ledger_id, None
         except MetadataCorruptError as error:
             return ledger_id, self._judge(ledger_id, error)
-        if left is not None:
+        if left is None:
+            return ledger_id, None
+        try:
             mark = self._store.read_underreplicated(ledger_id)
             if mark is None or self._bookie_id not in mark.value.missing:
                 self._store.mark_underreplicated(ledger_id, (self._bookie_id,))
+        except MetadataCorruptError as error:
+            return ledger_id, CopiesLeft(ledger_id, left.size, Blocked.UNREADABLE, f"{error.what} ({error.value})")
         return ledger_id, left
 
     def _judge(self, ledger_id: LedgerId, found: Found) -> CopiesLeft | None:
@@ -350,7 +358,7 @@ def _say_how_to_go_on(bookie_id: BookieId) -> None:
 def remove(access: Access, bookie_id: BookieId, *, as_json: bool) -> None:
     with access.store() as store:
         store.sync()
-        order = store.read_bookie_order(bookie_id)
+        order = _order(store, bookie_id)
         if order is None or order.order is not Order.REMOVED:
             _check_known(store, bookie_id)
             _check_stopped(store, bookie_id)

@@ -18,11 +18,14 @@ def list_bookies(access: Access, *, as_json: bool) -> None:
     """Raises the error of one of them, once all is printed, if this client is refused by all that could be asked."""
     with access.store() as store:
         rows, marks = look(store, access.caller(store.instance_id(), "bk bookie list"))
+        unreadable = store.unreadable.nodes()
     if as_json:
         for row in rows:
             output.print_json(as_object(row, marks))
     else:
         _print(rows, marks)
+    for node in unreadable:
+        output.print_note(f"{node}; {node.remedy}")
     refused = refused_by_all(row.said for row in rows)
     if refused is not None:
         raise refused

@@ -13,7 +13,7 @@ from bk_cli import output
 from bk_cli.access import Access
 from bk_core.errors import BookKeeperError
 from bk_core.facts.asking import refused_by_all
-from bk_core.facts.bookies import Marks, count_marks, state_in_words
+from bk_core.facts.bookies import Marks, count_marks, state_in_words, states_of
 from bk_core.metadata.records import BookieOrder
 from bk_core.model import BookieId
 from bk_core.units import roughly_in_words
@@ -113,8 +113,7 @@ def look(store: MetadataStore, ports: AdminPorts) -> Look:
         registered, orders = {**read_only, **writable}, store.bookie_orders()
         answers = ports.scrape(registered.values())
         marks = counting.result()
-    states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
-    states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
+    states = dict.fromkeys(marks.of, "gone") | states_of(store, writable, read_only, known)
     return Look(time.monotonic(), dict(sorted(states.items())), answers, marks, orders)
 
 

@@ -20,7 +20,13 @@ from bk_cli.access import Access, access
 from bk_cli.java import find_java
 from bk_cli.output import in_words
 from bk_cli.python_build import REMEDY, built_with_optimizations
-from bk_core.errors import BookieUnreachableError, BookKeeperError, NotEnoughBookiesError, Outcome
+from bk_core.errors import (
+    BookieUnreachableError,
+    BookKeeperError,
+    MetadataCorruptError,
+    NotEnoughBookiesError,
+    Outcome,
+)
 from bk_core.facts.asking import Said, ask_bookies
 from bk_core.model import BookieId
 
@@ -28,6 +34,9 @@ SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 REACH_TIMEOUT_S = 3.0
 ACL_NODES_MAX = 10_000
 ACL_LOOK_S = 3.0
+NODES_LOOK_S = 10.0
+"""How long the nodes of the metadata store are read; 100,000 records of ledgers take about as long."""
+NODES_NAMED = 50
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
 
 
@@ -67,6 +76,7 @@ def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[
     yield Finding("packages", "ok", ", ".join(_versions()))
     yield from _guarded("java", _java)
     yield from _guarded("cluster", lambda: _cluster(access))
+    yield from _guarded("nodes", lambda: _nodes(access))
     yield from _guarded("acls", lambda: _acls(access))
     if with_spark:
         yield from _guarded("spark", lambda: _spark(access, master))
@@ -130,6 +140,24 @@ def _cluster(access: Access) -> Iterator[Finding]:
         if bookie_id not in registered:
             yield _failed("bookie", _unregistered(bookie_id))
     yield from _guarded("quorum", lambda: _quorum(reached))
+
+
+def _nodes(access: Access) -> Iterator[Finding]:
+    """The nodes in ZooKeeper that cannot be read: everything else goes on, so nobody else complains of them."""
+    from bk_core.facts.unreadable import find_unreadable
+
+    with access.store() as store:
+        found = find_unreadable(store, NODES_LOOK_S)
+    for node in found.nodes[:NODES_NAMED]:
+        text = f"{node}{f'; {node.remedy}' if node.remedy else ''}"
+        yield Finding("nodes", "fail", text, exit_codes.exit_code_of(MetadataCorruptError))
+    if len(found.nodes) > NODES_NAMED:
+        yield Finding("nodes", "fail", f"{len(found.nodes) - NODES_NAMED:,} more nodes cannot be read")
+    looked = "all nodes" if found.is_whole else f"the nodes that could be looked at in {NODES_LOOK_S:.0f} s"
+    if not found.nodes:
+        yield Finding("nodes", "ok" if found.is_whole else "note", f"{looked} in ZooKeeper can be read")
+    elif not found.is_whole:
+        yield Finding("nodes", "note", f"these are of {looked}")
 
 
 def _acls(access: Access) -> Iterator[Finding]:

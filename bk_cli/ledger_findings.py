@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from bk_cli.findings import Finding, fine, note, problem, spans
 from bk_core import quorum
 from bk_core.metadata.records import UnderreplicationMark
+from bk_core.metadata.unreadable import UnreadableNode
 from bk_core.model import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bk_core.transport.port import ReadTrailer
 from bk_core.units import roughly_in_words
@@ -75,7 +76,8 @@ class CopySeen:
 @dataclass(frozen=True, slots=True)
 class LedgerSeen:
     """All that was gathered. ``states``: of each bookie that the record names: ``writable``, ``read-only``, ``away``
-    (known, not registered) or ``gone``. ``copies``: of those that were asked. Times are ms since 1970, by the store's
+    (known, not registered), ``unreadable`` (its registration) or ``gone``. ``copies``: of those that were asked.
+    ``unreadable``: the mark or the lock of the ledger, if it cannot be read. Times are ms since 1970, by the store's
     clock."""
 
     ledger_id: LedgerId
@@ -91,6 +93,7 @@ class LedgerSeen:
     auditor: str | None = None
     log_uuid: str = ""
     fragments_left_out: int = 0
+    unreadable: Sequence[UnreadableNode] = ()
 
     @property
     def lac(self) -> EntryId:
@@ -119,7 +122,7 @@ class LedgerSeen:
 
 def explain(seen: LedgerSeen) -> list[Finding]:
     """What is to be said of a ledger, the worst first."""
-    found = [*_state(seen), *_bookies(seen), *_copies(seen), *_mark(seen)]
+    found = [*_state(seen), *_bookies(seen), *_copies(seen), *_unreadable(seen), *_mark(seen)]
     if seen.fragments_left_out:
         found.append(note(f"{seen.fragments_left_out} fragments of it were not looked at: the newest ones were"))
     return sorted(found, key=lambda each: ("problem", "note", "fine").index(each.weight.value))
@@ -304,12 +307,18 @@ def _was_asked(seen: LedgerSeen, fragment: Fragment) -> bool:
 # --- repair -----------------------------------------------------------------------------------------------------------
 
 
+def _unreadable(seen: LedgerSeen) -> Iterator[Finding]:
+    for node in seen.unreadable:
+        what = f"the {node.kind.value} at {node.path} cannot be read: {node.why}"
+        yield problem(f"{what}; nobody repairs the ledger meanwhile", node.remedy)
+
+
 def _mark(seen: LedgerSeen) -> Iterator[Finding]:
     mark = seen.mark
     if mark is None:
         return
     since = f" for {roughly_in_words((seen.now_ms - mark.ctime_ms) / 1000)}" if mark.ctime_ms is not None else ""
-    what = f"marked as lacking copies of {', '.join(mark.missing)}{since}"
+    what = f"marked as lacking copies of {', '.join(mark.missing) or 'bookies that its mark does not name'}{since}"
     if not seen.replication_enabled:
         yield problem(f"{what}; replication is paused for the whole cluster", "bk replication resume")
     elif seen.repaired_by is not None:

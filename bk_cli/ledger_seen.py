@@ -19,9 +19,12 @@ from bk_cli.access import Access
 from bk_cli.ledger_findings import UP, CopySeen, LedgerSeen, Part
 from bk_core.client.refused import NOT_LET_IN
 from bk_core.entries.digest import Digester
-from bk_core.errors import BookKeeperError, IntegrityError, PermissionDeniedError
+from bk_core.errors import BookKeeperError, IntegrityError, MetadataCorruptError, PermissionDeniedError
+from bk_core.facts.bookies import states_of
+from bk_core.metadata.layout import mark_name
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import UnderreplicationMark
+from bk_core.metadata.unreadable import Kind, UnreadableNode
 from bk_core.model import ENTRY_ID_MAX, BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol.events import LacAnswered
 from bk_core.protocol.lac import verified_lac
@@ -55,9 +58,8 @@ def look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSee
         record = store.read_ledger(ledger_id, fresh=True).value
         registered = {**read_only.result(), **writable.result()}
         named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
-        states = dict.fromkeys(named, "gone") | {each: "away" for each in known.result() if each in named}
-        states |= {each: "read-only" for each in read_only.result() if each in named}
-        states |= {each: "writable" for each in writable.result() if each in named}
+        found = states_of(store, writable.result(), read_only.result(), known.result())
+        states = dict.fromkeys(named, "gone") | {each: state for each, state in found.items() if each in named}
         repair = beside.submit(_repair, store, ledger_id)
         cut = replace(record, fragments=record.fragments[-FRAGMENTS_MAX:])
         asked = [registered[bookie] for bookie in sorted(named) if states[bookie] in UP]
@@ -65,19 +67,29 @@ def look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSee
         copies = asyncio.run(_ask_all(asked, caller, ledger_id, cut))
         created_ms, written_ms = times.result()
         mark, repaired_by, enabled, auditor = repair.result()
+        unreadable = _unreadable(store, ledger_id)
     return LedgerSeen(
         ledger_id, record, created_ms, written_ms, int(time.time() * 1000), states, copies, mark, repaired_by, enabled,
-        auditor, _log_of(record), len(record.fragments) - len(cut.fragments),
+        auditor, _log_of(record), len(record.fragments) - len(cut.fragments), unreadable,
     )  # fmt: skip
 
 
 def _repair(
     store: MetadataStore, ledger_id: LedgerId
 ) -> tuple[UnderreplicationMark | None, str | None, bool, str | None]:
-    """The mark, who repairs the ledger, whether anybody may, and the auditor."""
-    mark = store.read_underreplicated(ledger_id)
+    """The mark, who repairs the ledger, whether anybody may, and the auditor. A mark that cannot be read is noted in
+    the store."""
+    mark = None
+    with contextlib.suppress(MetadataCorruptError):
+        mark = store.read_underreplicated(ledger_id)
     owner = store.underreplication_locks().get(ledger_id) if mark is not None else None
     return mark.value if mark is not None else None, owner, store.replication_enabled(), store.current_auditor()
+
+
+def _unreadable(store: MetadataStore, ledger_id: LedgerId) -> tuple[UnreadableNode, ...]:
+    """The mark and the lock of this ledger, if they cannot be read."""
+    name = mark_name(ledger_id)
+    return tuple(node for node in store.unreadable.of(Kind.MARK, Kind.LOCK) if node.name == name)
 
 
 def _log_of(record: LedgerMetadata) -> str:

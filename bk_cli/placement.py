@@ -86,6 +86,7 @@ async def _see(
 ) -> PlacementSeen:
     """``sizes`` are E, Qw and Qa of a new ledger. Raises NoSuchLedgerError."""
     from bk_cli.placement_findings import PlacementSeen
+    from bk_core.facts.bookies import states_of
 
     client = await access.connect(config)
     try:
@@ -96,8 +97,7 @@ async def _see(
     finally:
         await client.close()
     named = {bookie for fragment in record.fragments for bookie in fragment.ensemble} if record is not None else ()
-    states = dict.fromkeys(named, "gone") | dict.fromkeys(known, "away") | dict.fromkeys(read_only, "read-only")
-    states |= dict.fromkeys(said.writable, "writable")
+    states = dict.fromkeys(named, "gone") | states_of(store, said.writable, read_only, known)
     if record is not None:
         sizes = (record.ensemble_size, record.write_quorum_size, record.ack_quorum_size)
     return PlacementSeen(states, said.landscape, *sizes, said.quarantined, ledger_id, record)

@@ -115,6 +115,7 @@ def _left_out(seen: PlacementSeen) -> Iterator[Finding]:
             "have a cookie and are not registered",
             "start them, or remove their cookies if they are gone for good",
         ),
+        "unreadable": ("have registrations that cannot be read", "restart them"),
         "gone": ("are not known to the cluster any more", ""),
     }
     for state, (why, remedy) in words.items():

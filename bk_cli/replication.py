@@ -13,6 +13,7 @@ from bk_cli import level_signals, options, output
 from bk_cli.access import Access, access
 from bk_core.facts.replication import mark_object, since_ms
 from bk_core.facts.replication import status as cluster_status
+from bk_core.facts.replication import unreadable as cannot_be_read
 
 LEDGERS_SHOWN = 20
 
@@ -42,6 +43,10 @@ def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
             else:
                 since = output.moment(since_ms(store, ledger_id))
                 rows.append((ledger_id, ", ".join(missing), since, locks.get(ledger_id, "")))
+        unreadable = store.unreadable.nodes()
+        facts |= cannot_be_read(store)
+    for node in unreadable:
+        output.print_note(f"{node}; {node.remedy}")
     if as_json:
         output.print_json({**facts, "underReplicated": count, "underRepair": len(locks)})
         return
@@ -53,6 +58,7 @@ def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
             "delay before a bookie is lost": "as each auditor is set" if delay_s is None else f"{delay_s} s",
             "ledgers that lack copies": count,
             "under repair now": len(locks),
+            **({"nodes that cannot be read": len(unreadable)} if unreadable else {}),
         }
     )
     if rows:

@@ -181,6 +181,7 @@ class Bookie:
         self._care = contextlib.AsyncExitStack()
         self.own_copies: OwnCopies | None = None
         self._view = BookieView(config, f"pyspark-bookkeeper {bk_core.__version__}", self._clients, lambda: self.error)
+        self._view.unreadable.append(store.unreadable)
         self._admin: AdminPort | None = None
         self._tls: PortTls | None = None
         self._audit = self._clients.audit = AuditLog()
@@ -363,6 +364,7 @@ class Bookie:
 
         client = await connect(self._config.metadata_service_uri, config=ClientConfig(**self._config.client_settings()))
         self._care.push_async_callback(client.close)
+        self._view.unreadable.append(client.store.unreadable)
         if self._config.auto_recovery:
             await self._begin_healing(client)
         if self._config.upkeep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -14,6 +14,7 @@ from bk_core.errors import BookKeeperError
 from bk_core.facts.asking import Said, ask_bookies
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
+from bk_core.metadata.unreadable import Kind, UnreadableNode
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.port import Caller
 
@@ -26,9 +27,10 @@ MARKS_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A bookie. ``state``: ``writable``, ``read-only``, ``away`` (known by its cookie, not registered), or ``gone``
-    (neither, but marks of ledgers name it). ``said`` is None for one that was not asked. ``lacks``: ledgers marked as
-    lacking its copy. ``order``: what an operator ordered; without one a bookie that is read-only has no room."""
+    """A bookie. ``state``: ``writable``, ``read-only``, ``unreadable`` (registered, but its registration cannot be
+    read), ``away`` (known by its cookie, not registered), or ``gone`` (neither, but marks of ledgers name it). ``said``
+    is None for one that was not asked. ``lacks``: ledgers marked as lacking its copy. ``order``: what an operator
+    ordered; without one a bookie that is read-only has no room."""
 
     bookie_id: BookieId
     state: str
@@ -50,12 +52,14 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Marks:
     """For each bookie the ledgers that are marked as lacking its copy. ``is_all``: none is left uncounted. ``ledgers``:
-    for the first of the ledgers which bookies they miss."""
+    for the first of the ledgers which bookies they miss. ``unreadable``: marks that cannot be read, and are not counted
+    among the others."""
 
     of: Counter[BookieId]
     is_all: bool
     count: int = 0
     ledgers: dict[LedgerId, tuple[BookieId, ...]] = field(default_factory=dict)
+    unreadable: tuple[UnreadableNode, ...] = ()
 
 
 def state_in_words(state: str, order: BookieOrder | None) -> str:
@@ -77,13 +81,21 @@ def look(store: MetadataStore, caller: Caller | None) -> tuple[list[Row], Marks]
         infos = list(registered.values())
         said = ask_bookies(infos, caller, timeout_s=REACH_TIMEOUT_S) if caller is not None else {}
         marks, known, orders = counting.result(), knowing.result(), ordering.result()
-    states = dict.fromkeys(marks.of, "gone") | dict.fromkeys(known, "away")
-    states |= dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
+    states = dict.fromkeys(marks.of, "gone") | states_of(store, writable, read_only, known)
     rows = [
         Row(each, state, registered.get(each), said.get(each), marks.of[each], orders.get(each))
         for each, state in states.items()
     ]
     return sorted(rows, key=attrgetter("bookie_id")), marks
+
+
+def states_of(
+    store: MetadataStore, writable: Iterable[BookieId], read_only: Iterable[BookieId], known: Iterable[BookieId]
+) -> dict[BookieId, str]:
+    """The state of every bookie that is registered or known, as :class:`Row` has it."""
+    unreadable = (node.name for node in store.unreadable.of(Kind.REGISTRATION))
+    states = dict.fromkeys(known, "away") | dict.fromkeys(unreadable, "unreadable")
+    return states | dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
 
 
 def count_marks(store: MetadataStore, timeout_s: float = COUNT_TIMEOUT_S) -> Marks:
@@ -95,8 +107,8 @@ def count_marks(store: MetadataStore, timeout_s: float = COUNT_TIMEOUT_S) -> Mar
         if len(ledgers) < MARKS_KEPT:
             ledgers[ledger_id] = missing
         if time.monotonic() > until:
-            return Marks(of, False, count, ledgers)
-    return Marks(of, True, count, ledgers)
+            return Marks(of, False, count, ledgers, store.unreadable.of(Kind.MARK))
+    return Marks(of, True, count, ledgers, store.unreadable.of(Kind.MARK))
 
 
 def as_object(row: Row, marks: Marks) -> dict[str, object]:
@@ -118,4 +130,5 @@ def as_object(row: Row, marks: Marks) -> dict[str, object]:
         "limboLedgers": said.info.limbo_ledgers if said else None,
         "damagedLedgers": said.info.damaged_ledgers if said else None,
         "allMarksCounted": marks.is_all,
+        "unreadableMarks": len(marks.unreadable),
     }

@@ -3,11 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
+from bk_core.errors import MetadataCorruptError
 from bk_core.facts.ledgers import ANSWERS
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
+
+UNREADABLE_NAMED = 50
+"""The number of unreadable nodes that are named; ``unreadableCount`` counts all."""
+
+
+def unreadable(store: MetadataStore) -> dict[str, object]:
+    """The nodes of the metadata store that walks have skipped so far, because they cannot be read (M6)."""
+    nodes = store.unreadable.nodes()
+    return {"unreadable": [node.as_object() for node in nodes[:UNREADABLE_NAMED]], "unreadableCount": len(nodes)}
 
 
 def status(store: MetadataStore) -> dict[str, object]:
@@ -30,7 +41,9 @@ def mark_object(
 
 def since_ms(store: MetadataStore, ledger_id: LedgerId) -> int | None:
     """Since when a ledger lacks copies, as far as its mark tells."""
-    mark = store.read_underreplicated(ledger_id)
+    mark = None
+    with contextlib.suppress(MetadataCorruptError):  # it was replaced since it was listed; the next walk names it
+        mark = store.read_underreplicated(ledger_id)
     return mark.value.ctime_ms if mark is not None else None
 
 

@@ -68,6 +68,7 @@ def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Proble
         else:
             yield from _of_registration(bookie, replication)
     yield from _of_replication(replication)
+    yield from _of_metadata(replication)
 
 
 def _of_the_cluster(bookies: Sequence[Object]) -> Iterator[Problem]:
@@ -92,6 +93,9 @@ def _of_registration(bookie: Object, replication: Object) -> Iterator[Problem]:
     elif state == "away":
         do = f"Start it again with its own command, bk bookie run. {_meanwhile(replication)}"
         yield Problem("bad", f"{name} is down", f"Bookie {name} belongs to the cluster and is not there.", do, name)
+    elif state == "unreadable":
+        what = f"Bookie {name} is registered, and its registration cannot be read: clients do not use it."
+        yield Problem("bad", f"{name} has an unreadable registration", what, "Restart it: it registers again.", name)
     elif state == "gone":
         what = f"Ledgers are marked as lacking copies on {name}, which is no bookie of this cluster any more."
         yield Problem("warn", f"{name} is gone", what, _meanwhile(replication), name)
@@ -173,6 +177,23 @@ def _of_replication(replication: Object) -> Iterator[Problem]:
             "Auto-recovery is there and has none at work: it waits, or has no bookie to copy to (its log).",
         )
     yield Problem(rank, short, f"{short[0].upper()}{short[1:]}.", do, place="#/repair")
+
+
+def _of_metadata(replication: Object) -> Iterator[Problem]:
+    nodes, count = replication.get("unreadable", ()), replication.get("unreadableCount", 0)
+    if not count:
+        return
+    named = "; ".join(f"the {each['kind']} at {each['path']} ({each['why']})" for each in nodes[:NAMED])
+    more = f"; and {count - NAMED:,} more" if count > NAMED else ""
+    short = f"{_count(count, 'node')} of the metadata store cannot be read"
+    yield Problem(
+        "bad", short, f"{short}: {named}{more}. All else goes on.", f"bk doctor says what to do. {_remedy(nodes)}"
+    )
+
+
+def _remedy(nodes: Sequence[Object]) -> str:
+    remedy = str(nodes[0].get("remedy", "")) if nodes else ""
+    return f"{remedy[0].upper()}{remedy[1:]}." if remedy else ""
 
 
 def _count(count: int, word: str) -> str:

@@ -8,6 +8,7 @@ cached (N3).
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import random
 import threading
@@ -22,6 +23,7 @@ from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
     LogExistsError,
     MetadataConflictError,
+    MetadataCorruptError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchLogError,
@@ -55,6 +57,7 @@ from bk_core.logs.model.paging import (
 from bk_core.logs.model.schemas import schema_in
 from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
+from bk_core.metadata.unreadable import Kind
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
@@ -127,7 +130,8 @@ class LogStore:
             found = self.store.read_log(self.name)
         except NoSuchLogError as error:
             raise self._no_such_log() from error
-        return Versioned(decode_head(found.value, self.name), found.version)
+        with self.store.unreadable.reading(Kind.LOG, self.store.log_path(self.name)):
+            return Versioned(decode_head(found.value, self.name), found.version)
 
     def check_password(self, head: LogHead, password: bytes) -> None:
         """Raises WrongPasswordError unless the log was created with this password."""
@@ -141,7 +145,9 @@ class LogStore:
         """The page of this name; its CRC is checked. Raises MetadataCorruptError."""
         page = self._cache.get(name)
         if page is None:
-            page = decode_page(self.store.read_page(self.name, name), name)
+            data = self.store.read_page(self.name, name)
+            with self.store.unreadable.reading(Kind.PAGE, self.store.log_path(self.name, "pages", name)):
+                page = decode_page(data, name)
             self._cache.put(name, page)
         return page
 
@@ -236,8 +242,7 @@ class LogStore:
                 return tuple(self.store.list_txns(self.name))
             case ask.ReadTransactions(keys):
                 head = self.read()
-                found = {key: self.record(key) for key in keys}
-                return ask.TransactionsRead(head, {key: each for key, each in found.items() if each is not None})
+                return ask.TransactionsRead(head, self.readable_records(keys))
             case ask.DeleteTransactions(versions, head_version):
                 return self.store.delete_txns(self.name, versions, head_version)
         raise AssertionError(request)
@@ -254,12 +259,26 @@ class LogStore:
     def record(self, key: str) -> Versioned[LogTransactions] | None:
         """The transaction record under ``key``, or None. Raises MetadataCorruptError."""
         found = self.store.read_txns(self.name, key)
-        return None if found is None else Versioned(decode_transactions(found.value, key), found.version)
+        if found is None:
+            return None
+        with self.store.unreadable.reading(Kind.TRANSACTION, self.store.log_path(self.name, "txns", key)):
+            return Versioned(decode_transactions(found.value, key), found.version)
+
+    def readable_records(self, keys: Iterable[str]) -> dict[str, Versioned[LogTransactions]]:
+        """The transaction records under these keys, without those that are gone or that cannot be read (M6)."""
+        found = dict[str, Versioned[LogTransactions]]()
+        for key in keys:
+            with contextlib.suppress(MetadataCorruptError):
+                record = self.record(key)
+                if record is not None:
+                    found[key] = record
+        return found
 
     def all_transactions(self) -> Iterator[LogTransactions]:
-        """The transaction records of all applications and streaming queries, in no order."""
+        """The transaction records of all applications and streaming queries, in no order. One that cannot be read is
+        left out, so nothing deletes it."""
         for key in self.store.list_txns(self.name):
-            if (found := self.record(key)) is not None:
+            for found in self.readable_records((key,)).values():
                 yield found.value
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
@@ -306,9 +325,13 @@ class LogStore:
         return tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms)
 
     def unlinked(self) -> list[UnlinkedRecord]:
-        """All unlinked records, the oldest first (N6). Raises MetadataCorruptError."""
-        found = self.store.read_unlinked(self.name)
-        return [UnlinkedRecord(name, made_ms, decode_unlinked(data, name)) for name, made_ms, data in found]
+        """All unlinked records, the oldest first (N6). Raises MetadataCorruptError if one of them cannot be read: it
+        may name what readers still need, so nothing of this log is deleted then."""
+        records = list[UnlinkedRecord]()
+        for name, made_ms, data in self.store.read_unlinked(self.name):
+            with self.store.unreadable.reading(Kind.UNLINKED, self.store.log_path(self.name, "unlinked", name)):
+                records.append(UnlinkedRecord(name, made_ms, decode_unlinked(data, name)))
+        return records
 
     def log_write(self, write: ask.WriteHead) -> LogWrite:
         """The compare-and-set in the form of the metadata port."""

@@ -295,7 +295,7 @@ class UpkeepWorker:
             made[log_uuid].append(ledger_id)
         found: dict[str, Garbage] = {}
         for name, head in heads.items():
-            with contextlib.suppress(NoSuchLogError):
+            with contextlib.suppress(NoSuchLogError, MetadataCorruptError):  # of that log nothing is deleted
                 store, delays = LogStore(self._store, name), (config.delete_delay_ms, config.txn_retention_ms)
                 gone = store.vacuum_candidates(*delays, made.pop(head.uuid, []))
                 found[name] = Garbage(ledgers=gone.ledgers, pages=len(gone.pages), transactions=len(gone.transactions))

@@ -221,7 +221,7 @@ def lock_path(ledger_id: LedgerId) -> str:
 def ledger_of_mark(name: str) -> LedgerId | None:
     """The ledger id in a mark's name, or None."""
     match = re.fullmatch(r"urL([0-9]{10,19})", name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and int(match[1]) <= LEDGER_ID_MAX else None
 
 
 def vote_number(name: str) -> int | None:
@@ -233,24 +233,35 @@ def vote_number(name: str) -> int | None:
 # --- names that users give ---
 
 
+def is_log_name(name: str) -> bool:
+    """Whether a log can have this name (N8)."""
+    return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name)) and not (name.startswith(".") or name.isdigit())
+
+
 def check_log_name(name: str) -> str:
     """Returns ``name`` if a log can have it (N8), else raises InvalidArgumentError."""
+    if is_log_name(name):
+        return name
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name):
         why = "has 1 to 200 characters of A-Z a-z 0-9 . _ -"
     elif name.startswith("."):
         why = "does not begin with a dot"
-    elif name.isdigit():
-        why = "does not consist of digits only, which would read like a ledger id"
     else:
-        return name
+        why = "does not consist of digits only, which would read like a ledger id"
     raise InvalidArgumentError(f"A log's name {why}", value=f"log={name!r}", remedy="choose another name")
 
 
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9:-_.\-]{1,255}")
+
+
 def check_bookie_id(bookie_id: BookieId) -> BookieId:
-    """Returns ``bookie_id`` if it can name a znode and Apache accepts it, else raises InvalidArgumentError."""
-    if bookie_id in ("readonly", ".", "..") or not re.fullmatch(r"[A-Za-z0-9:_.\[\]-]{1,255}", bookie_id):
+    """Returns ``bookie_id`` if it can name a znode and Apache accepts it, else raises InvalidArgumentError. Apache's
+    pattern, ``[a-zA-Z0-9:-_.\\-]+``, has a range from ``:`` to ``_``; in no case may it be the word ``readonly``, or no
+    Java client can connect to the cluster."""
+    if bookie_id.lower() == "readonly" or bookie_id in (".", "..") or not _BOOKIE_ID.fullmatch(bookie_id):
         raise InvalidArgumentError(
-            "A bookie id has 1 to 255 characters of A-Z a-z 0-9 : _ . - and is not 'readonly'",
+            r"A bookie id has 1 to 255 characters of A-Z a-z 0-9 : ; < = > ? @ [ \ ] ^ _ . - and is not 'readonly', "
+            "in capitals or not",
             value=f"bookieId={bookie_id!r}",
             remedy="use host:port",
         )

@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bk_core.metadata.records import BookieOrder, UnderreplicationMark
+from bk_core.metadata.records import BookieOrder, Cookie, UnderreplicationMark
+from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
 from bk_core.security.roles import RolesTable
 
@@ -77,6 +78,12 @@ class MetadataStore(Protocol):
         """Create a cluster (layout hierarchical, M1) if the root is empty or does not exist; returns the INSTANCEID at
         the root. If several callers try at once, exactly one gets back its own ``instance_id``. Raises NoClusterError
         if the root holds something else, MetadataCorruptError if it holds only a part of a cluster."""
+        ...
+
+    @property
+    def unreadable(self) -> UnreadableNodes:
+        """The nodes that this store met and could not read, and that are still there as far as it knows. Every walk
+        skips such a node and goes on; a look-up of one node raises MetadataCorruptError, which names its path (M6)."""
         ...
 
     def on_session(self, callback: Callable[[SessionState], None]) -> CancelWatch: ...
@@ -164,6 +171,10 @@ class MetadataStore(Protocol):
 
     # --- cookies (bytes in Apache's text format) ---
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None: ...
+    def cookies(self) -> Mapping[BookieId, Cookie]:
+        """The cookies of all bookies. One that cannot be read is left out."""
+        ...
+
     def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
         """Compare-and-set; ``version`` None creates the cookie. Raises MetadataConflictError."""
         ...
@@ -182,7 +193,7 @@ class MetadataStore(Protocol):
 
     # --- what operators ordered bookies ---
     def bookie_orders(self) -> Mapping[BookieId, BookieOrder]:
-        """The orders of all bookies. One that cannot be read is logged and left out."""
+        """The orders of all bookies. One that cannot be read is left out."""
         ...
 
     def read_bookie_order(self, bookie_id: BookieId) -> BookieOrder | None: ...
@@ -195,7 +206,10 @@ class MetadataStore(Protocol):
         """Create the ledger's mark in Apache's format, or add ``missing`` to it."""
         ...
 
-    def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]: ...
+    def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
+        """All marks, and the bookies that they name. One that cannot be read is left out."""
+        ...
+
     def read_underreplicated(self, ledger_id: LedgerId) -> Versioned[UnderreplicationMark] | None:
         """The mark and its version, or None. A worker reads it before the ledger's record: then what it finds in the
         record is no older than the mark."""
@@ -217,7 +231,7 @@ class MetadataStore(Protocol):
         ...
 
     def underreplication_locks(self) -> Mapping[LedgerId, str]:
-        """The ledgers under repair, and by whom."""
+        """The ledgers under repair, and by whom; by an empty name where the lock does not say so or cannot be read."""
         ...
 
     # --- auto-recovery of the whole cluster, as Apache's obeys it too ---
@@ -227,12 +241,14 @@ class MetadataStore(Protocol):
 
     def enable_replication(self, enabled: bool) -> None: ...
     def lost_bookie_recovery_delay_s(self) -> int | None:
-        """How long a bookie may be away before its copies count as lost; None if nobody has set it."""
+        """How long a bookie may be away before its copies count as lost; None if nobody has set it, or what was set
+        cannot be read."""
         ...
 
     def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None: ...
     def audit_time_ms(self, audit: Audit) -> int | None:
-        """When this check of the whole cluster ended last, by the clock of who made it; None if never."""
+        """When this check of the whole cluster ended last, by the clock of who made it; None if never, or if that
+        cannot be read."""
         ...
 
     def write_audit_time_ms(self, audit: Audit, time_ms: int) -> None: ...
@@ -246,7 +262,7 @@ class MetadataStore(Protocol):
         ...
 
     def current_auditor(self) -> str | None:
-        """Who cast the first vote, or None."""
+        """Who cast the first vote, or None. A vote that cannot be read is a vote: the answer says so instead."""
         ...
 
     # --- who may what ---
@@ -284,6 +300,10 @@ class MetadataStore(Protocol):
     def list_logs(self) -> list[str]: ...
     def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
         """Create the head, and the folders of pages, transactions and unlinked records. Raises LogExistsError."""
+        ...
+
+    def log_path(self, name: str, *below: str) -> str:
+        """The path of a log's head, or of a node below it, for messages about it."""
         ...
 
     def read_log(self, name: str) -> Versioned[bytes]:

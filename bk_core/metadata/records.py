@@ -4,6 +4,7 @@ what an operator ordered a bookie. Decoding bad bytes of any kind raises Metadat
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 from collections.abc import Callable, Sequence
@@ -189,10 +190,6 @@ class UnderreplicationMark:
     missing: tuple[BookieId, ...]
     ctime_ms: int | None = None
 
-    def merged(self, missing: Sequence[BookieId]) -> UnderreplicationMark:
-        """This mark with more missing bookies, each named once."""
-        return UnderreplicationMark(tuple(dict.fromkeys((*self.missing, *missing))), self.ctime_ms)
-
 
 def encode_mark(mark: UnderreplicationMark) -> bytes:
     """The data of ``urL<id>``."""
@@ -200,8 +197,20 @@ def encode_mark(mark: UnderreplicationMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> UnderreplicationMark:
+    """Fields of a later version are ignored. A mark without ``replica`` names no bookie."""
     message = _parse_text(data, UnderreplicatedLedgerFormat(), "under-replication mark")
     return UnderreplicationMark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
+
+
+def extend_mark(data: bytes, missing: Sequence[BookieId]) -> bytes:
+    """The mark with more missing bookies, each named once. All that stands in ``data`` stays as it is, fields of a
+    later version included (rule M4): text format takes further fields at the end. Raises MetadataCorruptError."""
+    known = decode_mark(data).missing
+    added = dict.fromkeys(bookie for bookie in missing if bookie not in known)
+    if not added:
+        return data
+    separator = b"" if not data or data.endswith(b"\n") else b"\n"
+    return data + separator + _to_text(UnderreplicatedLedgerFormat(replica=added))
 
 
 def encode_lock(owner: str) -> bytes:
@@ -219,14 +228,25 @@ def encode_vote(owner: str) -> bytes:
     return _to_text(AuditorVoteFormat(bookieId=owner))
 
 
+def decode_lost_bookie_delay_s(data: bytes) -> int:
+    """The data of ``lostBookieRecoveryDelay``: a number of seconds, as digits."""
+    if not (data.isdigit() and len(data) <= 10 and int(data) < 2**31):
+        raise MetadataCorruptError("The delay before a bookie counts as lost cannot be read", value=repr(data[:40]))
+    return int(data)
+
+
 def decode_vote(data: bytes) -> str:
     return _parse_text(data, AuditorVoteFormat(), "vote for an auditor").bookieId
 
 
-def encode_audit_time(time_ms: int) -> bytes:
+def encode_audit_time(time_ms: int, before: bytes = b"") -> bytes:
     """The data of ``checkallledgersctime`` and the like: when that check ended last (ms since 1970). Apache's three
-    messages for them have the same bytes."""
-    return CheckAllLedgersFormat(checkAllLedgersCTime=time_ms).SerializeToString()
+    messages for them have the same bytes. Fields of a later version in the record ``before`` stay (rule M4)."""
+    message = CheckAllLedgersFormat()
+    with contextlib.suppress(DecodeError):  # what cannot be read is replaced
+        message = CheckAllLedgersFormat.FromString(before)
+    message.checkAllLedgersCTime = time_ms
+    return message.SerializeToString()
 
 
 def decode_audit_time(data: bytes) -> int | None:
@@ -240,8 +260,10 @@ def _to_text(message: Message) -> bytes:
 
 
 def _parse_text(data: bytes, message: M, what: str) -> M:
+    """A record in text format. Fields of a later version are ignored; who rewrites another's record keeps them."""
+
     def parse() -> M:
-        text_format.Parse(data.decode("utf-8"), message)
+        text_format.Parse(data.decode("utf-8"), message, allow_unknown_field=True)
         if not message.IsInitialized():  # the text parser accepts it
             raise DecodeError("required fields are missing")
         return message

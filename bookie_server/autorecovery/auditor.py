@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.errors import BookKeeperError, MetadataCorruptError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.scan import READERS, scan_all_there_is
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
@@ -98,9 +98,9 @@ class Auditor:
                 if isinstance(found, BookKeeperError):
                     raise found
                 self._look_at(ledger_id, found.value, wanted)
-            except NoSuchLedgerError:
-                continue
-            except BookKeeperError as error:  # one record that cannot be read hides no other
+            except (NoSuchLedgerError, MetadataCorruptError):
+                continue  # what cannot be read is named where it was read (M6); the next audit looks again
+            except BookKeeperError as error:  # one record that cannot be had now hides no other
                 logger.error("ledger %d cannot be audited: %s", ledger_id, error)
                 is_whole = False
         return is_whole

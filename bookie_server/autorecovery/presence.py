@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Order
+from bk_core.metadata.unreadable import Kind
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
 from bk_core.placement import FLAT, Landscape
 from bk_core.protocol.replication.absence import Absences
@@ -18,8 +19,9 @@ from bk_core.protocol.replication.events import ClusterRead
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The bookies at one moment. ``leaving``: those that are drained; ``patient``: those of them that wait for the
-    writers of open ledgers."""
+    """The bookies at one moment. ``away``: those that are not registered or whose registrations cannot be read, and
+    that are not lost. ``leaving``: those that are drained; ``patient``: those of them that wait for the writers of open
+    ledgers."""
 
     writable: dict[BookieId, BookieServiceInfo]
     read_only: dict[BookieId, BookieServiceInfo]
@@ -75,7 +77,8 @@ class Presence:
         set_s = store.lost_bookie_recovery_delay_s()
         delay_ms = 1000 * (self._delay_s if set_s is None else set_s)
         registered = {**read_only, **writable}
-        lost = self._absences.lost(self._known, registered, self._clock() * 1000, delay_ms)
+        there = {*registered, *(node.name for node in store.unreadable.of(Kind.REGISTRATION))}
+        lost = self._absences.lost(self._known, there, self._clock() * 1000, delay_ms)
         away = tuple(name for name in self._known if name not in registered and name not in lost)
         drains = {name: o for name, o in sorted(store.bookie_orders().items()) if o.order is Order.DRAIN}
         patient = tuple(name for name, order in drains.items() if not order.fences)

@@ -16,7 +16,7 @@ from itertools import islice
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.repair import ByteRate, End, RepairDriver, locked_ledgers, under_lock
-from bk_core.errors import BookKeeperError, NoSuchLedgerError
+from bk_core.errors import BookKeeperError, MetadataCorruptError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.replication.events import ClusterRead, PostponeReplication
@@ -171,7 +171,8 @@ class Workers:
         except NoSuchLedgerError:
             await asyncio.to_thread(store.remove_underreplicated, ledger_id, mark.version)
             return
-        ended, machine = await self._run(ledger_id, record.value, mark.value.missing)
+        missing = mark.value.missing or _members(record.value)  # a mark may name nobody: then all copies are checked
+        ended, machine = await self._run(ledger_id, record.value, missing)
         if isinstance(ended, PostponeReplication):
             self._put_off(ledger_id, ended.why, soon=ended.soon)
             return
@@ -208,8 +209,8 @@ class Workers:
         self._checked = ledger_id
         try:
             await self._check(ledger_id)
-        except NoSuchLedgerError:
-            return
+        except (NoSuchLedgerError, MetadataCorruptError):
+            return  # a record that cannot be read is named where it was read (M6)
         except BookKeeperError as error:
             logger.warning("ledger %d could not be checked: %s", ledger_id, error)
         finally:
@@ -218,8 +219,8 @@ class Workers:
     async def _check(self, ledger_id: LedgerId) -> None:
         record = (await asyncio.to_thread(self._client.store.read_ledger, ledger_id)).value
         present = await asyncio.to_thread(self._presence.look)
-        members = dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble)
-        registered = [bookie for bookie in members if bookie in present.writable or bookie in present.read_only]
+        there = {**present.writable, **present.read_only}
+        registered = [bookie for bookie in _members(record) if bookie in there]
         if not record.is_closed or not registered:
             return
         found = await under_lock(
@@ -257,3 +258,8 @@ class Workers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._cluster.stop()
+
+
+def _members(record: LedgerMetadata) -> tuple[BookieId, ...]:
+    """All bookies that the record names."""
+    return tuple(dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble))

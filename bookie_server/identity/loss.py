@@ -17,6 +17,7 @@ Ledgers made later lack nothing, because no bookie is registered under the id wh
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,9 +88,15 @@ def _unheard_of(ledger_ids: Iterable[LedgerId], parts: Sequence[Part]) -> list[L
 
 
 def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence[LedgerId]) -> None:
-    """Tells auto-recovery that this bookie lacks entries of these ledgers."""
+    """Tells auto-recovery that this bookie lacks entries of these ledgers. A mark that cannot be read stays as it is:
+    the bookie marks the ledger later, because it looks at what it has in limbo again and again."""
+
+    def mark(ledger_id: LedgerId) -> None:
+        with contextlib.suppress(MetadataCorruptError):  # the store has named it (M6)
+            store.mark_underreplicated(ledger_id, (bookie_id,))
+
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="bookie-marks") as writers:
-        for _ in writers.map(lambda ledger_id: store.mark_underreplicated(ledger_id, (bookie_id,)), ledger_ids):
+        for _ in writers.map(mark, ledger_ids):
             pass
 
 

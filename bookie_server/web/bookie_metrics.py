@@ -8,10 +8,12 @@ in Prometheus.
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from bk_core.errors import BookKeeperError
+from bk_core.metadata.unreadable import Kind
 from bk_core.metrics import Metric, Scrape
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.machine import events
@@ -119,6 +121,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_replication_blocked", "gauge", "Repairs put off here; the log says why"),
     Metric("bookie_auditor", "gauge", "1 if this process is the cluster's auditor"),
     Metric("bookie_auditor_marked_total", "counter", "Ledgers that the auditor here marked"),
+    # the metadata store
+    Metric("bookie_metadata_unreadable_nodes", "gauge", "Nodes that this process met and could not read", ("kind",)),
     # upkeep of logs
     Metric("bookie_upkeep", "gauge", "1 if this process keeps the logs of the cluster"),
     Metric("bookie_upkeep_deleted_ledgers_total", "counter", "Ledgers that upkeep here deleted"),
@@ -135,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
 def scrape(view: BookieView) -> str:
     """All metrics as they are now. Not on the bookie's loop: the loop is asked about the indexes."""
     found = Scrape(METRICS)
-    for put in (_state, _clients, _process, _disks, _garbage, _own_copies, _healing, _upkeep):
+    for put in (_state, _clients, _process, _metadata, _disks, _garbage, _own_copies, _healing, _upkeep):
         put(found, view)
     if view.engine is not None:
         _machine(found, view.engine)
@@ -165,6 +169,14 @@ def _clients(found: Scrape, view: BookieView) -> None:
     for limit, count in list(limits.refused_count.items()):
         found.put("bookie_limit_refused_total", count, limit)
     found.put("bookie_limited_clients", len(limits))
+
+
+def _metadata(found: Scrape, view: BookieView) -> None:
+    """0 for each kind of which none is unreadable, so that an alert has a series."""
+    nodes = {(node.kind, node.path) for each in tuple(view.unreadable) for node in each.nodes()}
+    counts = Counter(kind for kind, _ in nodes)
+    for kind in Kind:
+        found.put("bookie_metadata_unreadable_nodes", counts[kind], kind.value)
 
 
 def _process(found: Scrape, view: BookieView) -> None:

@@ -187,6 +187,7 @@ class Gatherer:
             "underReplicated": marks.count,
             "underRepair": len(locks),
             "allMarksCounted": marks.is_all,
+            **replication.unreadable(store),
         }
         objects = [bookies.as_object(row, marks) for row in rows]
         infos = [row.info for row in rows if row.info is not None]

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl
 from bk_core.errors import (
     BookKeeperError,
     InvalidArgumentError,
+    MetadataCorruptError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchLogError,
@@ -196,7 +197,11 @@ class Page:
         ledger_id, look = _number(asked, "id"), self._gatherer.look()
         store, states = self._store.get(), look.states
         found = store.read_ledger(ledger_id, fresh=True)
-        mark = store.read_underreplicated(ledger_id)
+        mark, unreadable = None, ""
+        try:
+            mark = store.read_underreplicated(ledger_id)
+        except MetadataCorruptError as error:
+            unreadable = str(error)
         missing = mark.value.missing if mark is not None else ()
         repaired_by = look.locks.get(ledger_id)
         members = {bookie for fragment in found.value.fragments for bookie in fragment.ensemble}
@@ -208,7 +213,7 @@ class Page:
             "missing": missing,
             "sinceMs": mark.value.ctime_ms if mark is not None else None,
             "repairedBy": repaired_by,
-            "why": why if mark is not None else None,
+            "why": why if mark is not None else unreadable or None,
             "entries": self._entries is not None,
         }
 

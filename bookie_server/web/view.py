@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from bk_core.errors import BookKeeperError
+from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import BookieId, LedgerId
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
@@ -66,7 +67,8 @@ class UpkeepCounts(NamedTuple):
 @dataclass(slots=True)
 class BookieView:
     """``main.py`` fills it in. ``ledgers`` counts the ledgers of each directory, in the order of ``paths``; ``healing``
-    is there with auto-recovery, ``upkeep`` with that."""
+    is there with auto-recovery, ``upkeep`` with that. ``unreadable`` has the nodes that each session with the metadata
+    store could not read."""
 
     config: BookieConfig
     version: str
@@ -81,6 +83,7 @@ class BookieView:
     healing: Callable[[], HealingCounts] | None = None
     upkeep: Callable[[], UpkeepCounts] | None = None
     own_copies: OwnCopiesView | None = None
+    unreadable: list[UnreadableNodes] = field(default_factory=list)
     stops: bool = False
     started_s: float = field(default_factory=time.time)
     pulse: Pulse = field(init=False)

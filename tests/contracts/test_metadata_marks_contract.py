@@ -32,7 +32,7 @@ def test_marking_again_merges_and_always_makes_a_new_version(
     ensure_path(tree_of(store), path.rpartition("/")[0])
     tree_of(store).create(path, b'replica: "b1:3181"\nctime: 17\n')  # as Apache's auditor wrote it
     store.mark_underreplicated(2**32 + 3, ["b2:3181", "b1:3181"])
-    assert tree_of(store).get(path)[0] == b'replica: "b1:3181"\nreplica: "b2:3181"\nctime: 17\n'
+    assert tree_of(store).get(path)[0] == b'replica: "b1:3181"\nctime: 17\nreplica: "b2:3181"\n'
     store.mark_underreplicated(2**32 + 3, ["b2:3181"])
     # a repair that began before the last call deletes with the version it saw: that must fail
     assert tree_of(store).get(path)[1].version == 2

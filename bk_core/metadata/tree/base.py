@@ -19,6 +19,7 @@ from bk_core.metadata.tree.tree import (
     ensure_path,
 )
 from bk_core.metadata.tree.watches import Snapshot, Watches, read_data
+from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import Versioned
 
 
@@ -45,11 +46,13 @@ class Part:
     """Base of the parts, which together are one :class:`~bk_core.metadata.port.MetadataStore` and share one
     constructor; the port documents their public methods.
 
-    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` is the one that the URI asks for, None: any.
+    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` is the one that the URI asks for, None: any. All
+    parts of a store note the nodes that they cannot read in one ``unreadable``.
     """
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         self._tree, self._root, self._watches, self._asked_layout = tree, root, watches, layout
+        self.unreadable = UnreadableNodes()
 
     def _no_cluster(self) -> MetadataError:
         """The error for a root without INSTANCEID or LAYOUT."""
@@ -166,6 +169,15 @@ class Part:
         except NoNodeError:
             self._tree.sync(self._root)
             return self._tree.children(path)
+
+    def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
+        """Name, data and stat of each child; none if there is no such folder."""
+        try:
+            names = self._children(folder)
+        except NoNodeError:
+            return []
+        nodes = self._tree.get_many([f"{folder}/{name}" for name in names])
+        return [(name, *node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
     def _read(self, path: str) -> Versioned[bytes] | None:
         try:

@@ -17,13 +17,12 @@ from bk_core.errors import (
     BookieIdentityError,
     ClientClosedError,
     MetadataConflictError,
-    MetadataCorruptError,
     MetadataError,
     MetadataUnavailableError,
 )
 from bk_core.metadata.layout import Layout, check_bookie_id
 from bk_core.metadata.port import SessionState
-from bk_core.metadata.records import Order, decode_service_info, encode_service_info
+from bk_core.metadata.records import Cookie, Order, decode_cookie, decode_service_info, encode_service_info
 from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.orders import Orders
 from bk_core.metadata.tree.tree import (
@@ -40,6 +39,7 @@ from bk_core.metadata.tree.tree import (
     ensure_path,
 )
 from bk_core.metadata.tree.watches import Snapshot, Watches
+from bk_core.metadata.unreadable import Kind
 from bk_core.metadata.worker import Worker
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Versioned
 
@@ -94,8 +94,16 @@ class Bookies(Part):
         """The bookies in what was read; the same dict again while nothing changes."""
         seen, bookies = self._decoded.get(folder, (None, {}))
         if seen is not found:
-            bookies = _decoded(folder, found)
+            bookies = self._decoded_of(folder, found)
             self._decoded[folder] = (found, bookies)
+        return bookies
+
+    def _decoded_of(self, folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
+        bookies: dict[BookieId, BookieServiceInfo] = {}
+        with self.unreadable.whole_walk(Kind.REGISTRATION, folder):
+            for bookie_id, data in found:
+                with self.unreadable.skipping(Kind.REGISTRATION, f"{folder}/{bookie_id}"):
+                    bookies[bookie_id] = decode_service_info(bookie_id, data)
         return bookies
 
     def bookie_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
@@ -105,7 +113,11 @@ class Bookies(Part):
         if found == [None, None]:  # the server may lag (M5)
             self._tree.sync(self._root)
             found = self._tree.get_many(paths)
-        return next((decode_service_info(bookie_id, node[0]) for node in found if node is not None), None)
+        for path, node in zip(paths, found, strict=True):
+            if node is not None:
+                with self.unreadable.reading(Kind.REGISTRATION, path):
+                    return decode_service_info(bookie_id, node[0])
+        return None
 
     # --- registering ---
 
@@ -225,16 +237,6 @@ def read_registrations(tree: Tree, folder: str, watch: Watcher | None) -> Regist
     return tuple((bookie_id, node[0]) for bookie_id, node in zip(ids, nodes, strict=True) if node is not None)
 
 
-def _decoded(folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
-    bookies: dict[BookieId, BookieServiceInfo] = {}
-    for bookie_id, data in found:
-        try:
-            bookies[bookie_id] = decode_service_info(bookie_id, data)
-        except MetadataCorruptError as error:  # a bad registration must not hide the others
-            logger.warning("a registration is left out: %s/%s: %s", folder, bookie_id, error)
-    return bookies
-
-
 def _same_directory(info: BookieServiceInfo, data: bytes) -> bool:
     try:
         return decode_service_info(info.bookie_id, data).is_of_directory_of(info)
@@ -255,6 +257,14 @@ class Cookies(Orders):
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None:
         return self._read(self._cookie_path(bookie_id))
+
+    def cookies(self) -> dict[BookieId, Cookie]:
+        folder, found = f"{self._root}/cookies", dict[BookieId, Cookie]()
+        with self.unreadable.whole_walk(Kind.COOKIE, folder):
+            for name, data, _ in self._nodes(folder):
+                with self.unreadable.skipping(Kind.COOKIE, f"{folder}/{name}"):
+                    found[name] = decode_cookie(data)
+        return found
 
     def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
         self._write_record(self._cookie_path(bookie_id), cookie, version)

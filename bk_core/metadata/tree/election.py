@@ -11,11 +11,14 @@ from bk_core.errors import MetadataUnavailableError, Outcome
 from bk_core.metadata.layout import vote_number
 from bk_core.metadata.records import decode_vote, encode_vote
 from bk_core.metadata.tree.base import Part, first_loss
-from bk_core.metadata.tree.tree import NodeStat, NoNodeError, ensure_path
+from bk_core.metadata.tree.tree import NodeStat, ensure_path
+from bk_core.metadata.unreadable import Kind
 
 T = TypeVar("T")
 
 _TRIES = 10
+UNKNOWN_OWNER = "unknown (its vote cannot be read)"
+"""Who is elected, if the first vote does not say so: the vote holds all the same."""
 
 
 class TryAgain(Exception):
@@ -50,7 +53,13 @@ class Election(Part):
 
     def _elected(self, folder: str) -> str | None:
         votes = self._votes(folder)
-        return decode_vote(votes[0][1]) if votes else None
+        if not votes:
+            return None
+        name, data, _ = votes[0]
+        owner = UNKNOWN_OWNER
+        with self.unreadable.whole_walk(Kind.VOTE, folder), self.unreadable.skipping(Kind.VOTE, f"{folder}/{name}"):
+            owner = decode_vote(data)
+        return owner
 
     def _settled(self, act: Callable[[], T], what: str) -> T:
         """Does what may be done twice until an answer comes. Raises MetadataUnavailableError."""
@@ -65,12 +74,3 @@ class Election(Part):
         raise lost or MetadataUnavailableError(
             f"{what} changed at each of {_TRIES} tries", remedy="try again", outcome=Outcome.NOT_APPLIED
         )
-
-    def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
-        """Name, data and stat of each child; none if there is no such folder."""
-        try:
-            names = self._children(folder)
-        except NoNodeError:
-            return []
-        nodes = self._tree.get_many([f"{folder}/{name}" for name in names])
-        return [(name, *node) for name, node in zip(names, nodes, strict=True) if node is not None]

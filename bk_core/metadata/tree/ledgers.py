@@ -50,6 +50,7 @@ from bk_core.metadata.tree.tree import (
     TreeError,
 )
 from bk_core.metadata.tree.watches import Watches
+from bk_core.metadata.unreadable import Kind
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
 
 _ID_TRIES = 100
@@ -139,13 +140,18 @@ class Ledgers(Part):
     def read_ledger(self, ledger_id: LedgerId, *, fresh: bool = False) -> Versioned[LedgerMetadata]:
         path = self._znode_of(ledger_id)
         try:
-            found = _versioned(ledger_id, path, *self._get(path))
+            found = self._versioned(ledger_id, path, *self._get(path))
             if fresh and not found.value.is_closed:
                 self._tree.sync(self._root)
-                found = _versioned(ledger_id, path, *self._tree.get(path))
+                found = self._versioned(ledger_id, path, *self._tree.get(path))
         except NoNodeError as error:
+            self.unreadable.forget(path)
             _raise_no_such_ledger(ledger_id, error)
         return found
+
+    def _versioned(self, ledger_id: LedgerId, path: str, data: bytes, stat: NodeStat) -> Versioned[LedgerMetadata]:
+        with self.unreadable.reading(Kind.LEDGER, path, f"ledger {ledger_id}, "):
+            return Versioned(decode_ledger(data), stat.version)
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
         return self.ledger_times_ms(ledger_id)[0]
@@ -199,6 +205,7 @@ class Ledgers(Part):
                 value=f"expected version {version}",
                 remedy="read it again",
             ) from error
+        self.unreadable.forget(path)
         self._prune(path)
 
     def _prune(self, path: str) -> None:
@@ -209,7 +216,12 @@ class Ledgers(Part):
                 self._tree.delete(path)
 
     def list_ledgers(self, after: LedgerId = -1) -> Iterator[LedgerId]:
-        yield from self._walk("", self._layout(), after)
+        layout = self._layout()
+        if after >= 0:
+            yield from self._walk("", layout, after)
+            return
+        with self.unreadable.whole_walk(Kind.LEDGER, self._root, nested=True):
+            yield from self._walk("", layout, after)
 
     def _walk(self, folder: str, layout: Layout, after: LedgerId) -> Iterator[LedgerId]:
         try:
@@ -228,6 +240,7 @@ class Ledgers(Part):
             elif not (folder == "" and is_beside_ledgers(name)):
                 ledger_id = ledger_id_of(layout, path)
                 if ledger_id is not None and ledger_id > after:
+                    self.unreadable.still_there(self._root + path)
                     yield ledger_id
 
     def watch_ledger(
@@ -235,22 +248,13 @@ class Ledgers(Part):
     ) -> CancelWatch:
 
         def changed(found: tuple[bytes, NodeStat] | None) -> None:
-            callback(None if found is None else _versioned(ledger_id, path, *found))
+            callback(None if found is None else self._versioned(ledger_id, path, *found))
 
         path = self._znode_of(ledger_id)
         cancel = self._watch_node(path, changed)
         if cancel is None:
             _raise_no_such_ledger(ledger_id, None)
         return cancel
-
-
-def _versioned(ledger_id: LedgerId, path: str, data: bytes, stat: NodeStat) -> Versioned[LedgerMetadata]:
-    try:
-        return Versioned(decode_ledger(data), stat.version)
-    except MetadataCorruptError as error:
-        raise MetadataCorruptError(
-            error.what, value=f"ledger {ledger_id}, znode {path}: {error.value}", remedy=error.remedy
-        ) from error
 
 
 def _raise_no_such_ledger(ledger_id: LedgerId, cause: NoNodeError | None) -> NoReturn:

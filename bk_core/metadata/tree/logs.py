@@ -16,7 +16,7 @@ from bk_core.errors import (
     NoSuchLogError,
     Outcome,
 )
-from bk_core.metadata.layout import check_log_name, check_node_name
+from bk_core.metadata.layout import check_log_name, check_node_name, is_log_name
 from bk_core.metadata.port import CancelWatch, LogWrite
 from bk_core.metadata.tree.base import Part, first_loss, looking_after
 from bk_core.metadata.tree.tree import (
@@ -48,6 +48,9 @@ class Logs(Part):
     def _head(self, name: str) -> str:
         return f"{self._root}-logs/{check_log_name(name)}"
 
+    def log_path(self, name: str, *below: str) -> str:
+        return "/".join((self._head(name), *below))
+
     def _page(self, name: str, page: str) -> str:
         return f"{self._head(name)}/{_PAGES}/{check_node_name(page, 'page')}"
 
@@ -66,7 +69,7 @@ class Logs(Part):
     # --- heads ---
 
     def list_logs(self) -> list[str]:
-        return self._names_in(f"{self._root}-logs")
+        return [name for name in self._names_in(f"{self._root}-logs") if is_log_name(name)]
 
     def create_log(self, name: str, head: bytes) -> Versioned[bytes]:
         path = self._head(name)

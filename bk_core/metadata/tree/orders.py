@@ -5,17 +5,15 @@ there before it starts (decision 0051)."""
 from __future__ import annotations
 
 import contextlib
-import logging
 
 from bk_core.audit import audited
-from bk_core.errors import MetadataCorruptError, MetadataUnavailableError
+from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.layout import check_bookie_id
 from bk_core.metadata.records import BookieOrder, decode_order, encode_order
 from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError, NoNodeError
+from bk_core.metadata.unreadable import Kind
 from bk_core.model import BookieId
-
-logger = logging.getLogger(__name__)
 
 
 class Orders(Part):
@@ -28,17 +26,21 @@ class Orders(Part):
         except NoNodeError:
             return {}
         orders: dict[BookieId, BookieOrder] = {}
-        for name, node in zip(names, self._tree.get_many([f"{folder}/{name}" for name in names]), strict=True):
-            try:
-                if node is not None:
-                    orders[name] = decode_order(node[0])
-            except MetadataCorruptError as error:
-                logger.error("the order of bookie %s is left out: %s", name, error)
+        with self.unreadable.whole_walk(Kind.ORDER, folder):
+            for name, node in zip(names, self._tree.get_many([f"{folder}/{name}" for name in names]), strict=True):
+                with self.unreadable.skipping(Kind.ORDER, f"{folder}/{name}"):
+                    if node is not None:
+                        orders[name] = decode_order(node[0])
         return orders
 
     def read_bookie_order(self, bookie_id: BookieId) -> BookieOrder | None:
-        data = self._find(self._order_path(bookie_id))
-        return None if data is None else decode_order(data)
+        path = self._order_path(bookie_id)
+        data = self._find(path)
+        if data is None:
+            self.unreadable.forget(path)
+            return None
+        with self.unreadable.reading(Kind.ORDER, path):
+            return decode_order(data)
 
     def write_bookie_order(self, bookie_id: BookieId, order: BookieOrder | None) -> None:
         with audited("order-bookie", bookie=bookie_id, order="none" if order is None else order.order.name):

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bk_core.audit import audited
-from bk_core.errors import InvalidArgumentError, MetadataCorruptError, MetadataUnavailableError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.layout import ledger_of_mark, lock_path, mark_path
 from bk_core.metadata.port import Audit
 from bk_core.metadata.records import (
@@ -17,11 +17,13 @@ from bk_core.metadata.records import (
     UnderreplicationMark,
     decode_audit_time,
     decode_lock,
+    decode_lost_bookie_delay_s,
     decode_mark,
     encode_audit_time,
     encode_lock,
     encode_mark,
     encode_vote,
+    extend_mark,
 )
 from bk_core.metadata.tree.election import Election, TryAgain
 from bk_core.metadata.tree.tree import (
@@ -34,6 +36,7 @@ from bk_core.metadata.tree.tree import (
     NotEmptyError,
     ensure_path,
 )
+from bk_core.metadata.unreadable import Kind
 from bk_core.model import BookieId, LedgerId, Versioned
 
 
@@ -66,11 +69,13 @@ class Underreplication(Election):
             data, stat = self._tree.get(path)
         except NoNodeError:
             self._make_folders()
-            mark = UnderreplicationMark((), int(time.time() * 1000)).merged(missing)
+            mark = UnderreplicationMark(tuple(dict.fromkeys(missing)), int(time.time() * 1000))
             self._create_with_parents(path, encode_mark(mark))
             return
+        with self.unreadable.reading(Kind.MARK, path):
+            extended = extend_mark(data, missing)
         # Written even if nothing is added: the new version keeps an earlier repair from removing the mark.
-        self._tree.set(path, encode_mark(decode_mark(data).merged(missing)), stat.version)
+        self._tree.set(path, extended, stat.version)
 
     def _make_folders(self) -> None:
         if self._tree.exists(self._marks) is not None:
@@ -81,7 +86,8 @@ class Underreplication(Election):
         ensure_path(self._tree, self._marks)
 
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
-        yield from self._walk_marks(self._marks, 4)
+        with self.unreadable.whole_walk(Kind.MARK, self._marks, nested=True):
+            yield from self._walk_marks(self._marks, 4)
 
     def _walk_marks(self, folder: str, levels: int) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
         try:
@@ -93,13 +99,21 @@ class Underreplication(Election):
                 yield from self._walk_marks(f"{folder}/{name}", levels - 1)
             return
         for name, node in zip(names, self._tree.get_many([f"{folder}/{name}" for name in names]), strict=True):
-            ledger_id = ledger_of_mark(name)
+            ledger_id, mark = ledger_of_mark(name), None
             if ledger_id is not None and node is not None:
-                yield ledger_id, decode_mark(node[0]).missing
+                with self.unreadable.skipping(Kind.MARK, f"{folder}/{name}"):
+                    mark = decode_mark(node[0])
+            if ledger_id is not None and mark is not None:
+                yield ledger_id, mark.missing
 
     def read_underreplicated(self, ledger_id: LedgerId) -> Versioned[UnderreplicationMark] | None:
-        found = self._read(self._marks + mark_path(ledger_id))
-        return None if found is None else Versioned(decode_mark(found.value), found.version)
+        path = self._marks + mark_path(ledger_id)
+        found = self._read(path)
+        if found is None:
+            self.unreadable.forget(path)
+            return None
+        with self.unreadable.reading(Kind.MARK, path):
+            return Versioned(decode_mark(found.value), found.version)
 
     def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
         path, lock = self._marks + mark_path(ledger_id), self._lock_of(ledger_id)
@@ -156,10 +170,14 @@ class Underreplication(Election):
 
     def underreplication_locks(self) -> Mapping[LedgerId, str]:
         found: dict[LedgerId, str] = {}
-        for name, data, _ in self._nodes(f"{self._folder}/locks"):
-            ledger_id = ledger_of_mark(name)
-            if ledger_id is not None:
-                found[ledger_id] = decode_lock(data)
+        folder = f"{self._folder}/locks"
+        with self.unreadable.whole_walk(Kind.LOCK, folder):
+            for name, data, _ in self._nodes(folder):
+                ledger_id = ledger_of_mark(name)
+                if ledger_id is not None:
+                    found[ledger_id] = ""  # a lock that cannot be read is a lock
+                    with self.unreadable.skipping(Kind.LOCK, f"{folder}/{name}"):
+                        found[ledger_id] = decode_lock(data)
         return found
 
     # --- what all auditors and workers obey ---
@@ -178,12 +196,19 @@ class Underreplication(Election):
                 self._create_with_parents(path, b"")
 
     def lost_bookie_recovery_delay_s(self) -> int | None:
-        data = self._find(f"{self._folder}/lostBookieRecoveryDelay")
+        return self._setting(Kind.DELAY, "lostBookieRecoveryDelay", decode_lost_bookie_delay_s)
+
+    def _setting(self, kind: Kind, name: str, decode: Callable[[bytes], int | None]) -> int | None:
+        """A number for all auditors. One that cannot be read stops none of them: it counts as not set."""
+        path = f"{self._folder}/{name}"
+        data = self._find(path)
         if data is None:
+            self.unreadable.forget(path)
             return None
-        if not data.isdigit():
-            raise MetadataCorruptError("The delay before a bookie counts as lost cannot be read", value=repr(data[:40]))
-        return int(data)
+        found = None
+        with self.unreadable.skipping(kind, path):
+            found = decode(data)
+        return found
 
     def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
         if not 0 <= seconds < 2**31:
@@ -196,11 +221,11 @@ class Underreplication(Election):
             self._put("lostBookieRecoveryDelay", b"%d" % seconds)
 
     def audit_time_ms(self, audit: Audit) -> int | None:
-        data = self._find(f"{self._folder}/{audit.value}")
-        return None if data is None else decode_audit_time(data)
+        return self._setting(Kind.AUDIT_TIME, audit.value, decode_audit_time)
 
     def write_audit_time_ms(self, audit: Audit, time_ms: int) -> None:
-        self._put(audit.value, encode_audit_time(time_ms))
+        before = self._find(f"{self._folder}/{audit.value}") or b""
+        self._put(audit.value, encode_audit_time(time_ms, before))
 
     def _put(self, name: str, data: bytes) -> None:
         """Writes one of the few records that are simply replaced: they say what an operator or an auditor wants now."""

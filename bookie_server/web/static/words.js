@@ -69,6 +69,7 @@ export function stateOf(bookie) {
   if (order === "removed") return { sign: "–", word: "removed", rank: "none" };
   if (order === "drain") return { sign: "⇢", word: away ? "down, drains" : "draining", rank: away ? "bad" : "warn" };
   if (state === "away") return { sign: "✕", word: "down", rank: "bad" };
+  if (state === "unreadable") return { sign: "?", word: "registration unreadable", rank: "bad" };
   if (state === "gone") return { sign: "✕", word: "gone", rank: "bad" };
   if (bookie.error) return { sign: "!", word: "does not answer", rank: "bad" };
   if (bookie.numbers?.notReady) return { sign: "!", word: "not ready", rank: "bad" };

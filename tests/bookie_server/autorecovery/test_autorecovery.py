@@ -16,6 +16,7 @@ import pytest
 
 from bk_core.client.repair import ByteRate
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
 from bk_core.metadata.port import Audit
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
@@ -357,3 +358,68 @@ def test_settings_are_checked() -> None:
     for wrong in ({"repairs_max": 0}, {"poll_s": 0}, {"retry_s": 700.0}, {"replication_bytes_per_s": -1.0}):
         with pytest.raises(InvalidArgumentError):
             AutoRecoveryConfig(**wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.rule("M6")
+def test_unreadable_marks_locks_records_and_settings_stop_no_other_repair() -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledgers = [(await a_ledger(cluster))[0] for _ in range(8)]
+            lost = next(iter(members(cluster, ledgers[0])))
+            named = [ledger_id for ledger_id in ledgers if lost in members(cluster, ledger_id)]
+            assert len(named) > 3, "with five bookies each is in three of five ledgers"
+            marked, locked, recordless, *well = named
+            tree, root = cluster.store.tree, "/ledgers/underreplication"
+            cluster.store.mark_underreplicated(marked, [lost])  # which makes the folders
+            tree.set(f"{root}/ledgers{mark_path(marked)}", b"garbage", -1)
+            tree.create(f"/ledgers{lock_path(locked)}", b"\xff")
+            tree.create(f"{root}/lostBookieRecoveryDelay", b"soon")
+            tree.set(f"/ledgers{ledger_path(Layout.HIERARCHICAL, recordless)}", b"garbage", -1)
+            cluster.kill(lost)
+            async with recovering(cluster) as running:
+                await eventually(lambda: all(lost not in members(cluster, i) for i in well), 10)
+                await eventually(lambda: running.workers.repaired >= len(well), 10)
+                assert running.auditor.elected
+            for ledger_id in well:
+                check_whole(cluster, ledger_id)
+            assert lost in members(cluster, marked), "nobody knows what its mark says"
+            assert tree.get(f"{root}/ledgers{mark_path(marked)}")[0] == b"garbage"
+            assert lost in members(cluster, locked), "a lock that cannot be read is a lock"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("mark", [b"", b'laterField: "b1"\n'])
+@pytest.mark.rule("M6")
+def test_mark_that_names_nobody_is_removed_only_once_every_copy_was_checked(mark: bytes) -> None:
+    async def work() -> None:
+        async with memory_cluster(5) as cluster:
+            ledger_id, ensemble = await a_ledger(cluster)
+            cluster.store.mark_underreplicated(ledger_id, [])
+            path = f"/ledgers/underreplication/ledgers{mark_path(ledger_id)}"
+            cluster.store.tree.set(path, mark, -1)
+            cluster.kill(ensemble[1])
+            async with recovering(cluster, replace(QUICK, lost_bookie_delay_s=600)) as running:
+                await eventually(lambda: ledger_id in running.workers.put_off, 10)
+                assert ensemble[1] in running.workers.put_off[ledger_id].why
+                assert dict(cluster.store.list_underreplicated()) == {ledger_id: ()}
+                cluster.store.set_lost_bookie_recovery_delay_s(0)
+                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            check_whole(cluster, ledger_id)
+
+    asyncio.run(work())
+
+
+@pytest.mark.rule("M6")
+def test_bookie_whose_registration_cannot_be_read_is_not_lost() -> None:
+    store, now = MemoryStore(), [0.0]
+    store.initialize_cluster()
+    for name in ("b1", "b2"):
+        store.write_cookie(name, b"", None)
+    store.tree.create("/ledgers/available/b1", b"\xff\xff")
+    presence = Presence(store, 5, clock=lambda: now[0])
+    presence.look()
+    now[0] = 10
+    present = presence.look()
+    assert (present.lost, present.away) == (("b2",), ("b1",))
+    assert not present.writable

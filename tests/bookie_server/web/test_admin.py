@@ -16,6 +16,7 @@ import pytest
 
 from bk_cli.children import free_port
 from bk_core.errors import InvalidArgumentError, PortInUseError, StorageFailedError
+from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
@@ -28,6 +29,7 @@ from bookie_server.web.bookie_metrics import METRICS, REQUESTS
 from bookie_server.web.health import BEAT_S, READ_ONLY_S, STALLED_S, Health, Pulse
 from tests.kit.lanes import Lane, Listener, bookie_config
 from tests.kit.memory_store import MemoryCluster, MemoryStore
+from tests.kit.metadata_worlds import tree_of
 from tests.kit.prometheus_text import Family, parse
 
 ROOT = Path(__file__).parents[3]
@@ -86,6 +88,22 @@ def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: Path, u
         assert found["bookie_storage_segments_unsealed"].value() >= 1
         assert "bookie_adds_refused_total" not in found
         assert after["bookie_adds_refused_total"].value(reason="UNAUTHORIZED") == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.rule("M6")
+def test_metrics_count_the_nodes_that_cannot_be_read(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    async def story() -> None:
+        port = free_port()
+        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, auto_recovery=True))
+        assert (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") == 0
+        store.mark_underreplicated(5, ["b1"])
+        tree_of(store).set(f"/ledgers/underreplication/ledgers{mark_path(5)}", b"garbage", -1)
+        async with asyncio.timeout(20):
+            while (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") != 1:
+                await asyncio.sleep(0.1)
+        await bookie.stop()
 
     asyncio.run(story())
 

@@ -22,6 +22,7 @@ from bk_core.facts import bookies
 from bk_core.logs.model.codec import encode_head
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.metadata import open_store
+from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint, Fragment, LedgerId, LedgerMetadata
@@ -33,7 +34,7 @@ from bookie_server.web.http import Answer, HttpServer, Refused, Request
 from bookie_server.web.others import parse_numbers
 from bookie_server.web.page import FRAGMENTS_MAX, LIMIT_MAX, Page
 from bookie_server.web.samples import Told
-from tests.kit.metadata_worlds import eventually
+from tests.kit.metadata_worlds import eventually, tree_of
 
 METRICS = (
     'bookie_info{bookie="b1",version="1.0"} 1\nbookie_directory_total_bytes{directory="/d"} 100\n'
@@ -146,6 +147,8 @@ def test_the_cluster_is_told_with_its_verdict_and_what_the_bookie_knows_of_itsel
         "underReplicated": 1,
         "underRepair": 0,
         "allMarksCounted": True,
+        "unreadable": [],
+        "unreadableCount": 0,
     }
     states = {each["bookieId"]: (each["state"], each["underReplicated"]) for each in found["bookies"]}
     assert states == {"b1": ("writable", 0), "b2": ("writable", 0), "b3": ("writable", 0), "b4": ("away", 1)}
@@ -391,3 +394,25 @@ def test_lists_are_read_one_at_a_time_and_kept_for_a_moment(
     monkeypatch.setattr(pages, "KEPT_S", 0.0)
     served.json("/page/logs")
     assert reads == ["logs", "logs"]
+
+
+@pytest.mark.rule("M6")
+def test_nodes_that_cannot_be_read_are_named_and_all_else_is_told(
+    store: MetadataStore, serve: Callable[..., Served]
+) -> None:
+    (bad, _), (good, _) = (store.create_ledger(ledger("123")) for _ in range(2))
+    for ledger_id in (bad, good):
+        store.mark_underreplicated(ledger_id, ["b3"])
+    path = f"/ledgers/underreplication/ledgers{mark_path(bad)}"
+    tree_of(store).set(path, b"garbage", -1)
+    served = serve()
+    found = served.json("/page/cluster")
+    assert found["replication"]["underReplicated"] == 1
+    assert [(node["kind"], node["path"]) for node in found["replication"]["unreadable"]] == [
+        ("under-replication mark", path)
+    ]
+    (problem,) = [each for each in found["verdict"]["problems"] if "cannot be read" in each["short"]]
+    assert (problem["rank"], path in problem["what"], "bk doctor" in problem["do"]) == ("bad", True, True)
+    assert [each["ledgerId"] for each in served.json("/page/repair")["ledgers"]] == [good]
+    one = served.json(f"/page/ledger?id={bad}")
+    assert (one["missing"], path in one["why"]) == ([], True)
