@@ -122,6 +122,10 @@ def _left_out(seen: PlacementSeen) -> Iterator[Finding]:
         names = sorted(bookie for bookie, what in seen.states.items() if what == state)
         if names:
             yield note(f"left out: {', '.join(names)} {why}", remedy)
+    rackless = seen.landscape.left_out(seen.writable, seen.write_quorum_size)
+    if rackless:
+        remedy = "name their racks in rack_script or rack_file"
+        yield note(f"left out: {', '.join(sorted(rackless))} are in no known rack, and racks are enforced", remedy)
     if seen.quarantined:
         yield note(f"chosen last: {', '.join(sorted(seen.quarantined))} failed lately, as this client has seen")
 

@@ -25,6 +25,9 @@ WEIGHT_MULTIPLE_MAX = 3
 """A bookie counts for at most so many times the median weight, so that a new one does not get every ledger."""
 
 TRIES = 8
+NAME_RACKS = (
+    "start bookies in other racks, look at what rack_script or rack_file says of them, or set enforce_racks=False"
+)
 
 
 class RandomSource(Protocol):
@@ -38,7 +41,8 @@ class RandomSource(Protocol):
 class Landscape:
     """What is known about bookies. ``racks``: the rack of each that has one. ``weights``: free bytes of their disks;
     empty if they do not count. Each write set should have members in ``racks_min`` racks, as far as there are so many;
-    ``enforced``: in that many, or no ensemble is chosen."""
+    ``enforced``: in that many, or no ensemble is chosen. Then a bookie of unknown rack is not chosen: where it stands
+    nobody knows, so it may share the rack of the others (Apache's policy leaves them out, too)."""
 
     racks: Mapping[BookieId, str] = field(default_factory=dict)
     weights: Mapping[BookieId, int] = field(default_factory=dict)
@@ -54,9 +58,19 @@ class Landscape:
         return not (self.racks or self.weights or self.enforced)
 
     def racks_of(self, places: Sequence[BookieId | None], write_quorum: int, start: int) -> set[str]:
-        """The racks of the write set that begins at place ``start``."""
+        """The racks of the write set that begins at place ``start``; where they are enforced, the known ones."""
         members = (places[(start + i) % len(places)] for i in range(write_quorum))
-        return {self.rack_of(bookie) for bookie in members if bookie is not None}
+        racks = {self.rack_of(bookie) for bookie in members if bookie is not None}
+        return racks - {DEFAULT_RACK} if self._needs_known_racks(write_quorum) else racks
+
+    def left_out(self, bookies: Collection[BookieId], write_quorum: int) -> dict[BookieId, str]:
+        """Those that racks which are enforced leave out, each with the reason."""
+        if not self._needs_known_racks(write_quorum):
+            return {}
+        return {bookie: "its rack is unknown" for bookie in bookies if self.rack_of(bookie) == DEFAULT_RACK}
+
+    def _needs_known_racks(self, write_quorum: int) -> bool:
+        return self.enforced and min(write_quorum, self.racks_min) > 1
 
     def fewest_racks(self, ensemble: Sequence[BookieId], write_quorum: int) -> int:
         """How many racks the write set with the fewest has."""
@@ -82,12 +96,16 @@ def choose_ensemble(
     Raises NotEnoughBookiesError, which names how many are needed, which are writable, and why some cannot be used, or
     which racks they are in.
     """
+    rackless = landscape.left_out(writable, write_quorum or size)
+    exclude = {**rackless, **exclude}
     usable = sorted(b for b in writable if b not in exclude)  # sorted, so that a simulation can be repeated
     if len(usable) < size:
         raise NotEnoughBookiesError(
             f"{size} writable bookies are needed and {len(usable)} can be used",
             value=writable_in_words(writable, exclude),
-            remedy="start more bookies (bk bookie run) or ask for a smaller ensemble size; bk doctor says which run",
+            remedy=NAME_RACKS
+            if rackless
+            else "start more bookies (bk bookie run) or ask for a smaller ensemble size; bk doctor says which run",
         )
     if not landscape.is_flat:
         places: list[BookieId | None] = [None] * size
@@ -122,8 +140,7 @@ def _filled(
         raise NotEnoughBookiesError(
             f"write sets of {write_quorum} bookies in {wanted} racks are needed and cannot be had",
             value="usable: " + ", ".join(f"{bookie} in {landscape.rack_of(bookie)}" for bookie in sorted(usable)),
-            remedy="start bookies in other racks, look at what rack_script or rack_file says of them, "
-            "or set enforce_racks=False",
+            remedy=NAME_RACKS,
         )
     return best
 
@@ -199,7 +216,8 @@ def replacement(
     ensemble = list(metadata.last_fragment.ensemble)
     failed = {ensemble[index]: "failed" for index in indices}
     others = dict.fromkeys(ensemble, "in the ensemble")
-    excluded = dict.fromkeys(gone, "failed before in this ledger") | others | failed
+    rackless = landscape.left_out(writable, metadata.write_quorum_size)
+    excluded = rackless | dict.fromkeys(gone, "failed before in this ledger") | others | failed
     spares = len(set(writable).difference(excluded))
     wanted = min(len(indices), spares) if partly else len(indices)
     try:

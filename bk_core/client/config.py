@@ -84,7 +84,8 @@ class ClientConfig:
     racks_min: int = 2
     """Racks in which the members of a write set are, where there are so many."""
     enforce_racks: bool = False
-    """Make no ledger at all where a write set would have members in fewer racks."""
+    """Make no ledger at all where a write set would have members in fewer racks. Bookies whose rack is unknown are not
+    used then: they may stand in the rack of the others."""
     disk_weight_placement: bool = False
     """Choose bookies with more free space more often."""
     disk_weight_ms: float = 60_000

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bk_core.errors import NotEnoughBookiesError, Outcome
 from bk_core.model import Fragment, LedgerMetadata
-from bk_core.placement import Landscape, choose_ensemble, replacement
+from bk_core.placement import DEFAULT_RACK, Landscape, choose_ensemble, replacement
+from bk_core.protocol.replication.balance import can_take_over
 from bk_core.quorum import write_set
 
 METADATA = LedgerMetadata(
@@ -132,6 +133,35 @@ def test_bookies_of_no_known_rack_share_one() -> None:
     for seed in range(20):
         chosen = choose_ensemble(["b0", "b1", "b2"], 2, Random(seed), write_quorum=2, landscape=Landscape({"b0": "a"}))
         assert "b0" in chosen
+
+
+@pytest.mark.rule("P13")
+@pytest.mark.parametrize("seed", range(10))
+def test_bookies_of_unknown_rack_are_left_out_where_racks_are_enforced(seed: int) -> None:
+    racks = {**racks_of("ab"), "b3": DEFAULT_RACK}
+    everybody = ["b0", "b1", "b2", "b3"]
+    enforced = Landscape(racks, enforced=True)
+    chosen = choose_ensemble(everybody, 2, Random(seed), write_quorum=2, landscape=enforced)
+    assert sorted(chosen) == ["b0", "b1"], "b2 and b3 may stand in rack a or b"
+    with pytest.raises(NotEnoughBookiesError) as caught:
+        choose_ensemble(["b0", "b2", "b3"], 2, Random(seed), write_quorum=2, landscape=enforced)
+    assert "b2 (its rack is unknown)" in str(caught.value)
+    assert "rack_script" in caught.value.remedy
+    assert len(choose_ensemble(everybody, 4, Random(seed), write_quorum=1, landscape=enforced)) == 4
+    record = LedgerMetadata(
+        ensemble_size=2, write_quorum_size=2, ack_quorum_size=2, fragments=(Fragment(0, ("b0", "b1")),)
+    )
+    error = replacement(record, (1,), ["b0", "b2", "b3"], (), Random(seed), landscape=enforced)
+    assert isinstance(error, NotEnoughBookiesError)
+    assert "b2 (its rack is unknown)" in error.value
+    assert not can_take_over(record, "b1", "b2", enforced)
+
+
+@pytest.mark.rule("P13")
+def test_member_of_unknown_rack_is_no_rack_of_its_own_where_racks_are_enforced() -> None:
+    racks = racks_of("a")
+    assert Landscape(racks).fewest_racks(("b0", "b1"), 2) == 2
+    assert Landscape(racks, enforced=True).fewest_racks(("b0", "b1"), 2) == 1
 
 
 @pytest.mark.rule("P13")

@@ -183,6 +183,8 @@ def _fits(value: LedgerMetadata, fragment: Fragment, source: BookieId, target: B
     if landscape.is_flat:
         return True
     write_quorum = value.write_quorum_size
+    if landscape.left_out((target,), write_quorum):
+        return False
     moved = moved_fragment(fragment, source, target).ensemble
     wanted = min(write_quorum, landscape.racks_min)
     has, will_have = (landscape.fewest_racks(each, write_quorum) for each in (fragment.ensemble, moved))
