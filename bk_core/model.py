@@ -19,6 +19,8 @@ BookieId: TypeAlias = str
 
 NO_ENTRY: EntryId = -1  # the LAC and last entry of an empty ledger
 ENTRY_ID_MAX: EntryId = 2**63 - 2  # the next id still fits into a signed 64-bit number
+LEDGER_ID_MAX: LedgerId = 2**63 - 2
+"""The greatest id of a new ledger. Our bookies keep 2^63 − 1 for themselves, so its entries could never be written."""
 LEDGER_KEY_BYTES = 20
 
 T = TypeVar("T")
@@ -148,6 +150,16 @@ TLS = "tls"
 """Among the extensions of an endpoint: it speaks TLS. Apache's word."""
 
 
+def plain_host(host: str) -> str:
+    """A host as the system takes it: without the brackets in which an IPv6 address is written before a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def host_and_port(host: str, port: int) -> str:
+    """``host:port``, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """An address at which a bookie listens. ``protocol`` is one of those above."""
@@ -164,10 +176,14 @@ class Endpoint:
         return TLS in self.extensions
 
     @property
+    def where(self) -> str:
+        """Host and port, for messages."""
+        return host_and_port(self.host, self.port)
+
+    @property
     def url(self) -> str:
         """Of an admin port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,10 @@ class BookKeeper:
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        ``ledger_id``: None has the store choose one. ``explicit_ids``: the caller gives each entry its id, in any order
-        (``append(payload, entry_id)``); entries are confirmed in the order of their ids. ``deferred_sync``: bookies may
-        ack before they sync; ``force`` makes durable what was appended, and moves the LAC.
+        ``ledger_id``: 0 to 2^63 − 2; None has the store choose one. ``explicit_ids``: the caller gives each entry its
+        id, in any order (``append(payload, entry_id)``); entries are confirmed in the order of their ids.
+        ``deferred_sync``: bookies may ack before they sync; ``force`` makes durable what was appended, and moves the
+        LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
         LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import enum
+import ipaddress
 import re
 from dataclasses import dataclass
 
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import LEDGER_ID_MAX as NEW_LEDGER_ID_MAX
+from bk_core.model import BookieId, LedgerId, host_and_port, plain_host
 
 DEFAULT_ROOT = "/ledgers"
 DEFAULT_PORT = 2181
@@ -120,11 +122,20 @@ def _parse_zk(uri: str, rest: str, layout: Layout | None) -> ServiceUri:
 
 
 def _parse_host(text: str, uri: str) -> str:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", text)
+    match = re.fullmatch(r"(\[[0-9A-Za-z:.%_-]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", text)
     port = int(match[2] or DEFAULT_PORT) if match else 0
     if not match or not 0 < port < 65536:
         raise _bad_uri(f"{text!r} is not a host and port", uri)
-    return f"{match[1]}:{port}"
+    if match[1].startswith("[") and not _is_ipv6(plain_host(match[1])):
+        raise _bad_uri(f"{match[1]!r} is not an IPv6 address", uri)
+    return host_and_port(plain_host(match[1]), port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def _unsupported_store(kind: str, uri: str) -> InvalidArgumentError:
@@ -175,6 +186,18 @@ def ledger_path(layout: Layout, ledger_id: LedgerId) -> str:
         return f"/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
     digits = f"{ledger_id:010d}"
     return f"/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+
+
+def check_new_ledger_id(layout: Layout, ledger_id: LedgerId) -> None:
+    """Raises InvalidArgumentError for an id that a new ledger cannot have. A ledger that another program made with the
+    last id of all, which no bookie of ours takes entries of, can be read and deleted."""
+    end = SHORT_IDS_END if layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL) else NEW_LEDGER_ID_MAX
+    if not 0 <= ledger_id <= end:
+        raise InvalidArgumentError(
+            f"A new ledger has an id from 0 to {end} in a cluster of layout {layout.value}",
+            value=f"ledgerId={ledger_id}",
+            remedy="give another id, or none: then the store makes one",
+        )
 
 
 _LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|/L\d{10}", re.ASCII)
@@ -254,7 +277,7 @@ def check_log_name(name: str) -> str:
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:-_.\-]{1,255}")
 
 
-def check_bookie_id(bookie_id: BookieId) -> BookieId:
+def check_bookie_id(bookie_id: BookieId, setting: str = "bookieId") -> BookieId:
     """Returns ``bookie_id`` if it can name a znode and Apache accepts it, else raises InvalidArgumentError. Apache's
     pattern, ``[a-zA-Z0-9:-_.\\-]+``, has a range from ``:`` to ``_``; in no case may it be the word ``readonly``, or no
     Java client can connect to the cluster."""
@@ -262,7 +285,7 @@ def check_bookie_id(bookie_id: BookieId) -> BookieId:
         raise InvalidArgumentError(
             r"A bookie id has 1 to 255 characters of A-Z a-z 0-9 : ; < = > ? @ [ \ ] ^ _ . - and is not 'readonly', "
             "in capitals or not",
-            value=f"bookieId={bookie_id!r}",
+            value=f"{setting}={bookie_id!r}",
             remedy="use host:port",
         )
     return bookie_id

@@ -26,7 +26,7 @@ from bk_core.entries.frame import (
     split_frames,
 )
 from bk_core.errors import IntegrityError
-from bk_core.model import EntryId, LedgerId
+from bk_core.model import LEDGER_ID_MAX, EntryId, LedgerId
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
@@ -40,7 +40,6 @@ from bookie_server.machine.events import (
     StreamId,
     StreamOwned,
 )
-from bookie_server.machine.requests import LEDGER_ID_MAX
 from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
 
 _ENTRIES = int(FrameKind.ENTRIES)

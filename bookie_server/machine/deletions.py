@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 
 from bk_core.entries.frame import FrameKind
-from bk_core.model import LedgerId
+from bk_core.model import LEDGER_ID_MAX, LedgerId
 from bk_core.wire.lane import HINT_IDS_MAX, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
@@ -23,7 +23,7 @@ from bookie_server.machine.events import (
     LookForDeletion,
     SendReply,
 )
-from bookie_server.machine.requests import LEDGER_ID_MAX, Requests
+from bookie_server.machine.requests import Requests
 from bookie_server.machine.state import Ledger, Pending
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from bk_core.entries.frame import FrameKind, slice_frame
-from bk_core.model import EntryId, LedgerId
+from bk_core.model import LEDGER_ID_MAX, EntryId, LedgerId
 from bk_core.transport.port import LacEvidence
 from bk_core.wire.lane import Reason
 from bookie_server.machine.core import Core, Refusal
@@ -28,7 +28,7 @@ from bookie_server.machine.events import (
     WatchLacRequested,
     WriteLacRequested,
 )
-from bookie_server.machine.requests import LEDGER_ID_MAX, Frame, Path, Request, Requests
+from bookie_server.machine.requests import Frame, Path, Request, Requests
 from bookie_server.machine.state import LAC_BODY_BYTES_MIN, Ledger, Pending, lac_of_body, ledger_of_body
 
 LAC_TIMER = None

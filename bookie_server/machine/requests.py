@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from bk_core.model import LedgerId
+from bk_core.model import LEDGER_ID_MAX, LedgerId
 from bk_core.wire.lane import Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
@@ -26,8 +26,6 @@ from bookie_server.machine.events import (
 )
 from bookie_server.machine.places import Unresolved
 from bookie_server.machine.turns import FairQueue
-
-LEDGER_ID_MAX: LedgerId = (1 << 63) - 2  # the last one is the storage's own
 
 _FEW = 16
 """A stream with fewer requests under way is not refused because other streams have many."""

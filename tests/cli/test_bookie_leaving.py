@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from bk_cli import bookie_leaving, exit_codes, main
+from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
@@ -232,3 +233,28 @@ def test_bookie_that_was_removed_is_no_bookie_of_the_cluster_any_more(world: Wor
     world.store.unregister_bookie("b5")
     assert world.bk("remove", "b5")[0] == 0
     assert "b5" not in world.store.bookie_orders()
+
+
+@pytest.mark.parametrize("name", ["rack=1@host", r"a;b<c>d?e\f^g", "[fd00::1]:3181"])
+def test_apaches_bookie_of_any_id_that_apache_permits_is_drained_and_removed(world: World, name: str) -> None:
+    world.join(name, read_only=True, ours=False)
+    ledger_id = world.ledger(name, "b1")
+    code, said = world.bk("remove", name)
+    assert (code, "is running" in said) == (exit_codes.CONFLICT, True)
+    code, said = world.bk("drain", name, "--wait", "0s")
+    assert code == exit_codes.UNAVAILABLE, said
+    assert world.store.read_bookie_order(name) == world.store.bookie_orders()[name]
+    assert world.store.bookie_orders()[name].order is Order.DRAIN
+    assert dict(world.store.list_underreplicated()) == {ledger_id: (name,)}
+    world.store.delete_ledger(ledger_id)
+    world.store.unregister_bookie(name)
+    code, said = world.bk("remove", name)
+    assert code == 0, said
+    assert name not in world.store.known_bookies()
+    assert world.store.read_cookie(name) is None
+
+
+@pytest.mark.parametrize("name", ["READONLY", "ReadOnly"])
+def test_id_that_stops_every_java_client_is_refused(world: World, name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="readonly"):
+        world.join(name)

@@ -22,7 +22,7 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.codec import encode_ledger
-from bk_core.metadata.layout import last_id_below
+from bk_core.metadata.layout import Layout, last_id_below, ledger_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.tree.ids import RESERVED_MAX
 from bk_core.metadata.tree.tree import ensure_path
@@ -150,7 +150,7 @@ def test_made_id_skips_a_ledger_whose_id_was_given(metadata_world: MetadataWorld
     assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
 
 
-@pytest.mark.parametrize("ledger_id", [0, 2**31 - 2, 2**31 - 1, 2**31, 2**40 + 5, 2**63 - 1])
+@pytest.mark.parametrize("ledger_id", [0, 2**31 - 2, 2**31 - 1, 2**31, 2**40 + 5, 2**63 - 2])
 def test_given_ids_of_any_size_can_be_created_once(store: MetadataStore, ledger_id: int) -> None:
     store.create_ledger(a_ledger(), ledger_id)
     assert store.read_ledger(ledger_id).version == 0
@@ -318,6 +318,26 @@ def test_damaged_record_names_its_ledger_and_its_znode(metadata_world: MetadataW
     tree_of(store).set(path, b"BookieMetadataFormatVersion\t4\nxx", 0)
     with pytest.raises(MetadataCorruptError, match=rf"version 4.*ledger 0, znode {path}:"):
         store.read_ledger(ledger_id)
+
+
+@pytest.mark.parametrize("ledger_id", [-1, 2**63 - 1, 2**63])
+def test_id_that_no_bookie_takes_entries_of_makes_no_ledger(store: MetadataStore, ledger_id: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"from 0 to {2**63 - 2} .*ledgerId={ledger_id}"):
+        store.create_ledger(a_ledger(), ledger_id)
+    assert list(store.list_ledgers()) == []
+    assert store.create_ledger(a_ledger(), 2**63 - 2)[0] == 2**63 - 2
+
+
+def test_ledger_of_the_last_id_that_another_program_made_is_read_and_deleted(
+    metadata_world: MetadataWorld, store: MetadataStore
+) -> None:
+    path = metadata_world.root + ledger_path(Layout.HIERARCHICAL, 2**63 - 1)
+    ensure_path(tree_of(store), path.rpartition("/")[0])
+    tree_of(store).create(path, encode_ledger(a_ledger()))
+    assert list(store.list_ledgers()) == [2**63 - 1]
+    assert store.read_ledger(2**63 - 1).value.write_quorum_size == 3
+    store.delete_ledger(2**63 - 1)
+    assert list(store.list_ledgers()) == []
 
 
 # --- deleting, listing, ages ---

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from bk_core.metadata.layout import (
     ServiceUri,
     check_bookie_id,
     check_log_name,
+    check_new_ledger_id,
     decode_layout,
     encode_layout,
     is_beside_ledgers,
@@ -194,9 +197,43 @@ def test_log_name_is_refused(name: str) -> None:
         check_log_name(name)
 
 
-def test_bookie_ids() -> None:
-    for good in ("127.0.0.1:3181", "host-1.example_x:3181", "custom", "[::1]:3181"):
+def test_bookie_ids_are_those_of_apaches_pattern() -> None:
+    apaches = re.compile(r"[a-zA-Z0-9:-_.\-]+")  # from ":" to "_" is a range
+    for good in ("127.0.0.1:3181", "host-1.example_x:3181", "custom", "[::1]:3181", "rack=1@host", r"a;b<c>d?e\f^g"):
         assert check_bookie_id(good) == good
-    for bad in ("", "readonly", "a/b", "a b", ".", "x" * 256, "a\n"):
+    for code in range(128):
+        name = f"a{chr(code)}b"
+        if apaches.fullmatch(name):
+            assert check_bookie_id(name) == name
+        else:
+            with pytest.raises(InvalidArgumentError):
+                check_bookie_id(name)
+    for bad in ("", "a/b", "a b", ".", "..", "x" * 256, "a\n", "ä"):
         with pytest.raises(InvalidArgumentError):
             check_bookie_id(bad)
+
+
+@pytest.mark.parametrize("name", ["readonly", "READONLY", "ReadOnly", "readOnly"])
+def test_no_bookie_has_an_id_that_stops_every_java_client(name: str) -> None:
+    """Apache's BookieId refuses it while the list of bookies is read."""
+    with pytest.raises(InvalidArgumentError, match="in capitals or not"):
+        check_bookie_id(name)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_new_ledger_has_an_id_that_bookies_take_entries_of(layout: Layout) -> None:
+    is_short = layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL)
+    greatest = 2**31 - 1 if is_short else 2**63 - 2
+    for good in (0, greatest):
+        check_new_ledger_id(layout, good)
+    for bad in (-1, greatest + 1, 2**63 - 1, 2**63):
+        with pytest.raises(InvalidArgumentError, match=f"from 0 to {greatest} "):
+            check_new_ledger_id(layout, bad)
+
+
+def test_ipv6_hosts_of_a_uri_are_written_in_brackets() -> None:
+    parsed = parse_service_uri("zk://[::1]:2182;[fe80::1%eth0];zk3/ledgers")
+    assert parsed.hosts == ("[::1]:2182", "[fe80::1%eth0]:2181", "zk3:2181")
+    for bad in ("zk://::1/ledgers", "zk://[::1/ledgers", "zk://[1.2.3.4]/ledgers", "zk://[:::]/ledgers"):
+        with pytest.raises(InvalidArgumentError):
+            parse_service_uri(bad)

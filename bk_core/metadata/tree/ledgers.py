@@ -25,6 +25,7 @@ from bk_core.errors import (
 from bk_core.metadata.codec import decode_ledger, encode_ledger
 from bk_core.metadata.layout import (
     Layout,
+    check_new_ledger_id,
     decode_layout,
     is_beside_ledgers,
     last_id_below,
@@ -89,6 +90,7 @@ class Ledgers(Part):
             metadata = replace(metadata, c_token=secrets.randbits(63))
         data = encode_ledger(metadata)
         if ledger_id is not None:
+            check_new_ledger_id(self._layout(), ledger_id)
             try:
                 self._create_ledger_at(self._znode_of(ledger_id), data, metadata)
             except NodeExistsError as error:
@@ -96,6 +98,7 @@ class Ledgers(Part):
             return ledger_id, Versioned(metadata, 0)
         for _ in range(_ID_TRIES):  # an id may be taken by a ledger that was created with a given id
             made = self._ids.next(self._layout())
+            check_new_ledger_id(self._layout(), made.number)
             with contextlib.suppress(NodeExistsError):
                 self._create_ledger_with(made, data, metadata)
                 return made.number, Versioned(metadata, 0)

@@ -21,7 +21,7 @@ import numpy as np
 
 from bk_core.entries.apache_frame import encode_apache_one
 from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, parse_header
-from bk_core.model import LEDGER_KEY_BYTES, LedgerId
+from bk_core.model import LEDGER_ID_MAX, LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import I64
@@ -29,7 +29,6 @@ from bk_core.wire.bookie_rpc.runs import AddRun, LoneAdd
 from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane import AttachMode, Reason
 from bookie_server.machine import events
-from bookie_server.machine.requests import LEDGER_ID_MAX
 from bookie_server.services.bookie_rpc.entries import cuts_of, frame_of
 from bookie_server.services.limits import Share
 
