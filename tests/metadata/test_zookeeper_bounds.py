@@ -208,3 +208,34 @@ def test_session_whose_new_beginning_fails_is_tried_again(
     world.proxy(store).garble_next_answer()
     assert store.read_ledger(ledger_id) == created
     assert next(failures, None) is None
+
+
+@pytest.mark.rule("E1")
+@pytest.mark.parametrize("hosts", ["no-such-host.invalid:2181", "no-such-host.invalid:2181;nor-this.invalid:2181"])
+def test_name_that_does_not_resolve_is_said_to_be_that(hosts: str) -> None:
+    with pytest.raises(MetadataUnavailableError) as caught:
+        open_store(f"zk://{hosts}/ledgers", timeout_s=0.5, session_timeout_s=2.0)
+    assert "on this host" in caught.value.what
+    assert "resolve" in caught.value.what
+    assert "no-such-host.invalid" in caught.value.value
+    assert caught.value.outcome is Outcome.NOT_APPLIED
+
+
+@pytest.mark.rule("E1")
+def test_names_that_do_not_resolve_are_told_beside_a_server_that_does_not_answer(world: ZooKeeperWorld) -> None:
+    with mute_host() as mute, pytest.raises(MetadataUnavailableError) as caught:
+        open_store(f"zk://no-such-host.invalid:2181;{mute}/ledgers", timeout_s=0.5, session_timeout_s=2.0)
+    assert "did not answer" in caught.value.what
+    assert "not resolved on this host: no-such-host.invalid" in caught.value.value
+
+
+@pytest.mark.rule("E1")
+def test_one_name_of_several_is_enough_and_the_log_names_the_others(
+    world: ZooKeeperWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = world.open()
+    made.initialize_cluster()
+    uri = made.uri.replace("zk://", "zk://no-such-host.invalid:2181;")
+    with contextlib.closing(open_store(uri, timeout_s=8.0, session_timeout_s=8.0)) as store:
+        assert store.instance_id() == made.instance_id()
+    assert [r.getMessage() for r in caplog.records if "no-such-host" in r.getMessage() and "resolve" in r.getMessage()]

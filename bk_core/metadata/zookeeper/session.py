@@ -283,6 +283,8 @@ class ZooKeeperTree:
         )
         self._client.add_listener(self._state_changed)
         connection = self._client._connection
+        self._unresolved: tuple[str, ...] = ()  # hosts whose names did not resolve at the last attempt
+        connection._expand_client_hosts = partial(self._resolve, connection._expand_client_hosts)
         connection._authenticate_with_sasl = partial(_authenticated, connection._authenticate_with_sasl)
 
     def connect(self) -> None:
@@ -298,12 +300,39 @@ class ZooKeeperTree:
                 raise self._refused
             for error in self._handler.tls_errors.copy().values():
                 raise error
-            raise MetadataUnavailableError(
+            raise self._unresolvable(Outcome.NOT_APPLIED) or MetadataUnavailableError(
                 f"ZooKeeper did not answer within {self._timeout_s:g} s",
-                value=f"hosts {self._hosts}{self._in_silence()}",
+                value=f"hosts {self._hosts}{self._unresolved_in_words()}{self._in_silence()}",
                 remedy="check that it runs and that this host may connect to it; for a local one: bk local",
                 outcome=Outcome.NOT_APPLIED,
             )
+
+    def _resolve(self, expand: Callable[[], list[tuple[str, str, int]]]) -> list[tuple[str, str, int]]:
+        """The addresses of all hosts; called on kazoo's connection thread before each round of attempts. Kazoo leaves
+        out a host whose name does not resolve, and says nothing that a caller sees."""
+        found = expand()
+        names = {name for name, _, _ in found}
+        unresolved = tuple(name for name, _ in self._client.hosts if name not in names)
+        if unresolved and unresolved != self._unresolved and found:
+            logger.warning("names of ZooKeeper servers do not resolve on this host: %s", ", ".join(unresolved))
+        self._unresolved = unresolved
+        return found
+
+    def _unresolved_in_words(self) -> str:
+        return f"; not resolved on this host: {', '.join(self._unresolved)}" if self._unresolved else ""
+
+    def _unresolvable(self, outcome: Outcome) -> MetadataUnavailableError | None:
+        """The error if no host has an address; None otherwise."""
+        if len(self._unresolved) < self._hosts_count:
+            return None
+        return MetadataUnavailableError(
+            "The name of the ZooKeeper server does not resolve on this host"
+            if self._hosts_count == 1
+            else "No name of a ZooKeeper server resolves on this host",
+            value=f"hosts {self._hosts}",
+            remedy="correct the metadata service URI, or make the name known to this host (DNS, /etc/hosts)",
+            outcome=outcome,
+        )
 
     @property
     def session_id(self) -> int:
@@ -597,7 +626,9 @@ class ZooKeeperTree:
         if self._closed:
             return ClientClosedError("The metadata store was closed meanwhile", value=path, outcome=outcome)
         failed = "".join(f"; {error.what}: {error.value}" for error in self._handler.tls_errors.copy().values())
-        return MetadataUnavailableError(
+        unresolvable = None if self._connected.is_set() else self._unresolvable(outcome)
+        failed += self._unresolved_in_words()
+        return unresolvable or MetadataUnavailableError(
             "ZooKeeper did not answer" if self._connected.is_set() else "The connection to ZooKeeper is broken",
             value=f"{path} at hosts {self._hosts}, deadline {self._timeout_s:g} s{failed}{self._in_silence()}",
             remedy="check that ZooKeeper runs and is reachable",
