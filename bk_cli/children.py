@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bk_core.errors import PortInUseError
+from bk_core.model import host_and_port, plain_host
 
 PORTS = range(12_000, 32_768)
 """Where free ports are looked for: below those that a kernel gives to outgoing connections. A client could take one of
@@ -31,7 +32,7 @@ def free_ports(count: int, host: str = "127.0.0.1", *, above: Sequence[int] = ()
             wanted = [port, *(port + each for each in above)]
             if wanted[-1] not in PORTS:
                 continue
-            probes = [socket.socket() for _ in wanted]
+            probes = [socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) for _ in wanted]
             held += probes
             try:
                 for probe, each in zip(probes, wanted, strict=True):
@@ -55,14 +56,15 @@ def free_ports(count: int, host: str = "127.0.0.1", *, above: Sequence[int] = ()
 
 def check_port_free(host: str, port: int, who: str) -> None:
     """Raises PortInUseError if ``who`` could not listen there."""
-    with socket.socket() as probe:
+    host = plain_host(host)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
         try:
             probe.bind((host, port))
         except OSError as error:
             raise PortInUseError(
                 f"{who} cannot listen on port {port}",
-                value=f"{host}:{port}: {error.strerror}",
+                value=f"{host_and_port(host, port)}: {error.strerror}",
                 remedy="stop what runs there, or choose another port (0 takes a free one)",
             ) from error
 

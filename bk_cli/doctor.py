@@ -209,5 +209,5 @@ def _spark(access: Access, master: str | None) -> Iterator[Finding]:
 def _in_words(said: Said) -> str:
     version = f"{said.info.version}, " if said.info.version else ""
     room = f"{in_words(said.info.free_bytes)} of {in_words(said.info.total_bytes)} free"
-    where = f"{said.endpoint.protocol} at {said.endpoint.host}:{said.endpoint.port}"
+    where = f"{said.endpoint.protocol} at {said.endpoint.where}"
     return f"{where} answers in {said.took_ms:.0f} ms, {version}{room}"

@@ -19,6 +19,7 @@ from bk_cli.children import check_port_free, child_environment, free_port, last_
 from bk_cli.java import find_java
 from bk_cli.zookeeper_jars import find_jars
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, Outcome
+from bk_core.model import host_and_port
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _START_S = 20.0
@@ -88,7 +89,7 @@ class ZooKeeperServer:
     @property
     def connect_string(self) -> str:
         """``host:port``."""
-        return f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
     @property
     def is_running(self) -> bool:

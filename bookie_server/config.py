@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
 from bk_core.metadata.acl import ACL_OPEN, parse_acl
+from bk_core.metadata.layout import check_bookie_id
 from bk_core.security.roles import OPEN, SECURITIES
 from bk_core.tls import IDENTITY_RULES, Tls, TlsPaths
 from bk_core.wire.lane import FRAME_BYTES_MAX
@@ -201,7 +202,7 @@ class BookieConfig:
     advertised_address: str | None = None
     """Host that clients connect to; by default this host's name."""
     listen_address: str = "0.0.0.0"
-    """Local address to listen on."""
+    """Local address to listen on; IPv6 with or without brackets."""
     allow_loopback: bool = False
     """Register an address that only this machine can reach."""
     metadata_timeout_s: float = 10.0
@@ -377,10 +378,8 @@ class BookieConfig:
             object.__setattr__(self, "zookeeper_auth_path", Path(self.zookeeper_auth_path))
         parse_acl(self.zookeeper_acl)
         self._check_word("admin_writes", ("off", "loopback", "any"), "whose PUT the admin port takes")
-        if self.bookie_id is not None and not _is_id(self.bookie_id):
-            raise InvalidArgumentError(
-                "a bookie id has 1 to 255 characters, no slash and no space", value=f"bookie_id={self.bookie_id!r}"
-            )
+        if self.bookie_id is not None:
+            check_bookie_id(self.bookie_id, "bookie_id")
         if self.segment_size_bytes % _BLOCK:
             raise InvalidArgumentError(
                 "segment_size_bytes must be a multiple of 4096", value=f"segment_size_bytes={self.segment_size_bytes}"
@@ -713,7 +712,3 @@ def _check_type(name: str, value: object, annotation: str) -> None:
         raise InvalidArgumentError(
             f"{name} has another type", value=f"{name}={value!r}", remedy=f"wanted: {annotation}"
         )
-
-
-def _is_id(text: str) -> bool:
-    return 0 < len(text.encode()) <= 255 and not any(c.isspace() or c == "/" for c in text)

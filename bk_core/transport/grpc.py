@@ -35,9 +35,8 @@ class GrpcLink(LaneLink):
     def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
         super().__init__(info, endpoint, caller)
         holds_grpc(self)  # and through it the channel
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         more: dict[str, Any] = {"options": _OPTIONS, "compression": grpc.Compression.NoCompression}
-        target = f"{host}:{endpoint.port}"
+        target = endpoint.where
         if self.tls is None:
             self._channel: Any = grpc.aio.insecure_channel(target, **more)
         else:

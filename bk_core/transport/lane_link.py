@@ -215,7 +215,7 @@ class LaneLink:
 
     def lost(self, stream: LaneStream, detail: str) -> None:
         """The connection failed. Before the bookie's hello the error is BookieUnreachableError, with both hosts."""
-        where = f"{self.endpoint.host}:{self.endpoint.port}"
+        where = self.endpoint.where
         if stream.greeted:
             self.fail(TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}"))
             return
@@ -223,7 +223,7 @@ class LaneLink:
 
     def tls_failure(self, error: BaseException) -> TlsError:
         """The error for a handshake with this bookie that failed."""
-        return failure(f"bookie {self.bookie_id}", f"{self.endpoint.host}:{self.endpoint.port}", error)
+        return failure(f"bookie {self.bookie_id}", self.endpoint.where, error)
 
     def fail(self, error: TransportError) -> None:
         """Breaks the link and all its streams."""

@@ -116,7 +116,7 @@ def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None, refuses_apac
 def _plain_refused(bookie_id: BookieId, endpoint: Endpoint) -> TlsError:
     return TlsError(
         f"bookie {bookie_id} takes only clients that speak TLS, and this one was not told to",
-        value=f"{endpoint.protocol} at {endpoint.host}:{endpoint.port}",
+        value=f"{endpoint.protocol} at {endpoint.where}",
         remedy="give tls_ca_path (Spark: option tls.ca.path, bk: --tls-ca-path)",
         outcome=Outcome.NOT_APPLIED,
     )

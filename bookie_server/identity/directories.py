@@ -26,7 +26,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Cookie, decode_cookie
-from bk_core.model import BookieId
+from bk_core.model import BookieId, host_and_port
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import KnownDirectory, KnownState, Position, read_known_state, record_new
 from bookie_server.identity.registration import await_unregistered, properties_of
@@ -84,7 +84,7 @@ def open_directories(
     each then has the mark LOSS, and the caller must put its ledgers in limbo before it serves. With
     ``accept_loss`` InvalidArgumentError is raised if nothing is lost.
     """
-    opening = _Opening(config, store, f"{address}:{port}", files or Files(), incarnation, accept_loss)
+    opening = _Opening(config, store, host_and_port(address, port), files or Files(), incarnation, accept_loss)
     try:
         return opening.run()
     except BaseException:

@@ -14,7 +14,7 @@ from bk_core.errors import (
     InvalidArgumentError,
 )
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint
+from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, plain_host
 from bookie_server.config import BookieConfig
 from bookie_server.storage.disk.cookie import DataDirectory
 
@@ -28,7 +28,7 @@ def advertised_address(config: BookieConfig) -> str:
 
     Raises InvalidArgumentError for a loopback address that is not allowed (RULES E3).
     """
-    address = config.advertised_address or socket.getfqdn()
+    address = plain_host(config.advertised_address or socket.getfqdn())
     if not _resolves(address):
         logger.warning(
             "the advertised address %s is not known on this host: clients must be able to resolve it", address
@@ -88,7 +88,7 @@ def await_unregistered(
         if found.is_of_directory_of(BookieServiceInfo(bookie_id, (), properties())):
             return
         if time.monotonic() >= deadline:
-            where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in found.endpoints) or "an unknown place"
+            where = ", ".join(endpoint.where for endpoint in found.endpoints) or "an unknown place"
             raise BookieIdentityError(
                 "a bookie of this id is running already, from another data directory",
                 value=f"{bookie_id} runs at {where}; {path} is not its directory, or a copy of it",

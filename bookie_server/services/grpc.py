@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from bk_core.errors import BookKeeperError, PortInUseError, TlsError
-from bk_core.model import GRPC, TLS, Endpoint
+from bk_core.model import GRPC, TLS, Endpoint, host_and_port, plain_host
 from bk_core.tls import Names, Pem
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.wire.frames_codec import pack, unpack
@@ -26,6 +26,7 @@ from bookie_server.services.hang_up import hang_up, peer_named
 from bookie_server.services.lane_streams import BookieFacts, LaneStream
 from bookie_server.services.principal import Principal
 from bookie_server.services.room import GRACE_S, HELLO_TIMEOUT_S, STREAMS_MAX, WRITE_TIMEOUT_S
+from bookie_server.services.sockets import listening_socket
 from bookie_server.services.tls import PortTls, said_to_client
 
 logger = logging.getLogger(__name__)
@@ -51,16 +52,17 @@ class GrpcServer:
         options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
         self._clients, self._started, self._tls = clients, False, tls
-        address = f"{_bracketed(listen_address)}:{port}"
+        address = host_and_port(plain_host(listen_address), port)
         try:
             if tls is None:
                 self.port: int = self._server.add_insecure_port(address)
             else:
                 self.port = self._server.add_secure_port(address, _credentials(tls))
         except RuntimeError as error:
+            listening_socket(listen_address, port, "--grpc-port").close()  # says why, which gRPC does not
             raise PortInUseError(
                 "the port cannot be listened on",
-                value=f"{listen_address}:{port}",
+                value=f"{address}: {error}",
                 remedy="stop the other program, or name another --grpc-port",
             ) from error
 
@@ -159,10 +161,6 @@ def _names_of(said: Mapping[str, Sequence[bytes]]) -> Names:
         return [each.decode("utf-8", "replace") for each in said.get(key, ())]
 
     return Names("".join(texts("x509_subject")[:1]), texts("peer_dns"), texts("peer_uri"))
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 async def _read(stream: LaneStream, context: Any, flow: asyncio.Event) -> None:

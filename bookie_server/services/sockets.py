@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bk_core.errors import BookKeeperError, PortInUseError
+from bk_core.errors import BookKeeperError, InvalidArgumentError, PortInUseError
+from bk_core.model import host_and_port, plain_host
 
 logger = logging.getLogger(__name__)
 
@@ -19,16 +21,51 @@ _ACCEPT_AGAIN_S = 1.0
 
 
 def listening_socket(address: str, port: int, option: str) -> socket.socket:
-    """Bind and listen; port 0 takes a free one. Raises PortInUseError, which names the command's ``option``."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    """Bind and listen; port 0 takes a free one. ``address`` is a name or an address, IPv6 with or without brackets.
+
+    Raises PortInUseError, which names the command's ``option``, if another program has the port; InvalidArgumentError
+    if this machine has no such address, or this process may not use the port."""
+    host = plain_host(address)
     try:
-        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        return _listening(host, port)
     except OSError as error:
-        raise PortInUseError(
-            "the port cannot be listened on",
-            value=f"{address}:{port}",
-            remedy=f"stop the other program, or name another {option}",
-        ) from error
+        where = f"{host_and_port(host, port)}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            remedy = f"stop the other program, or name another {option}"
+            raise PortInUseError("another program listens on the port", value=where, remedy=remedy) from error
+        raise _cannot_listen(error, where, option) from error
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Raises OSError. Of a name with addresses of both kinds the IPv4 address is taken."""
+    kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, found = min(kinds, key=lambda kind: kind[0] != socket.AF_INET)
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(found)
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _cannot_listen(error: OSError, where: str, option: str) -> InvalidArgumentError:
+    if isinstance(error, socket.gaierror):
+        what, remedy = "the name to listen on cannot be resolved", "give an address of this machine, or 0.0.0.0 for all"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        what, remedy = (
+            "this process may not listen on the port",
+            f"name another {option}: ports below 1024 need a right",
+        )
+    elif error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        what, remedy = "this machine has no such address", "give an address of this machine, or 0.0.0.0 for all"
+    else:
+        what, remedy = "the port cannot be listened on", f"name another {option} or another address"
+    return InvalidArgumentError(what, value=where, remedy=remedy)
 
 
 def peer_of(sock: socket.socket) -> str:
@@ -37,7 +74,7 @@ def peer_of(sock: socket.socket) -> str:
         peer = sock.getpeername()
     except OSError:
         return "a client that is gone"
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a client on this machine"
+    return host_and_port(peer[0], peer[1]) if isinstance(peer, tuple) else "a client on this machine"
 
 
 class Acceptor:

@@ -19,7 +19,7 @@ from bk_core.audit import DONE, REFUSED
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_core.metadata import StoreSettings, open_store
 from bk_core.metrics import CONTENT_TYPE
-from bk_core.model import HTTP, TLS, BookieId, Endpoint
+from bk_core.model import HTTP, TLS, BookieId, Endpoint, plain_host
 from bk_core.security.needs import ADMIN, FREE_PATHS
 from bookie_server.audit import AuditLog
 from bookie_server.config import BookieConfig
@@ -58,7 +58,7 @@ class AdminPort:
         self._audit = audit
         assert config.admin_port
         self._authority = authority
-        self._host, self._view = config.admin_host, view
+        self._host, self._view = plain_host(config.admin_host), view
         self._quick: dict[str, Callable[[], Answer]] = {
             "/paths": self._paths,
             "/heartbeat": lambda: Answer(200, "OK\n"),
@@ -87,7 +87,7 @@ class AdminPort:
             self._answer,
             self._answer_slowly,
             MAY_WRITE[config.admin_writes],
-            config.admin_host,
+            self._host,
             tls,
             FREE_PATHS,
             self._refusal if authority is not None else None,

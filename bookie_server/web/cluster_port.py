@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bk_core.model import host_and_port, plain_host
 from bookie_server.services.sockets import listening_socket
 from bookie_server.web.gatherer import Gatherer
 from bookie_server.web.http import Answer, HttpServer, Request
@@ -16,9 +17,8 @@ class ClusterPort:
         self._gatherer = gatherer
         self._page = Page(self._gatherer, me=lambda: None, entries=entries)
         listener = listening_socket(host, port, "--port")
-        name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{listener.getsockname()[1]}/"
-        self._server = HttpServer(listener, self._quick, self._page.answer, name=host)
+        self.url = f"http://{host_and_port(plain_host(host), listener.getsockname()[1])}/"
+        self._server = HttpServer(listener, self._quick, self._page.answer, name=plain_host(host))
 
     def start(self) -> None:
         self._gatherer.start()

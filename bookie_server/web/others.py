@@ -122,10 +122,10 @@ class AdminPorts:
         AuthenticationError (401), PermissionDeniedError (403), else RemoteProtocolError."""
         status, body = await self.get_status(endpoint, path)
         if status == 401:
-            where = f"{endpoint.host}:{endpoint.port}"
+            where = endpoint.where
             raise not_let_in(f"the admin port at {where}", body.strip()[:200], has_token=self.token is not None)
         if status == 403:
-            raise PermissionDeniedError.told(f"{endpoint.host}:{endpoint.port}{path}: {body.strip()[:200]}")
+            raise PermissionDeniedError.told(f"{endpoint.where}{path}: {body.strip()[:200]}")
         if status != 200:
             where = f"{endpoint.url}{path}"
             raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
@@ -144,7 +144,7 @@ class AdminPorts:
             async with asyncio.timeout(self.timeout_s):
                 raw = await _exchange(endpoint, path, self.tls, token)
         except ssl.SSLError as error:
-            raise failure("the admin port", f"{endpoint.host}:{endpoint.port}", error) from error
+            raise failure("the admin port", endpoint.where, error) from error
         except (TimeoutError, OSError) as error:
             why = str(error) or f"no answer within {self.timeout_s:g} s"
             raise BookieUnreachableError(
@@ -177,7 +177,7 @@ class AdminPorts:
         if there not in (info.bookie_id, ""):  # "": it starts
             raise RemoteProtocolError(
                 f"another bookie answers at the admin port of {info.bookie_id}",
-                value=f"{endpoint.host}:{endpoint.port} is {there}",
+                value=f"{endpoint.where} is {there}",
                 remedy="an admin port on loopback is reached from its own host only: set admin_host",
             )
         return numbers

@@ -149,7 +149,7 @@ class Connection:
             raise
 
     def _tls_failure(self, error: BaseException) -> TransportError:
-        return failure(f"bookie {self._bookie_id}", f"{self._endpoint.host}:{self._endpoint.port}", error)
+        return failure(f"bookie {self._bookie_id}", self._endpoint.where, error)
 
     def connected(self, transport: asyncio.WriteTransport) -> None:
         if self.broken is not None:
@@ -207,7 +207,7 @@ class Connection:
         self._lost(str(error) if error else "the bookie closed it")
 
     def _lost(self, detail: str) -> None:
-        where = f"{self._endpoint.host}:{self._endpoint.port}"
+        where = self._endpoint.where
         if self._transport is None:
             self.fail(unreachable(self._bookie_id, where, detail))
         else:
