@@ -40,6 +40,16 @@ def test_server_keeps_its_data_over_a_restart_on_the_same_port(tmp_path: Path) -
     server.stop()
 
 
+def test_server_on_an_ipv6_address_is_reached_by_its_uri(tmp_path: Path) -> None:
+    server = ZooKeeperServer(host="::1")
+    server.start(tmp_path)
+    assert server.connect_string == f"[::1]:{server.port}"
+    store = open_store(f"zk://{server.connect_string}/ledgers")
+    assert store.initialize_cluster() == store.instance_id()
+    store.close()
+    server.stop()
+
+
 def test_port_in_use_is_said_before_anything_starts(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
     with pytest.raises(PortInUseError, match=str(zookeeper_server.port)):
         ZooKeeperServer().start(tmp_path, zookeeper_server.port)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pytest
 
 from bk_core.errors import MetadataUnavailableError
+from bk_core.metadata.codec import encode_ledger
 from bk_core.metadata.layout import Layout, ledger_path
 from bk_core.metadata.scan import PART
 from bk_core.model import BookieServiceInfo, Fragment, LedgerId, LedgerMetadata, Versioned
@@ -105,3 +106,36 @@ def test_who_is_no_longer_elected_goes_on_no_further_than_its_next_look_at_the_v
     monkeypatch.setattr(store, "vote_for_auditor", lambda owner: next(votes))
     auditor.look()
     assert len(marked(store)) == VOTE_EVERY
+
+
+class Counting(MemoryStore):
+    """Counts how often all ledgers are listed."""
+
+    lists = 0
+
+    def list_ledgers(self, after: LedgerId = -1) -> Iterator[LedgerId]:
+        self.lists += 1
+        return super().list_ledgers(after)
+
+
+@pytest.mark.rule("M6")
+def test_record_that_cannot_be_read_makes_no_audit_of_all_ledgers_at_every_look() -> None:
+    store, now = Counting(), [0.0]
+    store.initialize_cluster()
+    for ledger_id in range(3):
+        store.create_ledger(a_ledger(), ledger_id)
+    store.tree.set(f"/ledgers{ledger_path(Layout.HIERARCHICAL, 1)}", b"no record", -1)
+    config = AutoRecoveryConfig(lost_bookie_delay_s=0)
+    auditor = Auditor(store, "host", Presence(store, 0), config, clock=lambda: now[0])
+    auditor.look()  # which tells it whom the ledgers name
+    auditor.look()
+    assert marked(store) == {0, 2}
+    so_far = store.lists
+    for _ in range(5):
+        auditor.look()
+    assert store.lists == so_far
+    store.write_ledger(0, store.read_ledger(0).value, 0)
+    store.tree.set(f"/ledgers{ledger_path(Layout.HIERARCHICAL, 1)}", encode_ledger(a_ledger()), -1)
+    now[0] = config.rescan_s
+    auditor.look()
+    assert marked(store) == {0, 1, 2}

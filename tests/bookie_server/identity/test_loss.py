@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgumentError
+from bk_core.metadata.layout import mark_path
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
 from bk_core.wire.lane import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
+from bookie_server.identity.loss import mark_lacking
 from bookie_server.identity.opening import OpenStorage, open_storage
 from tests.kit.index_state import state_of
 from tests.kit.memory_store import MemoryCluster, MemoryStore
@@ -388,3 +390,15 @@ def put_back(store: MemoryStore, cookie: object, state: object) -> None:
         store.write_cookie("b1", cookie.value, None)
     known = store.read_bookie_state("b1")
     store.write_bookie_state("b1", state.value, known.version if known else None)
+
+
+@pytest.mark.rule("M6")
+def test_mark_that_cannot_be_read_stops_no_start_and_no_other_mark() -> None:
+    store = MemoryStore()
+    store.initialize_cluster()
+    store.mark_underreplicated(2, ["b2"])
+    path = f"/ledgers/underreplication/ledgers{mark_path(2)}"
+    store.tree.set(path, b"garbage", -1)
+    mark_lacking(store, "b1", [1, 2, 3])
+    assert dict(store.list_underreplicated()) == {1: ("b1",), 3: ("b1",)}
+    assert store.tree.get(path)[0] == b"garbage"
