@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
 from bk_core.metadata.records import BookieOrder
+from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.transport.port import ReadTrailer
 from bk_core.wire.lane import Reason
@@ -41,6 +42,7 @@ class Registrations:
     def __init__(self, world: HealWorld) -> None:
         self._world = world
         self._infos: dict[tuple[BookieId, int], BookieServiceInfo] = {}
+        self.unreadable = UnreadableNodes()
 
     def sync(self) -> None: ...
 
