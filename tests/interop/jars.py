@@ -96,7 +96,7 @@ def _compile(sources: list[Path], jars: tuple[Path, ...], java: str, folder: Pat
     beside = Path(os.path.realpath(java)).parent
     javac, jar = (shutil.which(name, path=str(beside)) or shutil.which(name) for name in ("javac", "jar"))
     if javac is None or jar is None:
-        raise KitError("there is a Java, but no compiler", value=java, remedy="apt-get install openjdk-17-jdk-headless")
+        raise KitError("there is a Java, but no compiler", value=java, remedy="type: scripts/tools interop")
     with tempfile.TemporaryDirectory(prefix="classes") as scratch:
         path = os.pathsep.join(map(str, jars))
         options = ["--release", "17", "-proc:none", "-Xlint:all,-serial,-deprecation,-classfile,-path,-try", "-Werror"]

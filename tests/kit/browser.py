@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real browser, headless Chromium, driven over its own protocol: JSON messages through two pipes, so no port and no
-library is needed. ``apt-get install chromium`` has it."""
+library is needed. ``scripts/tools page`` installs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FD_ABOVE = 10
 
 def chromium() -> str:
     found = next(filter(None, map(shutil.which, NAMES)), None)
-    assert found, "there is no Chromium; on Debian: apt-get install --no-install-recommends chromium fonts-dejavu-core"
+    assert found, "there is no Chromium; type: scripts/tools page"
     return found
 
 
