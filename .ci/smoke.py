@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel and tries it outside the checkout, as a user would; then runs what the README's first screen says.
+"""Tries the package outside the checkout, as a user would, and runs what the README's first screen says.
 
-Three environments: one without pyspark (every package must import, ``bk local`` and the Python snippet must work), one
-with the ``spark`` extra (the PySpark snippet, without any register call), and ``uvx``. Only the package's name is
-replaced, by the wheel just built, and the ports, by free ones. ``.ci/run`` itself runs ``scripts/demo`` and
-``scripts/test``. ``scripts/release`` tries the wheel of the release, ``scripts/test-pythons`` one on other Pythons.
+The README's commands that install it are typed as they stand, into a copy of the files that a clone has, and the
+PySpark snippet runs in the environment that they make. An environment without pyspark, with the wheel, must import
+every package and run the Python snippet, on the cluster that ``uvx`` starts. Only the ports are replaced, by free ones,
+and with ``--wheel`` what is installed. ``.ci/run`` itself runs ``scripts/demo`` and ``scripts/test``.
+``scripts/release`` tries the wheel of the release, ``scripts/test-pythons`` one on other Pythons.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,9 +27,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = str(ROOT / ".venv" / "bin" / "uv")
+UVX = str(ROOT / ".venv" / "bin" / "uvx")
 URI_IN_README = "zk://localhost:2181/ledgers"
 READY_TIMEOUT_S = 90
 RUN_BY_CI = {"scripts/demo", "scripts/test"}
+INSTALL = ("python3 -m venv venv", ". venv/bin/activate", "pip install '.[spark]'")
+LOCAL, UVX_LOCAL = "bk local", "uvx --from . pyspark-bookkeeper local"
 
 IMPORT_EVERYTHING = """
 import importlib, importlib.util, pkgutil, sys
@@ -72,30 +77,20 @@ def main() -> int:
         ]  # what is inside needs pyspark
         run([plain / "python", "-c", IMPORT_EVERYTHING, *plain_packages], folder)
         run([plain / "bk", "--version"], folder)
-        spark = environment(folder / "spark", given.python, f"{wheel}[spark]")
+        clone = files_of_a_clone(folder / "clone")
+        typed = [command for command in commands(readme) if command not in RUN_BY_CI]
+        assert typed == [*INSTALL, LOCAL, UVX_LOCAL], f"the README says {typed}: say here how each is run"
+        assert set(commands(readme)) >= RUN_BY_CI, f"the README no longer says {RUN_BY_CI}"
+        spark = install(clone, given.python, given.wheel and wheel)
         run([spark / "python", "-c", VERSIONS], folder)
-        jars = spark_home(spark)
-        ran = set(RUN_BY_CI)
-        for command in commands(readme):
-            if command.startswith("pip install"):
-                assert command == "pip install 'pyspark-bookkeeper[spark]'", command  # done above, with the wheel
-            elif command == "bk local":
-                with local([spark / "bk"], folder / "data-spark", {}) as uri:
-                    run([spark / "bk", "doctor", "--spark", "--metadata-service-uri", uri], folder)
-                    compare(readme, "spark", snippet(readme, "spark", spark, uri, folder))
-                with local([plain / "bk"], folder / "data-plain", {"SPARK_HOME": jars}) as uri:
-                    run([plain / "bk", "doctor", "--metadata-service-uri", uri], folder)
-                    compare(readme, "python", snippet(readme, "python", plain, uri, folder))
-            elif command == "uvx pyspark-bookkeeper local":
-                uvx = [UV, "tool", "run", "--python", given.python, "--from", str(wheel), "pyspark-bookkeeper"]
-                with local(uvx, folder / "data-uvx", {"SPARK_HOME": jars}) as uri:
-                    print(f"uvx: a cluster at {uri}")
-            elif command not in ran:
-                raise SystemExit(f"the README says {command!r}, and nothing in CI runs it")
-            ran.add(command)
-        left = RUN_BY_CI - set(commands(readme))
-        assert not left, f"the README no longer says {left}"
-    print("smoke: the wheel works outside the checkout, and so does everything on the README's first screen")
+        with local([spark / "bk"], folder / "data-spark", {}) as uri:
+            run([spark / "bk", "doctor", "--spark", "--metadata-service-uri", uri], folder)
+            compare(readme, "spark", snippet(readme, "spark", spark, uri, folder))
+        uvx = [UVX, "--python", given.python, "--from", str(wheel) if given.wheel else ".", "pyspark-bookkeeper"]
+        with local(uvx, folder / "data-uvx", {"SPARK_HOME": spark_home(spark)}, clone) as uri:
+            run([plain / "bk", "doctor", "--metadata-service-uri", uri], folder)
+            compare(readme, "python", snippet(readme, "python", plain, uri, folder))
+    print("smoke: the package works outside the checkout, and so does everything on the README's first screen")
     return 0
 
 
@@ -103,6 +98,31 @@ def build(folder: Path) -> Path:
     run([UV, "build", "--quiet", "--wheel", "--out-dir", folder / "dist", ROOT], folder)
     (wheel,) = (folder / "dist").glob("*.whl")
     return wheel
+
+
+def files_of_a_clone(folder: Path) -> Path:
+    """A copy of the checkout as a clone has it, with what is not committed yet; its folder."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
+    for name in names:
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def install(clone: Path, python: str, wheel: Path | None) -> Path:
+    """Types the README's commands that install the package, in one shell, in the clone; the folder of its programs.
+    With ``wheel`` they install that."""
+    lines = [command.replace("'.[", f"'{wheel}[") if wheel else command for command in INSTALL]
+    names = clone.parent / "python"
+    names.mkdir()
+    (names / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
+    (names / "python3").chmod(0o755)
+    # What is never imported here need not be compiled: a third of the time that it takes.
+    environ = {"PATH": f"{names}{os.pathsep}{os.environ['PATH']}", "PIP_NO_COMPILE": "1"}
+    run(["bash", "-exc", "\n".join(lines)], clone, extra=environ)
+    return clone / "venv" / "bin"
 
 
 def packages_of(wheel: Path) -> list[str]:
@@ -126,11 +146,11 @@ def spark_home(programs: Path) -> str:
 
 
 @contextmanager
-def local(program: list[object], data: Path, extra: dict[str, str]) -> Iterator[str]:
+def local(program: list[object], data: Path, extra: dict[str, str], folder: Path | None = None) -> Iterator[str]:
     """``bk local`` while the block runs; it must start, stop cleanly and leave nothing running."""
     command = [*map(str, program), "local", "--json", "--data", str(data), "--port", "0", "--zookeeper-port", "0"]
     print("$", shlex.join(command), flush=True)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=data.parent, env=clean(extra))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder or data.parent, env=clean(extra))
     signal.signal(signal.SIGALRM, lambda *_: process.kill())
     signal.alarm(READY_TIMEOUT_S)
     assert process.stdout is not None
@@ -173,11 +193,11 @@ def commands(readme: str) -> list[str]:
     return [line[2:].split(" #")[0].strip() for line in lines]
 
 
-def run(command: list[object], folder: Path, timeout_s: float = 600) -> str:
+def run(command: list[object], folder: Path, timeout_s: float = 600, extra: dict[str, str] | None = None) -> str:
     """Run it, show what it prints, and return its standard output; a failure ends this program."""
     words = [str(word) for word in command]
     print("$", " ".join(shlex.quote(word) if len(word) < 200 else "..." for word in words), flush=True)
-    environ = clean({})
+    environ = clean(extra or {})
     if Path(words[0]).parent.name == "bin":  # as in an activated environment: Spark takes its workers' python from PATH
         environ["PATH"] = f"{Path(words[0]).parent}{os.pathsep}{environ['PATH']}"
     done = subprocess.run(
@@ -191,7 +211,7 @@ def run(command: list[object], folder: Path, timeout_s: float = 600) -> str:
 
 def clean(extra: dict[str, str]) -> dict[str, str]:
     """This environment without what would let the checkout leak in."""
-    hidden = ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME", "BK_METADATA_SERVICE_URI")
+    hidden = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "SPARK_HOME", "BK_METADATA_SERVICE_URI")
     return {**{key: value for key, value in os.environ.items() if key not in hidden}, **extra}
 
 

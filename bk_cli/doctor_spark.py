@@ -12,6 +12,7 @@ from typing import Any
 import bk_core
 from bk_cli.access import Access
 from bk_core.errors import BookieUnreachableError, PackageMismatchError
+from bk_core.installing import how_to_install
 from bk_core.transport.lanes import endpoint_of
 
 _INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its python on all nodes"
@@ -22,9 +23,7 @@ def run_probe(access: Access, master: str | None) -> Iterator[tuple[str, str]]:
     try:
         import pyspark
     except ImportError as error:
-        raise PackageMismatchError(
-            "pyspark is not installed here", remedy="type: pip install 'pyspark-bookkeeper[spark]'"
-        ) from error
+        raise PackageMismatchError("pyspark is not installed here", remedy=how_to_install("spark")) from error
     endpoints = _endpoints(access)
     session = _session(master)
     try:
@@ -33,7 +32,7 @@ def run_probe(access: Access, master: str | None) -> Iterator[tuple[str, str]]:
             raise PackageMismatchError(
                 "pyspark is too old: the Python data source needs 4.0 or later",
                 value=f"pyspark {pyspark.__version__}",
-                remedy="type: pip install 'pyspark-bookkeeper[spark]'",
+                remedy=how_to_install("spark"),
             )
         yield from _judge(_ask(session, endpoints))
     finally:
@@ -90,7 +89,7 @@ def _judge(worker: dict[str, Any]) -> Iterator[tuple[str, str]]:
         raise PackageMismatchError(
             f"the {where} {'lacks the package' if worker['package'] is None else 'has another version of the package'}",
             value=f"worker: {worker['package'] or 'none'}, driver: {bk_core.__version__} ({sys.executable})",
-            remedy=f"{_INTERPRETER}, and there type: pip install pyspark-bookkeeper=={bk_core.__version__}",
+            remedy=f"{_INTERPRETER}; version {bk_core.__version__} there: {how_to_install()}",
         )
     if worker["pyarrow"] is None:
         raise PackageMismatchError(f"the {where} lacks pyarrow", remedy="on every node type: pip install pyarrow")

@@ -20,7 +20,7 @@ from bk_cli.local_security import ADMIN, CLIENT, LocalSecurity
 LOOK_S = 0.5  # how soon a bookie that died is reported
 
 _SNIPPETS = """\
-PySpark (Python 3.11 or later; pip install 'pyspark-bookkeeper[spark]'):
+PySpark (Python 3.11 or later; in the checkout: pip install '.[spark]'):
 
     from pyspark.sql import SparkSession
     spark = SparkSession.builder.getOrCreate()
@@ -46,7 +46,7 @@ bk as a client, who may read and write; for bk as the administrator take {admin}
     . {client}
     bk bookie list
 
-PySpark (Python 3.11 or later; pip install 'pyspark-bookkeeper[spark]'):
+PySpark (Python 3.11 or later; in the checkout: pip install '.[spark]'):
 
     from pyspark.sql import SparkSession
     spark = SparkSession.builder.getOrCreate()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_cli.cluster_layout import HOST
 from bk_core.errors import DataDirectoryError, PackageMismatchError
+from bk_core.installing import how_to_install
 from bk_core.security.roles import SECURE, Line, Role, RolesTable
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class LocalSecurity:
             raise PackageMismatchError(
                 "a package that makes certificates is missing",
                 value="cryptography",
-                remedy="type: pip install 'pyspark-bookkeeper[auth]'",
+                remedy=how_to_install("auth"),
             )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bk_core.errors import IntegrityError, MetadataUnavailableError, Outcome
+from bk_core.installing import how_to_install
 
 REPOSITORY = "https://repo1.maven.org/maven2"
 DOWNLOAD_TIMEOUT_S = 60.0
@@ -142,7 +143,7 @@ def _fetch(url: str) -> bytes:
         raise MetadataUnavailableError(
             "there is no ZooKeeper to start: no pyspark, no SPARK_HOME, and the download failed",
             value=f"{url}: {error}",
-            remedy="type: pip install 'pyspark-bookkeeper[spark]', or give a running one with --zookeeper zk://HOST:2181/ledgers",
+            remedy=f"{how_to_install('spark')}, or give a running one with --zookeeper zk://HOST:2181/ledgers",
             outcome=Outcome.NOT_APPLIED,
         ) from error
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.installing import how_to_install
 from bk_core.tokens import TOKEN_BYTES_MAX
 from bookie_server.services.key_files import read_key_file, stamp_of
 
@@ -76,7 +77,7 @@ def load_jwt() -> Any:
         raise InvalidArgumentError(
             "tokens need packages that are not installed",
             value=str(error),
-            remedy="type: pip install 'pyspark-bookkeeper[auth]'",
+            remedy=how_to_install("auth"),
         ) from error
     return jwt
 

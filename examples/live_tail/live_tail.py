@@ -4,7 +4,7 @@
 A process outside Spark appends readings of two sensors to a log; a streaming query follows the log; a plot follows the
 query. Run it cell by cell in an editor that knows ``# %%`` (or in Jupyter, by way of jupytext), or at once:
 
-    pip install 'pyspark-bookkeeper[spark]' matplotlib
+    pip install '.[spark]' matplotlib                         # in the checkout
     bk local                                                  # in another terminal
     python live_tail.py zk://localhost:2181/ledgers tail.png
 """

@@ -17,6 +17,7 @@ from bk_cli import doctor_probe, doctor_spark
 from bk_cli.children import free_port
 from bk_cli.cluster import LocalCluster
 from bk_core.errors import BookieUnreachableError, BookKeeperError, PackageMismatchError
+from bk_core.installing import how_to_install
 
 HEALTHY: dict[str, Any] = {
     "host": "node-7",
@@ -40,7 +41,7 @@ def test_a_healthy_worker_is_well() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"package": None}, PackageMismatchError, f"pip install pyspark-bookkeeper=={bk_core.__version__}"),
+        ({"package": None}, PackageMismatchError, f"version {bk_core.__version__} there: {how_to_install()}"),
         ({"package": "0.0.9"}, PackageMismatchError, "worker: 0.0.9"),
         ({"pyarrow": None}, PackageMismatchError, "pip install pyarrow"),
         ({"python": "3.9.1"}, PackageMismatchError, "PYSPARK_PYTHON"),

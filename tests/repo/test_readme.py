@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.repo.test_tidy import files_of, relative
+
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -16,6 +18,19 @@ def test_every_command_is_run_by_ci() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8") + (ROOT / ".ci" / "smoke.py").read_text(encoding="utf-8")
     assert commands, "the first screen shows what to type"
     assert [command for command in commands if command not in ci] == []
+
+
+def test_nothing_says_that_the_package_is_on_an_index() -> None:
+    """It is on none: a command that names it, and neither a checkout nor a wheel, fails for who types it."""
+    wrong = re.compile(r"(pip install|uv add|uv tool install|uvx)( -\S+)* ['\"]?pyspark[-_]bookkeeper")
+    texts = files_of("*.md", "*.py", "*.yml", "*.toml", "Dockerfile", "deploy/*", "scripts/*", "examples/*")
+    said = [
+        f"{relative(path)}: {line.strip()}"
+        for path in texts
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if wrong.search(line)
+    ]
+    assert said == [], "say pip install . (bk_core/installing.py)"
 
 
 def test_every_snippet_of_the_first_screen_is_run_by_ci() -> None:

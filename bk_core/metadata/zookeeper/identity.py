@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.installing import how_to_install
 
 logger = logging.getLogger(__name__)
 _BYTES_MAX = 16_384
@@ -96,7 +97,7 @@ def read_credentials(path: str) -> tuple[Credential, ...]:
         raise InvalidArgumentError(
             "SASL needs the package pure-sasl, which is not installed",
             value=f"zookeeper_auth_path={path}",
-            remedy="type: pip install 'pyspark-bookkeeper[sasl]'",
+            remedy=how_to_install("sasl"),
         )
     return found
 
