@@ -13,9 +13,11 @@ from bk_core.client.loop_thread import BlockHandle, Handle
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
 from bk_core.logs.machines.compaction import Compacted
+from bk_core.logs.machines.deletion import VacuumedDeleted
 from bk_core.logs.machines.publication import APPEND, PublishOptions
 from bk_core.logs.machines.upkeep import Vacuumed
 from bk_core.logs.model.compaction import CompactionLimits, Run
+from bk_core.logs.model.deleted import DeletedLog
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS
 from bk_core.logs.reading import OffsetBatch
@@ -152,6 +154,25 @@ class NamedLog(Handle[named_log.NamedLog]):
         """
         return self._thread.call(self._inner.overwrite(ledgers, publish_id, options))
 
+    def delete(self, *, takeover: bool = False, now: bool = False) -> DeletedLog:
+        """Delete the log. One compare-and-set decides: from then on there is no log of this name, and a new one may be
+        made, with another uuid. Readers go on with the ledgers that they know, because the ledgers stay: the vacuums of
+        this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
+
+        ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
+        unless a leader or a job is seen that uses the log (LogHasLeaderError, LogInUseError). Readers are not seen:
+        they lose what they read.
+
+        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and made again meanwhile;
+        with ``takeover`` what recovering a ledger raises. Nothing was deleted then, unless the outcome is UNKNOWN:
+        delete it again. With ``now`` the ledgers that could not be deleted wait for a vacuum.
+        """
+        return self._thread.call(self._inner.delete(takeover=takeover, now=now))
+
+    def deleted(self) -> list[DeletedLog]:
+        """The deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
+        return self._thread.call(self._inner.deleted())
+
     def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
         """Set what :meth:`trim_expired` keeps: entries not older than ``retention_ms`` and the newest
         ``retention_bytes``. 0 keeps everything; None leaves the value. Returns the head; unlinks nothing itself.
@@ -215,6 +236,15 @@ class NamedLog(Handle[named_log.NamedLog]):
                 delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force, among=among
             )
         )
+
+    def vacuum_deleted(self, log_uuid: str, among: Sequence[LedgerId] | None = None) -> VacuumedDeleted:
+        """Delete the ledgers of a deleted log, whatever its age, and what is on record of it; ``among``: only these
+        ledgers, and what is on record only if these are none."""
+        return self._thread.call(self._inner.vacuum_deleted(log_uuid, among))
+
+    def finish_deletion(self, log_uuid: str) -> DeletedLog:
+        """Finish a deletion of which only the mark was written. Raises NoSuchLogError if there is no such mark."""
+        return self._thread.call(self._inner.finish_deletion(log_uuid))
 
     def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""

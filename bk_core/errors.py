@@ -322,6 +322,12 @@ class LogHasLeaderError(LogError):
     code = "BK_LOG_HAS_LEADER"
 
 
+class LogInUseError(LogError):
+    """Jobs or a leader are seen that use the log: their ledgers cannot be deleted at once (rule N6)."""
+
+    code = "BK_LOG_IN_USE"
+
+
 class LeadershipLostError(LogError):
     """Another leader took the log over; entries in flight may be part of it."""
 

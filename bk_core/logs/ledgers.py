@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.bookkeeper import BookKeeper
@@ -124,18 +124,20 @@ def of_log(
 ) -> Iterator[LedgerId]:
     """The ledgers that by their custom metadata were made for this log, before ``before_ms`` by the store's clock (N6).
     Blocks; reads the record of every ledger in the cluster, or of those ``among`` which it looks."""
-    for _, ledger_id in of_logs(store, {log_uuid}, before_ms, among):
+    for _, ledger_id in of_logs(store, {log_uuid: before_ms}, among):
         yield ledger_id
 
 
 def of_logs(
-    store: MetadataStore, log_uuids: Collection[str], before_ms: int, among: Iterable[LedgerId] | None = None
+    store: MetadataStore, before_ms: Mapping[str, int], among: Iterable[LedgerId] | None = None
 ) -> Iterator[tuple[str, LedgerId]]:
-    """As :func:`of_log` for several logs at once, each ledger with the uuid of its log."""
+    """As :func:`of_log` for several logs at once, by uuid, each with its time; each ledger with the uuid of its log."""
+    if not before_ms:
+        return
     for ledger_id in store.list_ledgers() if among is None else among:
         try:
             log_uuid = _log_of(store.read_ledger(ledger_id).value)
-            if log_uuid in log_uuids and store.ledger_ctime_ms(ledger_id) < before_ms:
+            if log_uuid in before_ms and store.ledger_ctime_ms(ledger_id) < before_ms[log_uuid]:
                 yield log_uuid, ledger_id
         except (NoSuchLedgerError, MetadataCorruptError):
             continue  # deleted a moment ago, or unreadable: then it stays

@@ -22,15 +22,17 @@ from bk_core.audit import audited
 from bk_core.client.bookkeeper import BookKeeper, check_digest_type
 from bk_core.client.repair import ByteRate
 from bk_core.entries.digest import ledger_key
-from bk_core.errors import InvalidArgumentError, LogExistsError, NoSuchLogError
+from bk_core.errors import BookKeeperError, InvalidArgumentError, LogExistsError, NoSuchLogError, Outcome
 from bk_core.logs.compactor import Compactor
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
 from bk_core.logs.machines.compaction import Compacted
+from bk_core.logs.machines.deletion import DeleteLog, VacuumDeleted, VacuumedDeleted, finish
 from bk_core.logs.machines.publication import APPEND, Publish, PublishOptions, publish_among
 from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim, Vacuum, Vacuumed
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.compaction import CompactionLimits, Run
+from bk_core.logs.model.deleted import DeletedLog
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.requests import LeadOptions
@@ -178,6 +180,58 @@ class NamedLog:
 
     # --- upkeep ------------------------------------------------------------------------------------------------------
 
+    @traced("log.delete", log="name")
+    async def delete(self, *, takeover: bool = False, now: bool = False) -> DeletedLog:
+        """Delete the log. One compare-and-set decides: from then on there is no log of this name, and a new one may be
+        made, with another uuid. Readers go on with the ledgers that they know, because the ledgers stay: the vacuums of
+        this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
+
+        ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
+        unless a leader or a job is seen that uses the log (LogHasLeaderError, LogInUseError). Readers are not seen:
+        they lose what they read.
+
+        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and made again meanwhile;
+        with ``takeover`` what recovering a ledger raises. Nothing was deleted then, unless the outcome is UNKNOWN:
+        delete it again. With ``now`` the ledgers that could not be deleted wait for a vacuum.
+        """
+        if takeover and now:
+            raise InvalidArgumentError(
+                "a log with a leader is not deleted at once",
+                value="takeover, now",
+                remedy="leave now out, or stop the leader",
+            )
+        log_uuid = await self._uuid_to_delete()
+        if now:
+            await asyncio.to_thread(self._store.check_unused, log_uuid)
+        with audited("delete-log", log=self.name, uuid=log_uuid, now=now):
+            deleted = await self._answers().carry_out(DeleteLog(self.name, log_uuid, takeover=takeover).run())
+            if now:
+                deleted = replace(deleted, ledgers=await self._delete_ledgers(log_uuid))
+        return deleted
+
+    async def _delete_ledgers(self, log_uuid: str) -> tuple[LedgerId, ...]:
+        """Delete the ledgers of a log that was deleted just now; the record of its deletion stays."""
+        try:
+            return (await self._answers().carry_out(VacuumDeleted(log_uuid, forget=False).run())).ledgers
+        except BookKeeperError as error:
+            error.outcome = Outcome.UNKNOWN  # the log itself is deleted
+            raise
+
+    async def _uuid_to_delete(self) -> str:
+        """That of the log, or of one whose deletion was begun and is not finished. Checks the password."""
+        try:
+            return (await self.head()).value.uuid
+        except NoSuchLogError:
+            mark = await asyncio.to_thread(self._store.mark)
+            if mark is None:
+                raise
+            self._store.check_password(mark, self._password)
+            return mark.uuid
+
+    async def deleted(self) -> list[DeletedLog]:
+        """The deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
+        return await asyncio.to_thread(self._store.deleted)
+
     async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
         """Set what :meth:`trim_expired` keeps: entries not older than ``retention_ms`` and the newest
         ``retention_bytes``. 0 keeps everything; None leaves the value. Returns the head; unlinks nothing itself.
@@ -258,7 +312,13 @@ class NamedLog:
         MetadataCorruptError; what was deleted stays deleted, and the next vacuum goes on.
         """
         check_delays(delete_delay_ms, txn_retention_ms, force)
-        head = (await self.head()).value
+        of_deleted = await self._vacuum_deleted(delete_delay_ms)
+        try:
+            head = (await self.head()).value
+        except NoSuchLogError:
+            if of_deleted is None:
+                raise
+            return of_deleted
         now_ms = await asyncio.to_thread(self._store.clock_ms)
         before_ms, txns_before_ms = now_ms - delete_delay_ms, now_ms - txn_retention_ms
         vacuum = Vacuum(
@@ -270,11 +330,48 @@ class NamedLog:
             among=None if among is None else tuple(among),
         )
         with audited("vacuum-log", log=self.name):
-            return await self._answers().carry_out(vacuum.run())
+            done = await self._answers().carry_out(vacuum.run())
+        return done if of_deleted is None else done.and_of_deleted(of_deleted)
+
+    async def _vacuum_deleted(self, delete_delay_ms: int) -> Vacuumed | None:
+        """Delete the ledgers of the deleted logs of this name, ``delete_delay_ms`` after each was deleted; None if
+        there is no deleted log of this name and password."""
+        if (mark := await asyncio.to_thread(self._store.mark)) is not None:
+            self._store.check_password(mark, self._password)
+            await self._answers().carry_out(finish(mark.uuid))
+        deleted = await asyncio.to_thread(self._store.deleted, self._password)
+        if not deleted:
+            return None
+        now_ms, done = await asyncio.to_thread(self._bookkeeper.store.deleted_logs_clock_ms), Vacuumed()
+        for each in deleted:
+            if each.deleted_ms <= now_ms - delete_delay_ms:
+                found = await self.vacuum_deleted(each.uuid)
+                done = done.and_of_deleted(Vacuumed(found.ledgers, found.remaining))
+        return done
+
+    async def vacuum_deleted(self, log_uuid: str, among: Sequence[LedgerId] | None = None) -> VacuumedDeleted:
+        """Delete the ledgers of a deleted log, whatever its age, and what is on record of it; ``among``: only these
+        ledgers, and what is on record only if these are none."""
+        ledgers = None if among is None else tuple(among)
+        steps = VacuumDeleted(log_uuid, forget=not ledgers, among=ledgers).run()
+        with audited("vacuum-deleted-log", log=self.name, uuid=log_uuid):
+            return await self._answers().carry_out(steps)
+
+    async def finish_deletion(self, log_uuid: str) -> DeletedLog:
+        """Finish a deletion of which only the mark was written. Raises NoSuchLogError if there is no such mark."""
+        return await self._answers().carry_out(finish(log_uuid))
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
         """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
-        return await asyncio.to_thread(self._store.vacuum_candidates, delete_delay_ms, txn_retention_ms)
+        of_deleted = await asyncio.to_thread(self._store.deleted_candidates, delete_delay_ms, self._password)
+        try:
+            await self.head()  # checks the password
+            found = await asyncio.to_thread(self._store.vacuum_candidates, delete_delay_ms, txn_retention_ms)
+        except NoSuchLogError:
+            if of_deleted is None:
+                raise
+            return of_deleted
+        return found if of_deleted is None else found.and_of_deleted(of_deleted)
 
     async def transactions(self) -> list[LogTransactions]:
         """The transaction records of all applications and streaming queries, in no order (N5)."""

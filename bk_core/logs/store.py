@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import logging
 import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -22,15 +24,17 @@ from weakref import WeakKeyDictionary
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
     LogExistsError,
+    LogInUseError,
     MetadataConflictError,
     MetadataCorruptError,
     MetadataError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NoSuchLogError,
     Outcome,
     WrongPasswordError,
 )
-from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log
+from bk_core.logs.ledgers import TellDeleted, check_publishable, delete_of_log, of_log, of_logs
 from bk_core.logs.machines import ask
 from bk_core.logs.machines.change import write_of
 from bk_core.logs.machines.upkeep import Vacuumed
@@ -43,6 +47,7 @@ from bk_core.logs.model.codec import (
     encode_transactions,
     encode_unlinked,
 )
+from bk_core.logs.model.deleted import DeletedLog, decode_deleted_log, encode_deleted_log
 from bk_core.logs.model.head import Extent, LogHead, LogPage, LogTransactions
 from bk_core.logs.model.paging import (
     Change,
@@ -59,6 +64,8 @@ from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kep
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.metadata.unreadable import Kind
 from bk_core.model import LedgerId, Versioned
+
+logger = logging.getLogger("bk_core.logs")
 
 CACHED_PARTS_MAX = 1 << 16
 """The most extents and references in the cached pages of a connection: about 40 MB."""
@@ -112,6 +119,23 @@ _caches: WeakKeyDictionary[MetadataStore, PageCache] = WeakKeyDictionary()
 """One cache per connection, because handles of logs are made often."""
 
 
+def has_password(log: LogHead | DeletedLog, password: bytes) -> bool:
+    """Whether the log was created with this password."""
+    return hmac.compare_digest(log.ledger_key, ledger_key(password))
+
+
+def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
+    """The deleted logs whose ledgers wait to be deleted, the oldest deletion first. A record that cannot be read is
+    logged and left out: its ledgers stay."""
+    found: list[DeletedLog] = []
+    for log_uuid, deleted_ms, data in store.read_deleted_logs():
+        try:
+            found.append(decode_deleted_log(data, log_uuid, deleted_ms))
+        except MetadataCorruptError as error:
+            logger.warning("%s", error)
+    return sorted(found, key=lambda each: (each.deleted_ms, each.uuid))
+
+
 class LogStore:
     """The records of the log ``name``. Any thread may call. ``deleted`` is called with ledgers that were deleted."""
 
@@ -125,17 +149,32 @@ class LogStore:
         """The head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which names near logs, and
         MetadataCorruptError."""
         try:
-            if sync:
-                self.store.sync()
-            found = self.store.read_log(self.name)
+            found = self._read_or_mark(sync=sync)
         except NoSuchLogError as error:
             raise self._no_such_log() from error
+        if found.value.is_deleted:
+            raise self._no_such_log()
+        return found
+
+    def _read_or_mark(self, *, sync: bool = False) -> Versioned[LogHead]:
+        """The head, or the mark of a deleted log. Raises NoSuchLogError, without near names."""
+        if sync:
+            self.store.sync()
+        found = self.store.read_log(self.name)
         with self.store.unreadable.reading(Kind.LOG, self.store.log_path(self.name)):
             return Versioned(decode_head(found.value, self.name), found.version)
 
-    def check_password(self, head: LogHead, password: bytes) -> None:
+    def mark(self) -> LogHead | None:
+        """The mark, if a deletion of this log was begun and is not finished."""
+        try:
+            found = self._read_or_mark(sync=True).value
+        except NoSuchLogError:
+            return None
+        return found if found.is_deleted else None
+
+    def check_password(self, head: LogHead | DeletedLog, password: bytes) -> None:
         """Raises WrongPasswordError unless the log was created with this password."""
-        if not hmac.compare_digest(head.ledger_key, ledger_key(password)):
+        if not has_password(head, password):
             raise WrongPasswordError(
                 f"the password of log {self.name} is another one",
                 remedy="give the password it was created with (password=, --password, ledgerPassword)",
@@ -145,7 +184,11 @@ class LogStore:
         """The page of this name; its CRC is checked. Raises MetadataCorruptError."""
         page = self._cache.get(name)
         if page is None:
-            data = self.store.read_page(self.name, name)
+            try:
+                data = self.store.read_page(self.name, name)
+            except MetadataCorruptError:
+                self.read(sync=True)  # the log may be deleted: that says why
+                raise
             with self.store.unreadable.reading(Kind.PAGE, self.store.log_path(self.name, "pages", name)):
                 page = decode_page(data, name)
             self._cache.put(name, page)
@@ -177,10 +220,73 @@ class LogStore:
                 pages.update((name, self.page(name)) for name in needed.names)
 
     def _no_such_log(self) -> NoSuchLogError:
-        names = self.store.list_logs()
+        names = [name for name in self.store.list_logs() if name != self.name]
+        was = max((each.deleted_ms for each in self.deleted()), default=0)
+        at = datetime.fromtimestamp(was / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         near = get_close_matches(self.name, names, n=NEAREST_LOGS, cutoff=0.4) or sorted(names)[:NEAREST_LOGS]
         remedy = f"logs with near names: {', '.join(near)}" if near else "the cluster has no logs yet: append makes one"
-        return NoSuchLogError(f"there is no log {self.name}", value=self.store.uri, remedy=remedy)
+        what = f"there is no log {self.name}" + (f": it was deleted at {at}" if was else "")
+        return NoSuchLogError(what, value=self.store.uri, remedy=remedy)
+
+    # --- deletion ---
+
+    def deleted(self, password: bytes | None = None) -> list[DeletedLog]:
+        """The deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first; with ``password``
+        only those that were created with it."""
+        found = [each for each in deleted_logs(self.store) if each.name == self.name]
+        return found if password is None else [each for each in found if has_password(each, password)]
+
+    def deleted_candidates(self, delete_delay_ms: int, password: bytes) -> Vacuumed | None:
+        """The ledgers of deleted logs of this name that a vacuum would delete now; None if there is no such log."""
+        deleted = self.deleted(password)
+        if not deleted:
+            return None
+        before_ms = self.store.deleted_logs_clock_ms() - delete_delay_ms
+        due = {each.uuid: ask.ANY_AGE_MS for each in deleted if each.deleted_ms <= before_ms}
+        return Vacuumed(tuple(ledger_id for _, ledger_id in of_logs(self.store, due)))
+
+    def check_unused(self, log_uuid: str) -> None:
+        """Raises LogInUseError if a ledger that was made for this log is not closed: a job or a leader writes it, or
+        died while it did. Reads the record of every ledger of the cluster."""
+        for ledger_id in of_log(self.store, log_uuid, ask.ANY_AGE_MS):
+            try:
+                is_closed = self.store.read_ledger(ledger_id).value.is_closed
+            except NoSuchLedgerError:
+                continue
+            if not is_closed:
+                raise LogInUseError(
+                    f"a job or a leader writes log {self.name}",
+                    value=f"ledger {ledger_id} is open",
+                    remedy="stop it, or delete the log without --now; if nothing writes it: bk ledger recover "
+                    f"{ledger_id}",
+                )
+
+    def _answer_deletion(self, request: ask.Request | ask.OfOneLog) -> Any:
+        match request:
+            case ask.RecordDeleted(log_uuid):
+                return self._record_deleted(log_uuid)
+            case ask.RemoveMark(log_uuid):
+                return self._remove_mark(log_uuid)
+            case ask.ForgetDeleted(log_uuid):
+                return self.store.forget_deleted_log(log_uuid)
+        raise AssertionError(request)
+
+    def _record_deleted(self, log_uuid: str) -> DeletedLog:
+        mark = self.mark()
+        if mark is not None and mark.uuid == log_uuid:
+            self.store.create_deleted_log(log_uuid, encode_deleted_log(self.name, mark))
+        found = self.store.read_deleted_log(log_uuid)
+        if found is None:
+            raise NoSuchLogError(f"log {self.name} of uuid {log_uuid} is not there, nor what it left")
+        return decode_deleted_log(found[1], log_uuid, found[0])
+
+    def _remove_mark(self, log_uuid: str) -> None:
+        try:
+            found = self._read_or_mark(sync=True)
+            if found.value.is_deleted and found.value.uuid == log_uuid:
+                self.store.delete_log(self.name, found.version)
+        except (NoSuchLogError, MetadataConflictError):
+            return  # another client removed it, and a log of the same name may be there already
 
     # --- writing ---
 
@@ -202,12 +308,16 @@ class LogStore:
         try:
             return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
         except LogExistsError:
-            found = self.read()  # it may be ours, if an earlier answer was lost
+            found = self._read_or_mark()  # it may be ours, if an earlier answer was lost
+            if found.value.is_deleted:  # whoever deleted the log of this name died half-way
+                self._record_deleted(found.value.uuid)
+                self._remove_mark(found.value.uuid)
+                return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
             if found.value.uuid == head.uuid:
                 return found
             raise
 
-    def answer(self, request: ask.OfOneLog | ask.OfVacuum | ask.OfCompaction) -> Any:
+    def answer(self, request: ask.OfOneLog | ask.OfVacuum | ask.OfDeletion | ask.OfCompaction) -> Any:
         """Answers a request as :mod:`bk_core.logs.machines.ask` says, unless it needs bookies. Blocks."""
         match request:
             case ask.ReadHead(app_id):
@@ -245,7 +355,7 @@ class LogStore:
                 return ask.TransactionsRead(head, self.readable_records(keys))
             case ask.DeleteTransactions(versions, head_version):
                 return self.store.delete_txns(self.name, versions, head_version)
-        raise AssertionError(request)
+        return self._answer_deletion(request)
 
     def clock_ms(self) -> int:
         """The time by the metadata store's clock, which vacuum compares with the store's own times. Raises

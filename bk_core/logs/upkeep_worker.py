@@ -30,10 +30,12 @@ from bk_core.errors import (
     NoSuchLogError,
 )
 from bk_core.logs.ledgers import of_logs
+from bk_core.logs.machines import ask
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.compaction import CompactionLimits, runs_to_compact
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.model.upkeep_plan import (
+    DeletedFacts,
     Garbage,
     Kind,
     LogFacts,
@@ -48,7 +50,7 @@ from bk_core.logs.model.upkeep_plan import (
 )
 from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record, encode_upkeep_record
 from bk_core.logs.named_log import NamedLog
-from bk_core.logs.store import LogStore
+from bk_core.logs.store import LogStore, deleted_logs, has_password
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId
 
@@ -67,6 +69,7 @@ class Survey(NamedTuple):
 
     logs: list[LogFacts]
     now_ms: int
+    deleted: list[DeletedFacts]
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class UpkeepWorker:
             if not await asyncio.to_thread(self._enter_office):
                 return None
             survey = await self.survey(self._record)
-            found = plan(survey.logs, self._record, survey.now_ms, self._config)
+            found = plan(survey.logs, self._record, survey.now_ms, self._config, survey.deleted)
             self.waits = found.waits
             failed: set[str] = set()
             for step in found.steps:
@@ -210,6 +213,11 @@ class UpkeepWorker:
             case Kind.TRIM:  # the retention may have been changed since the plan
                 await log.trim(min(step.before_offset, await log.expired_offset(now_ms=now_ms)))
                 self.done.trimmed_ledgers += step.ledgers
+            case Kind.FINISH:
+                await log.finish_deletion(step.uuid)
+            case Kind.DELETE:
+                deleted = await log.vacuum_deleted(step.uuid, step.doomed)
+                self.done.deleted_ledgers += len(deleted.ledgers)
             case Kind.VACUUM:
                 gone = await log.vacuum(
                     delete_delay_ms=config.delete_delay_ms, txn_retention_ms=config.txn_retention_ms, among=step.doomed
@@ -243,26 +251,45 @@ class UpkeepWorker:
         now_ms = self._clock_ms(names)
         found: dict[str, LogFacts] = {}
         heads: dict[str, LogHead] = {}
+        deleted = self._deleted()
         for name in names:
             try:
                 found[name], heads[name] = self._look_at(name, now_ms)
             except NoSuchLogError:
+                if (mark := LogStore(self._store, name).mark()) is not None:
+                    deleted.append(DeletedFacts(name=name, uuid=mark.uuid, is_marked=True))
                 continue
             except (MetadataUnavailableError, ClientClosedError):
                 raise
             except BookKeeperError as error:  # one log that cannot be read hides no other
                 found[name] = LogFacts(name=name, trouble=" ".join(str(error).split()))
         if vacuum or is_vacuum_due(record, now_ms, self._config):
-            garbage = self._garbage({name: heads[name] for name, log in found.items() if not log.trouble}, now_ms)
+            old_ms = now_ms - self._config.delete_delay_ms
+            made = self._made_for(
+                {head.uuid: old_ms for head in heads.values()} | {log.uuid: ask.ANY_AGE_MS for log in deleted}
+            )
+            garbage = self._garbage({name: heads[name] for name, log in found.items() if not log.trouble}, made)
             found = {name: replace(log, garbage=garbage.get(name)) for name, log in found.items()}
-        return Survey([self._unless_put_off(log) for log in found.values()], now_ms)
+            deleted = [replace(log, ledgers=tuple(made.get(log.uuid, ()))) for log in deleted]
+        return Survey([self._unless_put_off(log) for log in found.values()], now_ms, deleted)
+
+    def _deleted(self) -> list[DeletedFacts]:
+        """The deleted logs whose ledgers wait. Of one that is put off, or has another password, nothing is deleted."""
+        found = []
+        for log in deleted_logs(self._store):
+            put_off, is_ours = self._put_off.get(log.name), has_password(log, self._passwords(log.name))
+            trouble = "" if is_ours else f"the password of log {log.name} is another one"
+            if put_off is not None and put_off.until_s > time.monotonic():
+                trouble = f"it is put off: {put_off.why}"
+            found.append(DeletedFacts(name=log.name, uuid=log.uuid, deleted_ms=log.deleted_ms, trouble=trouble))
+        return found
 
     def _clock_ms(self, names: Iterable[str]) -> int:
         """The store's clock: that of this machine may be wrong, and a retention would trim what it should keep."""
         for name in names:
             with contextlib.suppress(NoSuchLogError):
                 return self._store.log_clock_ms(name)
-        return 0
+        return self._store.deleted_logs_clock_ms()
 
     def _look_at(self, name: str, now_ms: int) -> tuple[LogFacts, LogHead]:
         store = LogStore(self._store, name)
@@ -287,17 +314,21 @@ class UpkeepWorker:
         )
         return facts, head
 
-    def _garbage(self, heads: dict[str, LogHead], now_ms: int) -> dict[str, Garbage]:
-        """Reads the record of every ledger of the cluster once, for all logs."""
-        config, made = self._config, defaultdict[str, list[LedgerId]](list)
-        uuids = {head.uuid for head in heads.values()}
-        for log_uuid, ledger_id in of_logs(self._store, uuids, now_ms - config.delete_delay_ms):
+    def _made_for(self, before_ms: dict[str, int]) -> dict[str, list[LedgerId]]:
+        """The ledgers that were made for each of these logs, by uuid, before its time. Reads the record of every ledger
+        of the cluster once, for all logs."""
+        made = defaultdict[str, list[LedgerId]](list)
+        for log_uuid, ledger_id in of_logs(self._store, before_ms):
             made[log_uuid].append(ledger_id)
+        return made
+
+    def _garbage(self, heads: dict[str, LogHead], made: dict[str, list[LedgerId]]) -> dict[str, Garbage]:
+        config = self._config
         found: dict[str, Garbage] = {}
         for name, head in heads.items():
             with contextlib.suppress(NoSuchLogError, MetadataCorruptError):  # of that log nothing is deleted
                 store, delays = LogStore(self._store, name), (config.delete_delay_ms, config.txn_retention_ms)
-                gone = store.vacuum_candidates(*delays, made.pop(head.uuid, []))
+                gone = store.vacuum_candidates(*delays, made.get(head.uuid, []))
                 found[name] = Garbage(ledgers=gone.ledgers, pages=len(gone.pages), transactions=len(gone.transactions))
         return found
 
@@ -331,4 +362,4 @@ async def dry_run(
     record, _ = await asyncio.to_thread(_record_of, bookkeeper.store)
     elected = await asyncio.to_thread(bookkeeper.store.current_upkeep_worker)
     survey = await UpkeepWorker(bookkeeper, "", config, passwords).survey(record, vacuum=True)
-    return plan(survey.logs, record, survey.now_ms, config), record, elected
+    return plan(survey.logs, record, survey.now_ms, config, survey.deleted), record, elected

@@ -40,7 +40,7 @@ ADMIN_ROLE = "admin"
 ROLES = ("client", "bookie", "auditor")
 """The roles beside the admin. ``auditor``: auto-recovery and the upkeep of logs outside of a bookie."""
 
-BESIDE_ROOT = ("-bookies", "-logs", "-orders", "-security", "-upkeep")
+BESIDE_ROOT = ("-bookies", "-deletedlogs", "-logs", "-orders", "-security", "-upkeep")
 """What stands beside the ledgers root and belongs to the cluster: the endings of the names."""
 
 FIRST_FOLDERS = (
@@ -82,6 +82,8 @@ _RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("the record of upkeep", r"-upkeep/record", "r", "rw", "rw"),
     ("the folder of logs", r"-logs", "rcd", "rcd", "rcd"),
     ("logs and all they have", r"-logs/.+", "rwcd", "rwcd", "rwcd"),
+    ("the folder of deleted logs", r"-deletedlogs", "rwcd", "rwcd", "rwcd"),
+    ("deleted logs", r"-deletedlogs/[^/]+", "r", "r", "r"),
 )
 """Each kind of node, and the rights of each of ROLES; the first that fits counts. An admin has all rights on all."""
 

@@ -322,6 +322,28 @@ class MetadataStore(Protocol):
         NoSuchLogError, MetadataConflictError."""
         ...
 
+    # --- deleted logs whose ledgers wait to be deleted: opaque bytes at <root>-deletedlogs/<uuid> ---
+    def create_deleted_log(self, log_uuid: str, record: bytes) -> None:
+        """Create the record of a deleted log; one that is there already stays."""
+        ...
+
+    def read_deleted_log(self, log_uuid: str) -> tuple[int, bytes] | None:
+        """When the record was created, by the store's clock, and its bytes; None if there is none."""
+        ...
+
+    def read_deleted_logs(self) -> list[tuple[str, int, bytes]]:
+        """The uuid, creation time by the store's clock, and bytes of every record, in order of the uuids."""
+        ...
+
+    def forget_deleted_log(self, log_uuid: str) -> None:
+        """Delete the record; one that is gone already is ignored."""
+        ...
+
+    def deleted_logs_clock_ms(self) -> int:
+        """The time now by the store's clock, which also gives the times of the records."""
+        ...
+
+    # --- pages, unlinked records and transactions of a log ---
     def create_page(self, name: str, page: str, data: bytes) -> None:
         """Create an immutable page. Creating it again with the same bytes succeeds."""
         ...

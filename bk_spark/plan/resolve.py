@@ -52,7 +52,17 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
     options.ending.check("endingOffsets", sources)
     if options.read_mode == "fence" and len(sources) > 1:
         side_by_side(lambda source: check_openable(bookkeeper, options, source), sources)
-    return Resolved.together(side_by_side(lambda source: resolve_source(bookkeeper, options, source), sources))
+    return Resolved.together(side_by_side(lambda source: _resolve_selected(bookkeeper, options, source), sources))
+
+
+def _resolve_selected(bookkeeper: BookKeeper, options: BkOptions, source: Source) -> Resolved:
+    """As :func:`resolve_source`; a log that a pattern matched and that was deleted since then has nothing."""
+    try:
+        return resolve_source(bookkeeper, options, source)
+    except NoSuchLogError:
+        if not isinstance(options.selection, PatternSelection):
+            raise
+        return NOTHING
 
 
 def no_log_matches(bookkeeper: BookKeeper, selection: Selection) -> NoSuchLogError:

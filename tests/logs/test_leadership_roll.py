@@ -12,6 +12,7 @@ from bk_core.errors import (
     AuthenticationError,
     BookKeeperError,
     LeadershipLostError,
+    NoSuchLogError,
     NotEnoughBookiesError,
     Outcome,
     QuorumTimeoutError,
@@ -34,6 +35,7 @@ from bk_core.logs.machines.leadership_events import (
     LedgerCreated,
     ListLedger,
     LoseLeadership,
+    ReadHead,
     RequestFailed,
     Roll,
     SealExtents,
@@ -181,3 +183,15 @@ def test_a_writer_that_no_bookie_lets_in_says_so_and_one_that_is_unsure_names_th
     (lost,) = [each.error for each in rolling().step(WriterFailed(7, unsure)) if isinstance(each, LoseLeadership)]
     assert isinstance(lost, LeadershipLostError)
     assert (lost.value, lost.remedy, lost.outcome) == ("the token has expired", "renew it", Outcome.UNKNOWN)
+
+
+@pytest.mark.rule("N6")
+def test_a_leader_whose_log_was_deleted_says_so_at_once() -> None:
+    machine = serving()
+    run(machine, Roll(), LeaderAnswered(True), LedgerCreated(opened(8)), HeadConflicted(), LeaderAnswered(True))
+    assert machine.step(WaitEnded()) == [ReadHead()]
+    drop, lost = machine.step(RequestFailed(NoSuchLogError("there is no log")))
+    assert drop == DeleteLedger(8)
+    assert isinstance(lost, LoseLeadership)
+    assert "the log was deleted" in str(lost.error)
+    assert lost.error.outcome is Outcome.UNKNOWN

@@ -22,6 +22,7 @@ from bk_core.errors import (
     MetadataCorruptError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    NoSuchLogError,
     Outcome,
     PublishConflictError,
 )
@@ -29,10 +30,12 @@ from bk_core.logs.machines import ask
 from bk_core.logs.machines import compaction as compaction_sequence
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.compaction import Compaction
+from bk_core.logs.machines.deletion import DeleteLog, VacuumDeleted
 from bk_core.logs.machines.publication import Publish, PublishAmong, PublishOptions, fan_out_id
 from bk_core.logs.machines.upkeep import Compact, Condemn, Trim, Vacuum
 from bk_core.logs.model import paging
 from bk_core.logs.model.compaction import CompactionLimits, Content
+from bk_core.logs.model.deleted import DeletedLog
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, PublishId, Unlinked
 from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, condemn, publish
 from bk_core.logs.model.unlinking import UnlinkedRecord
@@ -69,6 +72,17 @@ VACUUM: Follows = {
     "ReadTransactions": "DeleteTransactions done fails",
     "DeleteTransactions": "ReadTransactions done fails",
     "Wait": "ReadHead",
+}
+DELETION: Follows = {
+    "ReadHead": "RecoverLedgers WriteHeads RecordDeleted Wait fails",
+    "RecoverLedgers": "WriteHeads Wait fails",
+    "WriteHeads": "RecordDeleted Wait fails",
+    "RecordDeleted": "RemoveMark done fails",
+    "RemoveMark": "done fails",
+    "Wait": "ReadHead",
+    "ListOrphans": "DeleteLedgers ForgetDeleted done fails",
+    "DeleteLedgers": "ForgetDeleted done fails",
+    "ForgetDeleted": "done fails",
 }
 COMPACTION: Follows = {
     "ListExtents": "ListExtents CopyRun done fails",
@@ -379,6 +393,51 @@ def test_every_answer_to_every_request_of_a_vacuum_is_followed_by_what_its_table
         for begun in ((), ((), read), deleted)
     ]
     check(Sweep(firsts, answers, ignored=("_done",), states_max=1200), VACUUM)
+
+
+@pytest.mark.rule("N6")
+def test_every_answer_to_every_request_of_a_deletion_is_followed_by_what_its_table_says() -> None:
+    deleted = DeletedLog(name=LOG, uuid=EMPTY.uuid, deleted_ms=7)
+    gone = NoSuchLogError("there is no log")
+
+    def answers(told: Told) -> Iterator[Any]:
+        match told.request:
+            case ask.ForLogs():
+                yield from ({LOG: answer} for answer in of_one_log(told, LOG, (EMPTY, OTHER, REBORN), {}))
+                if isinstance(told.log_requests[LOG], ask.ReadHead):
+                    yield {LOG: gone}
+            case ask.RecordDeleted():
+                yield from (deleted, gone)
+            case ask.ListOrphans():
+                yield from ((), (30, 31))
+            case ask.DeleteLedgers(ledgers):
+                yield from ((), ledgers[:1], ledgers)
+            case _:
+                yield None
+        if not isinstance(told.request, ask.ForLogs):
+            yield from errors_of(told.request)
+
+    firsts = [
+        *(Told(lambda each=each: DeleteLog(LOG, EMPTY.uuid, takeover=each)) for each in (False, True)),
+        *(Told(lambda each=each: VacuumDeleted(EMPTY.uuid, forget=each)) for each in (False, True)),
+    ]
+    found = Sweep(firsts, answers, states_max=3000)
+    check(found, DELETION)
+    for each in found.ends:
+        if isinstance(each.made, DeleteLog):
+            check_deleted(each, deleted)
+
+
+def check_deleted(end: Told, deleted: DeletedLog) -> None:
+    """No error denies that the log is gone, and nobody is told so without a reason."""
+    is_marked = any(
+        isinstance(request, ask.WriteHeads) and not isinstance(answer, BookKeeperError)
+        for request, answer in zip(end.asked, end.answers, strict=True)
+    )
+    if end.error is not None:
+        assert not is_marked or end.error.outcome is Outcome.UNKNOWN
+    else:
+        assert is_marked or end.result == deleted
 
 
 @pytest.mark.rule("N7")

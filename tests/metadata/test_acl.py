@@ -185,6 +185,7 @@ def test_every_node_that_the_store_creates_is_in_the_table() -> None:
             store.write_audit_time_ms(audit, 1)
         store.create_log("events", b"head")
         store.create_page("events", "p1", b"page")
+        store.create_deleted_log("12345678", b"record")
     assert "what nothing here knows" not in made, made["what nothing here knows"]
     kinds = {kind for kind, *_ in _RULES}
     assert sorted(kinds - set(made)) == [], "rules of which no node is created"

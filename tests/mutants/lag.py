@@ -125,10 +125,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-log-is-read-by-any-head",
         path="bk_core/logs/store.py",
-        old="""            if sync:
-                self.store.sync()
-            found""",
-        new="""            found""",
+        old="""        if sync:
+            self.store.sync()
+        found""",
+        new="""        found""",
         tests=(f"{_LOGS}::test_what_another_client_published_a_moment_ago_is_there_for_every_way_of_reading",),
         breaks="who was told that rows are published reads the log without them",
         rule="M5",

@@ -22,7 +22,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescripto
 from bk_core.columns import envelope_bytes
 from bk_core.entries import arrow_directory, frame
 from bk_core.logs.model import codec as log_codec
-from bk_core.logs.model import position
+from bk_core.logs.model import deleted, position
 from bk_core.logs.model.upkeep_record import UpkeepRecord, encode_upkeep_record
 from bk_core.logs.proto import log_pb2
 from bk_core.metadata import codec as ledger_codec
@@ -69,6 +69,7 @@ def versions() -> dict[str, str]:
         "cookie": str(records.COOKIE_LAYOUT),
         "known state": str(known_state._STATE_VERSION),
         "order": str(records.ORDER_VERSION),
+        "deleted log": str(deleted.DELETED_VERSION),
         "upkeep": str(json.loads(encode_upkeep_record(UpkeepRecord()))["v"]),
         "roles": str(roles.ROLES_VERSION),
         "grant": grants._MAGIC.decode(),
@@ -85,7 +86,7 @@ def versions() -> dict[str, str]:
     lines = {
         name: value for name, value in vars(log_codec).items() if isinstance(value, bytes) and b"Version\t" in value
     }
-    assert len(lines) == 4, lines
+    assert len(lines) == 5, lines
     return made | {value.decode().split("\t")[0]: value.decode().split("\t")[1].strip() for value in lines.values()}
 
 
@@ -154,7 +155,7 @@ def of_znodes(znodes: Mapping[str, str]) -> dict[str, set[str]]:
             found["layout"].add(f"{format_version} {manager.rpartition(':')[2]}")
         elif text.startswith(b"{"):
             fields = json.loads(text)
-            marks = {"order": "order", "incarnation": "known state", "roles": "roles"}
+            marks = {"ledgerKey": "deleted log", "order": "order", "incarnation": "known state", "roles": "roles"}
             name = next((name for key, name in marks.items() if key in fields), "upkeep")
             found[name].add(str(fields["v"]))
     return found

@@ -69,7 +69,8 @@ def test_the_kept_files_are_in_the_formats_that_are_listed(release: str, tmp_pat
     names = {name for name, _ in written}
     in_memory = {"frame", "group", "stream offset", "hello", "direct lane", "Apache's wire", "grant", "table options"}
     inside = {"codec envelope", "codec arrow"}  # within entries
-    assert set(listed) - names <= in_memory | inside, "a format of which nothing is kept"
+    passing = {"deleted log", "BookKeeperLogDeletedVersion"}  # there only while a deletion is under way, or for days
+    assert set(listed) - names <= in_memory | inside | passing, "a format of which nothing is kept"
 
 
 def written_in(folder: Path, znodes: dict[str, str]) -> Iterator[tuple[str, str]]:

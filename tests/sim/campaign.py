@@ -53,19 +53,22 @@ def runner_of(profile: str) -> Callable[[int], Outcome]:
     """What runs one seed of a profile; the engine follows from the seed. *protocol*: machines over memory; *apache*:
     with bookies that answer as Apache's do, all of them or some; *heal*: with an auditor and workers that repair;
     *storage*: with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of
-    named logs, of one and, every fourth seed, of several at once; *threads*: the threads around machines, in controlled
-    orders."""
+    named logs, of one, every fourth seed of several at once, every eighth of one that is deleted; *threads*: the
+    threads around machines, in controlled orders."""
     if profile == "threads":
         from tests.sim.threads.profile import run_threads_schedule
 
         return run_threads_schedule
     if profile == "logs":
+        from tests.sim.log_deletion import run_deletion_schedule
         from tests.sim.log_fan_out import run_fan_out_schedule
         from tests.sim.logs import LogViolation, run_log_schedule
 
+        schedules = {3: run_fan_out_schedule, 5: run_deletion_schedule, 7: run_fan_out_schedule}
+
         def run_logs(seed: int) -> Outcome:
             try:
-                found = run_fan_out_schedule(seed) if seed % 4 == 3 else run_log_schedule(seed)
+                found = schedules.get(seed % 8, run_log_schedule)(seed)
             except LogViolation as error:
                 return Outcome(seed, "logs", profile, 0, 0, 0.0, 0, str(error))
             return Outcome(seed, "logs", profile, found.fingerprint, found.steps, 0.0, 0, sometimes=dict(found.reached))

@@ -9,6 +9,7 @@ from bk_core.errors import (
     BookKeeperError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    NoSuchLogError,
     NotEnoughBookiesError,
     Outcome,
 )
@@ -90,6 +91,8 @@ class Leader:
         world = self.world
         if isinstance(effect, le.ReadHead | le.RecoverLedger) and world.chance(0.1):
             return le.RequestFailed(MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED))
+        if isinstance(effect, le.ReadHead) and world.is_gone:
+            return le.RequestFailed(NoSuchLogError("the log was deleted"))
         match effect:
             case le.ReadHead():
                 found = world.head
@@ -109,13 +112,13 @@ class Leader:
                 if ledger_id not in world.ledgers or world.ledgers[ledger_id].is_closed:
                     return le.WriterFailed(ledger_id, BookKeeperError("fenced"))
                 return le.LedgerClosed(ledger_id, world.recover(ledger_id))
-            case le.AskLeader():
-                return le.LeaderAnswered(not world.chance(0.1))
         return self._answer_change(effect)
 
     def _answer_change(self, effect: le.LeadershipEffect) -> le.LeadershipEvent:
         world = self.world
         match effect:
+            case le.AskLeader():
+                return le.LeaderAnswered(not world.chance(0.1))
             case le.SealExtents(expected, ends):
                 change = commit.seal(expected.value, dict(ends), nonce=world.nonce, pages=world.pages)
                 return self._write(expected, change)

@@ -18,6 +18,7 @@ from bk_core.errors import (
     BookKeeperError,
     MetadataConflictError,
     MetadataUnavailableError,
+    NoSuchLogError,
     Outcome,
     PublishConflictError,
 )
@@ -164,7 +165,14 @@ class LogWorld:
         if not sync and self.older and self.chance(0.15):
             self.reached["stale read"] += 1
             return self.random.choice(self.older[-3:])
+        if self.is_gone:
+            raise NoSuchLogError("the log was deleted")
         return self.head
+
+    @property
+    def is_gone(self) -> bool:
+        """The mark of a deletion stands in the head's place, or nothing does any more."""
+        return self.head.value.is_deleted
 
     def write(self, write: ask.WriteHead) -> bool:
         """Compare and set; False: another version."""
@@ -172,7 +180,8 @@ class LogWorld:
             return False
         head, txn = write.head, write.transactions
         encode_head(head)  # ≤ 8 KiB, at most two open extents, contiguous
-        self._check(self.head.value, head)
+        require(not self.is_gone, "a deleted log is written")
+        (self._check_deleted if head.is_deleted else self._check)(self.head.value, head)
         self._check_published(self.head.value, head)
         if txn is not None:
             versions = [each.version for each in txn.versions]
@@ -181,6 +190,9 @@ class LogWorld:
             self.transactions[txn.app_id] = Versioned(txn, 0 if version is None else version + 1)
         before, self.head = self.head, Versioned(head, write.version + 1)
         self.older.append(before)
+        if head.is_deleted:  # pages go at once, ledgers after the delay
+            self.unlinkings.ledgers.update(dict.fromkeys(ledgers_listed(before.value, self.pages), self.time))
+            return True
         self.unlinkings.changed(before.value, head, self.head.version, write.unlinked, self.pages, self.time)
         self.reached["pages unlinked with what they name"] += bool(write.unlinked.pages)
         return True
@@ -244,9 +256,16 @@ class LogWorld:
         require(len(self.history) >= head.next_offset, f"offset {len(self.history)} has no entry")
         self.reached["pages of pages"] += any(ref.level for ref in head.pages)
 
+    def _check_deleted(self, before: LogHead, mark: LogHead) -> None:
+        """Nothing more is confirmed to a leader; what was counts as history."""
+        opened = [self.ledgers[each.ledger_id] for each in before.open_extents if each.ledger_id in self.ledgers]
+        require(all(ledger.is_closed for ledger in opened), "the log is deleted under a leader that goes on")
+        require(not mark.tail and not mark.pages, "the mark of a deleted log lists something")
+        self.history += [value for ledger in opened for value in ledger.values]
+
     def _check_published(self, before: LogHead, head: LogHead) -> None:
         """The promise of RULES N4: no id twice among the last ones."""
-        if head.published == before.published:
+        if head.published == before.published or head.is_deleted:
             return
         digest = head.published[-1].publish_id
         require(digest not in self.published[-commit.PUBLISHED_MAX :], f"{digest.hex()} is published twice")

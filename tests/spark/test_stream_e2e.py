@@ -178,7 +178,7 @@ def test_new_logs_of_a_pattern_are_read_and_what_is_compacted_or_trimmed_behind_
     query.wait_for(60)
     query.stop()
     assert (query.of(a), query.of(b)) == (rows(a, 0, 50), rows(b, 0, 10))
-    client.store.delete_log(b)
+    client.log(b).delete()
     assert "BK_NO_SUCH_LOG" in Query(spark, uri, tmp_path, logPattern=f"{name}-.*").start().failure()
     publish(client, a, *numbered(50, 55))
     lenient = Query(spark, uri, tmp_path, logPattern=f"{name}-.*", failOnDataLoss="false").run()
@@ -205,7 +205,7 @@ def test_an_overwritten_log_stops_a_running_query_and_can_be_skipped(
 def test_a_log_made_again_stops_the_query(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
     publish(client, name, *numbered(0, 10))
     assert Query(spark, uri, tmp_path, log=name).run().rows == rows(name, 0, 10)
-    client.store.delete_log(name)
+    client.log(name).delete()
     publish(client, name, *numbered(0, 20))
     query = Query(spark, uri, tmp_path, log=name, failOnDataLoss="false", onOverwrite="skip").start()
     assert "BK_LOG_RECREATED" in query.failure()

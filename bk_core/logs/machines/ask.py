@@ -204,6 +204,34 @@ class DeleteTransactions:
     head_version: int
 
 
+# --- deletion of a log ---------------------------------------------------------------------------------------------
+
+ANY_AGE_MS = 2**62
+"""A time that every ledger was made before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDeleted:
+    """Create the record of this deleted log, unless it is there, if the log is marked as deleted. → its DeletedLog.
+    Raises NoSuchLogError if there is neither mark nor record."""
+
+    log_uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMark:
+    """Remove the mark of this deleted log, with all that stands below it; nothing if it is gone."""
+
+    log_uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetDeleted:
+    """Delete the record of this deleted log: no ledger is left of it."""
+
+    log_uuid: str
+
+
 # --- compaction -------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +290,8 @@ OfVacuum: TypeAlias = (
     | ReadTransactions
     | DeleteTransactions
 )
+OfDeletion: TypeAlias = RecordDeleted | RemoveMark | ForgetDeleted
 OfCompaction: TypeAlias = ListExtents | CopyRun | ReadCopy | DropCopy
-Request: TypeAlias = ForLogs | WriteHeads | DropPages | Wait | OfVacuum | OfCompaction
+Request: TypeAlias = ForLogs | WriteHeads | DropPages | Wait | OfVacuum | OfDeletion | OfCompaction
 Steps = Generator[Request, Any, R]
 """A sequence that ends with an R."""

@@ -20,7 +20,14 @@ import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bk_core.errors import AuthenticationError, BookKeeperError, LeadershipLostError, NoSuchLedgerError, Outcome
+from bk_core.errors import (
+    AuthenticationError,
+    BookKeeperError,
+    LeadershipLostError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    Outcome,
+)
 from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.logs.model.next_head import LedgerEnd
@@ -396,6 +403,8 @@ class LogLeadership:
             case State.ROLL_CREATING:
                 return self._serving(ev.FinishRoll(error))  # the current ledger goes on
             case State.REREADING:
+                if isinstance(error, NoSuchLogError):
+                    return self._lose("the log was deleted", error)
                 return self._pause(ask=False)
             case State.SEALING | State.LISTING | State.ROLL_LISTING | State.ROLL_SEALING | State.CLOSE_SEALING:
                 self._spare_uncertain = True  # not refused for its version: leave the ledger to vacuum

@@ -216,6 +216,11 @@ class Vacuumed:
     pages: tuple[str, ...] = ()
     transactions: tuple[str, ...] = ()  # names of the applications or queries
 
+    def and_of_deleted(self, more: Vacuumed) -> Vacuumed:
+        """This and the ledgers of deleted logs of the same name."""
+        ledgers, remaining = (*self.ledgers, *more.ledgers), (*self.remaining, *more.remaining)
+        return replace(self, ledgers=ledgers, remaining=remaining)
+
 
 class Vacuum:
     """One vacuum of the log ``name``. It deletes ledgers and pages that were made before ``before_ms`` and not unlinked

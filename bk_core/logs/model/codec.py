@@ -33,6 +33,8 @@ from bk_core.logs.proto import log_pb2
 from bk_core.model import BookieId, DigestType, Fragment
 
 HEAD_LINE = b"BookKeeperLogHeadVersion\t1\n"
+MARK_LINE = b"BookKeeperLogDeletedVersion\t1\n"
+"""The first line of a head that says that its log is deleted. Versions that do not know it refuse to read the rest."""
 PAGE_LINE = b"BookKeeperLogPageVersion\t1\n"
 TXNS_LINE = b"BookKeeperLogTxnsVersion\t1\n"
 UNLINKED_LINE = b"BookKeeperLogUnlinkedVersion\t1\n"
@@ -77,13 +79,14 @@ def head_bytes(head: LogHead) -> bytes:
     for schema in head.schemas:
         _restore(message.schemas.add(**_values(schema, _SCHEMA)), schema.unknown_fields)
     _restore(message, head.unknown_fields)
-    return HEAD_LINE + message.SerializeToString(deterministic=True)
+    return (MARK_LINE if head.is_deleted else HEAD_LINE) + message.SerializeToString(deterministic=True)
 
 
 def decode_head(data: bytes, name: str = "") -> LogHead:
     """The head of log ``name`` from its bytes. Raises MetadataCorruptError."""
     where = f"head of log {name}"
-    message = _parse(data, HEAD_LINE, log_pb2.LogHead(), where)
+    is_deleted = data.startswith(MARK_LINE)
+    message = _parse(data, MARK_LINE if is_deleted else HEAD_LINE, log_pb2.LogHead(), where)
     unknown = _unknown_of(message)
     try:
         if len(message.uuid) != 16:
@@ -96,6 +99,7 @@ def decode_head(data: bytes, name: str = "") -> LogHead:
             published=tuple(Published(**_values(p, _PUBLISHED), unknown_fields=unknown(p)) for p in message.published),
             condemned=tuple(message.condemned),
             schemas=tuple(Schema(**_values(s, _SCHEMA), unknown_fields=unknown(s)) for s in message.schemas),
+            is_deleted=is_deleted,
             unknown_fields=unknown(message),
             **_values(message, _HEAD),
         )

@@ -221,6 +221,8 @@ class LogHead:
     schemas: tuple[Schema, ...] = ()
     retention_ms: int = 0
     retention_bytes: int = 0
+    is_deleted: bool = False
+    """The mark of a deleted log: it lists nothing, and no version takes it for a log (decision 0072)."""
     unknown_fields: bytes = b""
 
     @property

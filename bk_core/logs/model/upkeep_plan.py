@@ -105,18 +105,34 @@ class LogFacts:
     garbage: Garbage | None = None
 
 
-class Kind(enum.Enum):
-    """What a step does to a log."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedFacts:
+    """A deleted log as it was found. ``trouble``: why its ledgers cannot be deleted, else empty. ``is_marked``: only
+    the mark of its deletion was written. ``ledgers`` are all that were made for it; None if nobody looked."""
 
+    name: str
+    uuid: str
+    deleted_ms: int = 0
+    is_marked: bool = False
+    ledgers: tuple[LedgerId, ...] | None = None
+    trouble: str = ""
+
+
+class Kind(enum.Enum):
+    """What a step does to a log. ``FINISH``: to the mark of a deleted log; ``DELETE``: to its ledgers, or if it has
+    none, to its record."""
+
+    FINISH = "finish"
     TRIM = "trim"
     VACUUM = "vacuum"
+    DELETE = "delete"
     COMPACT = "compact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One step, and why. ``ledgers`` are those that it unlinks, deletes or merges; ``size_bytes`` what it unlinks or
-    copies. ``before_offset`` is that of a trim, ``doomed`` what a vacuum may delete."""
+    copies. ``before_offset`` is that of a trim, ``doomed`` what a vacuum may delete, ``uuid`` that of a deleted log."""
 
     kind: Kind
     log: str
@@ -125,6 +141,7 @@ class Step:
     size_bytes: int = 0
     before_offset: int = 0
     doomed: tuple[LedgerId, ...] = ()
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +178,7 @@ def vacuumed(record: UpkeepRecord, now_ms: int, config: UpkeepConfig, *, is_rid:
 def spent(record: UpkeepRecord, step: Step, now_ms: int) -> UpkeepRecord:
     """The record that a worker writes before this step."""
     record = record.at(now_ms)
-    if step.kind is Kind.VACUUM:
+    if step.kind in (Kind.VACUUM, Kind.DELETE):
         return replace(record, ledgers=record.ledgers + step.ledgers)
     if step.kind is Kind.COMPACT:
         copied, ledgers = record.copied_bytes + step.size_bytes, record.ledgers + step.ledgers
@@ -169,18 +186,44 @@ def spent(record: UpkeepRecord, step: Step, now_ms: int) -> UpkeepRecord:
     return record
 
 
-def plan(logs: Sequence[LogFacts], record: UpkeepRecord, now_ms: int, config: UpkeepConfig) -> Plan:
-    """What to do with these logs now; ``record`` is the worker's. Times are by the store's clock."""
+def plan(
+    logs: Sequence[LogFacts],
+    record: UpkeepRecord,
+    now_ms: int,
+    config: UpkeepConfig,
+    deleted: Sequence[DeletedFacts] = (),
+) -> Plan:
+    """What to do with these logs, and those that were deleted, now; ``record`` is the worker's. Times are by the
+    store's clock."""
     planner = _Planner(record.at(now_ms), config)
     fit = [log for log in logs if not log.trouble]
     waits = [Waits(log=log.name, what="all", why=log.trouble) for log in logs if log.trouble]
-    steps = list(_trims(fit))
-    looked = any(log.garbage is not None for log in fit)
+    steps = [*_finishes(deleted), *_trims(fit)]
+    looked = any(log.garbage is not None for log in fit) or any(log.ledgers is not None for log in deleted)
     steps += planner.vacuums(fit)
+    steps += planner.deletions(deleted, now_ms)
     is_rid = looked and not planner.waits
     steps += planner.compactions(_behind(fit, record.turn))
-    waits += [*planner.waits, *_waiting(fit, record, config)]
+    waits += [*planner.waits, *_waiting_deleted(deleted, now_ms, config), *_waiting(fit, record, config)]
     return Plan(tuple(steps), tuple(waits), looked, is_rid)
+
+
+def _finishes(deleted: Sequence[DeletedFacts]) -> Iterator[Step]:
+    for log in deleted:
+        if log.is_marked and not log.trouble:
+            why = "its deletion was begun and not finished"
+            yield Step(kind=Kind.FINISH, log=log.name, why=why, uuid=log.uuid)
+
+
+def _waiting_deleted(deleted: Sequence[DeletedFacts], now_ms: int, config: UpkeepConfig) -> Iterator[Waits]:
+    what = "deletion of the ledgers of a deleted log"
+    for log in deleted:
+        until_ms = log.deleted_ms + config.delete_delay_ms
+        if log.trouble:
+            yield Waits(log=log.name, what=what, why=log.trouble)
+        elif not log.is_marked and until_ms > now_ms:
+            why = f"it was deleted less than {config.delete_delay_ms // DAY_MS} days ago: readers may still need them"
+            yield Waits(log=log.name, what=what, why=why, until_ms=until_ms)
 
 
 def _trims(logs: Sequence[LogFacts]) -> Iterator[Step]:
@@ -237,6 +280,24 @@ class _Planner:
                     f"{self._config.delete_delay_ms // DAY_MS} days, {log.garbage.transactions} transactions unused"
                 )
                 steps.append(Step(kind=Kind.VACUUM, log=log.name, why=why, ledgers=len(doomed), doomed=doomed))
+        return steps
+
+    def deletions(self, deleted: Sequence[DeletedFacts], now_ms: int) -> list[Step]:
+        """Deletes the ledgers of deleted logs. The record goes once a search finds none, so that what is made
+        meanwhile, by a job that does not know of the deletion, is found by the next one."""
+        steps: list[Step] = []
+        for log in deleted:
+            is_due = log.deleted_ms + self._config.delete_delay_ms <= now_ms and not log.is_marked
+            if log.ledgers is None or log.trouble or not is_due:
+                continue
+            doomed = log.ledgers[: int(min(self._ledgers, len(log.ledgers)))]
+            self._ledgers -= len(doomed)
+            if left := len(log.ledgers) - len(doomed):
+                self._wait(log.name, f"deletion of {left} ledgers of a deleted log", "ledgers_per_hour")
+            if doomed or not log.ledgers:
+                why = f"the log was deleted more than {self._config.delete_delay_ms // DAY_MS} days ago"
+                step = Step(kind=Kind.DELETE, log=log.name, why=why, ledgers=len(doomed), doomed=doomed, uuid=log.uuid)
+                steps.append(step)
         return steps
 
     def compactions(self, logs: Sequence[LogFacts]) -> list[Step]:

@@ -10,6 +10,7 @@ from bk_core.metadata.layout import ServiceUri
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree.bookies import Bookies, Cookies
 from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
+from bk_core.metadata.tree.deleted_logs import DeletedLogs
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.metadata.tree.logs import Logs
 from bk_core.metadata.tree.security import Security
@@ -20,7 +21,7 @@ from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.worker import Worker
 
 
-class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs):
+class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs, DeletedLogs):
     """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads.
 
     ``first_folders``, below or beside the root, are made with a cluster, so that they have the rights meant for them.

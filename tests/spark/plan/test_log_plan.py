@@ -19,12 +19,16 @@ from bk_core.errors import (
     InvalidArgumentError,
     LogHasLeaderError,
     LogRecreatedError,
+    NoSuchLogError,
     NotEnoughBookiesError,
     PackageMismatchError,
     PublishConflictError,
     WrongDigestTypeError,
     WrongPasswordError,
 )
+from bk_core.logs.model.codec import decode_head, encode_head
+from bk_core.logs.model.deleted import mark_of
+from bk_core.metadata.port import LogWrite
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.plan import resolve
 from bk_spark.stream.stream_reader import StreamReader
@@ -223,9 +227,25 @@ def test_a_stream_notices_that_its_log_is_another_one(bookkeeper: BookKeeper, ur
     end = first.latestOffset(first.initialOffset(), None)
     assert [r.offset for p in first.partitions(first.initialOffset(), end) for r in p.value.ranges] == [0]
     first.stop()
-    bookkeeper.store.delete_log("events")
+    bookkeeper.log("events").delete()
     save(uri, 20)
     second = StreamReader(options(uri, Use.STREAM), VALUE)
     with pytest.raises(LogRecreatedError):
         second.latestOffset(end, None)
     second.stop()
+
+
+@pytest.mark.rule("N6")
+def test_a_pattern_leaves_out_a_log_that_is_being_deleted(bookkeeper: BookKeeper, uri: str) -> None:
+    """The client that deletes it died half-way, so its name is listed still."""
+    save(uri, 10)
+    save(uri, 7, path="events2")
+    found = bookkeeper.store.read_log("events2")
+    mark = encode_head(mark_of(decode_head(found.value)))
+    bookkeeper.store.write_logs([LogWrite("events2", mark, found.version)])
+    assert bookkeeper.store.list_logs() == ["events", "events2"]
+    wanted = {"metadataserviceuri": uri, "logpattern": "events.*"}
+    ranges = resolve.resolve_batch(bookkeeper, parse_options(wanted, Use.READ)).ranges
+    assert [each.entries for each in ranges] == [10]
+    with pytest.raises(NoSuchLogError):
+        planned(bookkeeper, uri, path="events2")

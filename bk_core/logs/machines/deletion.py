@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deleting a log, and later the ledgers of a deleted log. Pure (N6, decision 0072).
+
+1. One compare-and-set puts a *mark* in the place of the head. It decides: a change of the log that was under way meets
+   another version, and whoever reads the head from then on is told that there is no log. If a leader wrote the log, its
+   ledgers are fenced first, so that nothing is confirmed to anybody once the log is gone.
+2. A record of the deletion is created. Its age is the age of the deletion.
+3. The mark is removed, with pages, transactions and unlinked records. The name is free again.
+4. When the record is as old as the delay, every ledger that was made for the log is deleted, and then the record.
+
+A crash leaves a mark, or a record. Whoever deletes the log again, makes one of the same name, vacuums or keeps all logs
+goes on at step 2 or 4; each step may be taken twice and by several at a time. No step is ever taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bk_core.errors import (
+    BookKeeperError,
+    LogHasLeaderError,
+    LogRecreatedError,
+    NoSuchLogError,
+    Outcome,
+    PublishConflictError,
+)
+from bk_core.logs.machines import ask
+from bk_core.logs.machines.ask import Steps
+from bk_core.logs.machines.change import Ask, Facts, HeadChange, Intent
+from bk_core.logs.model.deleted import DeletedLog, mark_of
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.paging import Change, last_ledgers
+from bk_core.model import LedgerId
+
+
+@dataclass(frozen=True)
+class Mark(Intent[LogHead]):
+    """Puts the mark in the place of the head of the log ``log_uuid``; ``takeover`` fences its leader first. The result
+    is the mark."""
+
+    log_uuid: str
+    takeover: bool = False
+
+    def settled(self, head: LogHead, facts: Facts) -> LogHead | None:
+        """The mark, once it is written. Raises LogRecreatedError for the head of another log."""
+        if head.uuid != self.log_uuid:
+            raise LogRecreatedError("the log was deleted and made again", remedy="look at the new one first")
+        return head if head.is_deleted else None
+
+    def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
+        """The mark, once no leader can append. A ledger of the leader that does not exist cannot be written either."""
+        if head.open_extents:
+            if not self.takeover:
+                raise LogHasLeaderError(
+                    "a leader writes the log",
+                    value=", ".join(f"ledger {extent.ledger_id}" for extent in head.open_extents),
+                    remedy="stop it first, or fence it (takeover=True, --takeover)",
+                )
+            opened = [extent.ledger_id for extent in head.open_extents]
+            ledgers = tuple(dict.fromkeys((*opened, *last_ledgers(head, facts.pages))))
+            if not facts.missing.union(facts.ends) >= set(ledgers):
+                return ask.RecoverLedgers(ledgers)
+        return Change(mark_of(head))
+
+    def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
+        """A mark is never replaced, so a log that went on was not marked."""
+        return True
+
+
+class DeleteLog:
+    """Deletes the log ``name`` of this uuid. :meth:`run` is the sequence; run it once."""
+
+    def __init__(self, name: str, log_uuid: str, *, takeover: bool = False) -> None:
+        self.name, self.log_uuid, self._takeover = name, log_uuid, takeover
+
+    def run(self) -> Steps[DeletedLog]:
+        """The deleted log, whoever deleted it. Raises the error that ended it; ``outcome`` says whether the log may be
+        deleted, or may still be."""
+        change = HeadChange({self.name: Mark(self.log_uuid, self._takeover)})
+        refused: BookKeeperError | None = None
+        try:
+            yield from change.run()
+        except (NoSuchLogError, LogRecreatedError, PublishConflictError) as error:
+            refused = error  # it is deleted already, by a write whose answer was lost or by another client
+        try:
+            return (yield from finish(self.log_uuid))
+        except NoSuchLogError:
+            if refused is None:  # the mark is ours: what waited was deleted at once by another client
+                return DeletedLog(name=self.name, uuid=self.log_uuid)
+            raise refused from None
+        except BookKeeperError as error:
+            if refused is None or refused.outcome is Outcome.UNKNOWN:  # the mark is written, or may be
+                error.outcome = Outcome.UNKNOWN
+            raise
+
+
+def finish(log_uuid: str) -> Steps[DeletedLog]:
+    """Steps 2 and 3 for a log that is marked. Raises NoSuchLogError if there is neither its mark nor its record."""
+    deleted: DeletedLog = yield ask.RecordDeleted(log_uuid)
+    yield ask.RemoveMark(log_uuid)
+    return deleted
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumedDeleted:
+    """The ledgers of a deleted log that were deleted, and those that could not be, which the next vacuum tries."""
+
+    ledgers: tuple[LedgerId, ...] = ()
+    remaining: tuple[LedgerId, ...] = ()
+
+
+class VacuumDeleted:
+    """Step 4 for one deleted log. ``among``: no other ledgers than these. ``forget``: delete the record, too, if no
+    ledger is left. Without it a later vacuum looks again, for ledgers of a job that does not know of the deletion."""
+
+    def __init__(self, log_uuid: str, *, forget: bool, among: tuple[LedgerId, ...] | None = None) -> None:
+        self.log_uuid, self._forget, self._among = log_uuid, forget, among
+
+    def run(self) -> Steps[VacuumedDeleted]:
+        """What was deleted. No publish can list a ledger of this log any more, so nothing is condemned first. Raises
+        the error that ended it; what was deleted stays deleted, and the next vacuum goes on."""
+        ledgers = yield ask.ListOrphans(self.log_uuid, ask.ANY_AGE_MS, self._among)
+        gone = (yield ask.DeleteLedgers(ledgers, self.log_uuid)) if ledgers else ()
+        remaining = tuple(each for each in ledgers if each not in gone)
+        if self._forget and not remaining:
+            yield ask.ForgetDeleted(self.log_uuid)
+        return VacuumedDeleted(gone, remaining)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of deleted logs, whose ledgers wait to be deleted, at ``<root>-deletedlogs/<uuid>`` (docs/formats.md §4;
+N6)."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bk_core.errors import MetadataUnavailableError
+from bk_core.metadata.layout import check_node_name
+from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError, NoNodeError, ensure_path
+
+
+class DeletedLogs(Part):
+    """The deleted logs of one cluster. A record is opaque bytes; the store's time of its creation is the clock."""
+
+    @property
+    def _deleted_logs(self) -> str:
+        return f"{self._root}-deletedlogs"
+
+    def _deleted_log(self, log_uuid: str) -> str:
+        return f"{self._deleted_logs}/{check_node_name(log_uuid, 'deleted log')}"
+
+    def create_deleted_log(self, log_uuid: str, record: bytes) -> None:
+        lost: MetadataUnavailableError | None = None
+        for _ in range(WRITE_TRIES):
+            try:
+                with contextlib.suppress(NodeExistsError):  # whoever made it: a log is deleted once
+                    self._create_with_parents(self._deleted_log(log_uuid), record)
+                return
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)
+        assert lost is not None
+        raise lost
+
+    def read_deleted_log(self, log_uuid: str) -> tuple[int, bytes] | None:
+        try:
+            data, stat = self._get(self._deleted_log(log_uuid))
+        except NoNodeError:
+            return None
+        return stat.ctime_ms, data
+
+    def read_deleted_logs(self) -> list[tuple[str, int, bytes]]:
+        try:
+            uuids = sorted(self._tree.children(self._deleted_logs))
+        except NoNodeError:
+            return []
+        found = self._tree.get_many([self._deleted_log(each) for each in uuids])
+        return [(each, node[1].ctime_ms, node[0]) for each, node in zip(uuids, found, strict=True) if node is not None]
+
+    def forget_deleted_log(self, log_uuid: str) -> None:
+        self._delete_if_there(self._deleted_log(log_uuid))
+
+    def deleted_logs_clock_ms(self) -> int:
+        """As in the port. Writes the folder and reads the time that the store gave it."""
+        lost: MetadataUnavailableError | None = None
+        for _ in range(WRITE_TRIES):
+            try:
+                self._tree.set(self._deleted_logs, b"", ANY_VERSION)
+                stat = self._tree.exists(self._deleted_logs)
+                if stat is not None:
+                    return stat.mtime_ms
+            except NoNodeError:
+                ensure_path(self._tree, self._deleted_logs)
+            except MetadataUnavailableError as error:
+                lost = first_loss(lost, error)
+        raise lost or MetadataUnavailableError("The folder of deleted logs is deleted again and again")
