@@ -11,8 +11,8 @@ import click
 from bk_cli import options, output
 from bk_cli.access import Access, access
 from bk_cli.log_txn import txn
-from bk_cli.log_upkeep import compact, retention_facts, set_settings, trim, vacuum
-from bk_core.errors import InvalidArgumentError
+from bk_cli.log_upkeep import compact, delete, retention_facts, set_settings, trim, vacuum
+from bk_core.errors import InvalidArgumentError, NoSuchLogError
 
 if TYPE_CHECKING:
     from bk_core.logs.model.head import Extent, LogHead
@@ -25,17 +25,23 @@ def log() -> None:
 
 
 @log.command("list")
+@click.option("--deleted", is_flag=True, help="Instead: deleted logs whose ledgers wait to be deleted.")
 @access()
 @options.as_json
-def list_logs(access: Access, as_json: bool) -> None:
+def list_logs(deleted: bool, access: Access, as_json: bool) -> None:
     """All logs by name."""
     from bk_core.facts.logs import as_object
     from bk_core.logs.store import LogStore
 
+    if deleted:
+        return _list_deleted(access, as_json)
     rows = []
     with access.client() as bookkeeper, output.progress("reading logs") as advance:
         for name in sorted(bookkeeper.store.list_logs()):
-            head = LogStore(bookkeeper.store, name).read().value
+            try:
+                head = LogStore(bookkeeper.store, name).read().value
+            except NoSuchLogError:  # deleted since it was listed
+                continue
             advance(1)
             if as_json:
                 output.print_json(as_object(name, head))
@@ -46,6 +52,18 @@ def list_logs(access: Access, as_json: bool) -> None:
                 )
     if not as_json:
         output.print_table(("log", "first offset ", "next offset ", "epoch ", "leader", "created"), rows)
+
+
+def _list_deleted(access: Access, as_json: bool) -> None:
+    from bk_core.logs.store import deleted_logs
+
+    with access.client() as bookkeeper:
+        found = deleted_logs(bookkeeper.store)
+    if as_json:
+        for each in found:
+            output.print_json({"log": each.name, "uuid": each.uuid, "deletedMs": each.deleted_ms})
+        return
+    output.print_table(("log", "uuid", "deleted"), [(x.name, x.uuid, output.moment(x.deleted_ms)) for x in found])
 
 
 @log.command("show")
@@ -125,7 +143,7 @@ def read(name: str, first: int | None, limit: int | None, raw: bool, access: Acc
             output.print_entries(range(offset, offset + len(batch)), batch.to_list(), raw, as_json, "offset")
 
 
-for _command in (compact, trim, vacuum, set_settings, txn):
+for _command in (compact, trim, vacuum, delete, set_settings, txn):
     log.add_command(_command)
 
 

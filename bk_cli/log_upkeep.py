@@ -180,7 +180,6 @@ def vacuum(
     check_delays(delete_delay_ms, txn_retention_ms, force)
     with access.log(name) as log:
         if dry_run:
-            log.head()
             done = log.vacuum_candidates(delete_delay_ms, txn_retention_ms)
         else:
             done = log.vacuum(delete_delay_ms=delete_delay_ms, txn_retention_ms=txn_retention_ms, force=force)
@@ -203,6 +202,44 @@ def _print_vacuumed(name: str, done: Vacuumed, dry_run: bool, as_json: bool) -> 
     output.print_result(as_json, found, text)
     if done.remaining and not as_json:
         output.print_note(f"{len(done.remaining):,} ledgers could not be deleted now; the next vacuum tries again")
+
+
+@click.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do it; without it the command only says what would be deleted.")
+@click.option("--takeover", is_flag=True, help="Fence the log's leader first; without it a log with a leader stays.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Delete the ledgers at once. Refused while a leader or a job writes; readers are not seen, and lose the log.",
+)
+@access(password=True)
+@options.as_json
+def delete(name: str, yes: bool, takeover: bool, now: bool, access: Access, as_json: bool) -> None:
+    """Delete a log. Its name is free at once: a new log of this name begins empty.
+
+    Its ledgers stay for 7 days, and readers go on with those they know. Then bk upkeep deletes them, or bk log vacuum
+    with this name. The deletion cannot be undone.
+    """
+    with access.log(name) as log:
+        if not yes:
+            head = log.head().value
+            extents = len(log.extents())
+            raise InvalidArgumentError(
+                f"this would delete log {name} for good",
+                value=f"offsets {head.start_offset} to {head.next_offset - 1}, {extents:,} extents"
+                if head.next_offset > head.start_offset or extents
+                else "it is empty",
+                remedy="if that is what you want, add --yes",
+            )
+        done = log.delete(takeover=takeover, now=now)
+    found = {"log": name, "uuid": done.uuid, "deleted": True, "deletedMs": done.deleted_ms or None}
+    text = f"log {name}: deleted; "
+    if now:
+        text += f"{len(done.ledgers):,} ledgers are deleted, too"
+    else:
+        text += f"bk upkeep or bk log vacuum {name} deletes its ledgers in 7 days"
+    output.print_result(as_json, {**found, "ledgers": list(done.ledgers)}, text)
 
 
 @click.command("set")
