@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bk_core.errors import MetadataCorruptError, NoSuchLogError
-from bk_core.logs.store import LogStore
+from bk_core.logs.store import LogStore, deleted_logs
 from bk_core.metadata.port import Audit, MetadataStore
 from bk_core.metadata.scan import scan_ledgers
 from bk_core.metadata.unreadable import UnreadableNode
@@ -47,6 +47,7 @@ def _each_node(store: MetadataStore) -> Iterator[object]:
         yield look()
     for audit in Audit:
         yield store.audit_time_ms(audit)
+    yield deleted_logs(store)
     for name in store.list_logs():
         yield from _of_log(LogStore(store, name))
     yield from store.list_underreplicated()

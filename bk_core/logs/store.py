@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import logging
 import random
 import threading
 from collections import OrderedDict
@@ -64,8 +63,6 @@ from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kep
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.metadata.unreadable import Kind
 from bk_core.model import LedgerId, Versioned
-
-logger = logging.getLogger("bk_core.logs")
 
 CACHED_PARTS_MAX = 1 << 16
 """The most extents and references in the cached pages of a connection: about 40 MB."""
@@ -126,13 +123,12 @@ def has_password(log: LogHead | DeletedLog, password: bytes) -> bool:
 
 def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
     """The deleted logs whose ledgers wait to be deleted, the oldest deletion first. A record that cannot be read is
-    logged and left out: its ledgers stay."""
+    skipped (M6): its ledgers stay."""
     found: list[DeletedLog] = []
-    for log_uuid, deleted_ms, data in store.read_deleted_logs():
-        try:
-            found.append(decode_deleted_log(data, log_uuid, deleted_ms))
-        except MetadataCorruptError as error:
-            logger.warning("%s", error)
+    with store.unreadable.whole_walk(Kind.DELETED_LOG, store.deleted_log_path()):
+        for log_uuid, deleted_ms, data in store.read_deleted_logs():
+            with store.unreadable.skipping(Kind.DELETED_LOG, store.deleted_log_path(log_uuid)):
+                found.append(decode_deleted_log(data, log_uuid, deleted_ms))
     return sorted(found, key=lambda each: (each.deleted_ms, each.uuid))
 
 

@@ -323,6 +323,10 @@ class MetadataStore(Protocol):
         ...
 
     # --- deleted logs whose ledgers wait to be deleted: opaque bytes at <root>-deletedlogs/<uuid> ---
+    def deleted_log_path(self, log_uuid: str = "") -> str:
+        """The path of the record, or of the folder of all records, for messages about it."""
+        ...
+
     def create_deleted_log(self, log_uuid: str, record: bytes) -> None:
         """Create the record of a deleted log; one that is there already stays."""
         ...

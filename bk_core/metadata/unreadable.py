@@ -41,6 +41,7 @@ class Kind(enum.Enum):
     PAGE = "page of a log"
     TRANSACTION = "transaction record of a log"
     UNLINKED = "unlinked record of a log"
+    DELETED_LOG = "record of a deleted log"
 
 
 REMEDIES = {
@@ -52,6 +53,7 @@ REMEDIES = {
     Kind.ORDER: "give the order again with bk bookie drain or bk bookie read-only",
     Kind.COOKIE: "restore it from a backup before its bookie is started again",
     Kind.REGISTRATION: "restart the bookie, which registers it again",
+    Kind.DELETED_LOG: "upgrade if a newer version wrote it, else restore it from a backup; the log's ledgers are kept",
     Kind.LEDGER: "upgrade if a newer version wrote it, else restore it from a backup; its entries are kept",
 }
 

@@ -9,6 +9,10 @@ import logging
 import pytest
 
 from bk_core.errors import MetadataCorruptError
+from bk_core.facts.unreadable import find_unreadable
+from bk_core.logs.model.deleted import encode_deleted_log
+from bk_core.logs.model.head import LogHead
+from bk_core.logs.store import deleted_logs
 from bk_core.metadata.layout import Layout, ledger_path, mark_path
 from bk_core.metadata.port import Audit, MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
@@ -195,3 +199,17 @@ def test_unreadable_node_is_logged_once_and_not_at_every_walk(
     (line,) = [record.getMessage() for record in caplog.records if bad in record.getMessage()]
     assert line.startswith(f"the under-replication mark at {bad} cannot be read and is skipped: ")
     assert line.endswith("delete the node: what is still missing is marked again")
+
+
+@pytest.mark.rule("M6")
+def test_record_of_a_deleted_log_that_cannot_be_read_hides_no_other(store: MetadataStore) -> None:
+    first, bad = "11111111-9abc-def0-1234-56789abcdef0", "22222222-9abc-def0-1234-56789abcdef0"
+    store.create_deleted_log(first, encode_deleted_log("events", LogHead(first, is_deleted=True)))
+    store.create_deleted_log(bad, b"garbage")
+    assert [each.uuid for each in deleted_logs(store)] == [first]
+    path = store.deleted_log_path(bad)
+    assert unreadable(store) == {path: Kind.DELETED_LOG}
+    assert [node.path for node in find_unreadable(store, 10).nodes] == [path]
+    store.forget_deleted_log(bad)
+    assert len(deleted_logs(store)) == 1
+    assert unreadable(store) == {}

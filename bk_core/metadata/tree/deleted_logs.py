@@ -15,19 +15,16 @@ from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError
 class DeletedLogs(Part):
     """The deleted logs of one cluster. A record is opaque bytes; the store's time of its creation is the clock."""
 
-    @property
-    def _deleted_logs(self) -> str:
-        return f"{self._root}-deletedlogs"
-
-    def _deleted_log(self, log_uuid: str) -> str:
-        return f"{self._deleted_logs}/{check_node_name(log_uuid, 'deleted log')}"
+    def deleted_log_path(self, log_uuid: str = "") -> str:
+        folder = f"{self._root}-deletedlogs"
+        return f"{folder}/{check_node_name(log_uuid, 'deleted log')}" if log_uuid else folder
 
     def create_deleted_log(self, log_uuid: str, record: bytes) -> None:
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
                 with contextlib.suppress(NodeExistsError):  # whoever made it: a log is deleted once
-                    self._create_with_parents(self._deleted_log(log_uuid), record)
+                    self._create_with_parents(self.deleted_log_path(log_uuid), record)
                 return
             except MetadataUnavailableError as error:
                 lost = first_loss(lost, error)
@@ -36,33 +33,33 @@ class DeletedLogs(Part):
 
     def read_deleted_log(self, log_uuid: str) -> tuple[int, bytes] | None:
         try:
-            data, stat = self._get(self._deleted_log(log_uuid))
+            data, stat = self._get(self.deleted_log_path(log_uuid))
         except NoNodeError:
             return None
         return stat.ctime_ms, data
 
     def read_deleted_logs(self) -> list[tuple[str, int, bytes]]:
         try:
-            uuids = sorted(self._tree.children(self._deleted_logs))
+            uuids = sorted(self._tree.children(self.deleted_log_path()))
         except NoNodeError:
             return []
-        found = self._tree.get_many([self._deleted_log(each) for each in uuids])
+        found = self._tree.get_many([self.deleted_log_path(each) for each in uuids])
         return [(each, node[1].ctime_ms, node[0]) for each, node in zip(uuids, found, strict=True) if node is not None]
 
     def forget_deleted_log(self, log_uuid: str) -> None:
-        self._delete_if_there(self._deleted_log(log_uuid))
+        self._delete_if_there(self.deleted_log_path(log_uuid))
 
     def deleted_logs_clock_ms(self) -> int:
         """As in the port. Writes the folder and reads the time that the store gave it."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
-                self._tree.set(self._deleted_logs, b"", ANY_VERSION)
-                stat = self._tree.exists(self._deleted_logs)
+                self._tree.set(self.deleted_log_path(), b"", ANY_VERSION)
+                stat = self._tree.exists(self.deleted_log_path())
                 if stat is not None:
                     return stat.mtime_ms
             except NoNodeError:
-                ensure_path(self._tree, self._deleted_logs)
+                ensure_path(self._tree, self.deleted_log_path())
             except MetadataUnavailableError as error:
                 lost = first_loss(lost, error)
         raise lost or MetadataUnavailableError("The folder of deleted logs is deleted again and again")
