@@ -204,7 +204,7 @@ def test_unreadable_node_is_logged_once_and_not_at_every_walk(
 @pytest.mark.rule("M6")
 def test_record_of_a_deleted_log_that_cannot_be_read_hides_no_other(store: MetadataStore) -> None:
     first, bad = "11111111-9abc-def0-1234-56789abcdef0", "22222222-9abc-def0-1234-56789abcdef0"
-    store.create_deleted_log(first, encode_deleted_log("events", LogHead(first, is_deleted=True)))
+    store.create_deleted_log(first, encode_deleted_log("events", LogHead(uuid=first, is_deleted=True)))
     store.create_deleted_log(bad, b"garbage")
     assert [each.uuid for each in deleted_logs(store)] == [first]
     path = store.deleted_log_path(bad)
