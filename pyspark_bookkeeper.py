@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["DefaultSource", "register"]  # noqa: F822 - made on first use
+__all__ = ["DefaultSource", "in_this_thread", "register"]  # noqa: F822 - made on first use
 
 
 def __getattr__(name: str) -> Any:
@@ -40,3 +40,17 @@ def register(spark: Any) -> None:
     except AnalysisException as error:
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # what Spark 4.0 says of a format that it found by itself
             raise
+
+
+def in_this_thread(spark: Any) -> Any:
+    """Let the calling thread write with ``spark`` and start streams; returns ``spark``.
+
+    Spark looks for a Python format only in the session that is active in the calling thread, and ``getOrCreate`` makes
+    it active only in the thread that calls it. Every other thread of a classic driver gets ``DATA_SOURCE_NOT_FOUND``
+    from ``save``, ``saveAsTable``, ``start`` and ``toTable``, whatever the format. So each such thread calls this once,
+    before it writes: ``ThreadPoolExecutor(initializer=in_this_thread, initargs=(spark,))``. A function of
+    ``foreachBatch`` need not. Spark Connect needs it nowhere, and nothing happens there.
+    """
+    if getattr(spark, "_jsparkSession", None) is not None:  # a session of Spark Connect has none
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    return spark

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads of a classic driver write and start streams; those of Spark Connect do so by themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_bookkeeper import in_this_thread
+from tests.spark.test_write_e2e import ended, load, numbered, numbers, start, stream_of, writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> str:
+    """A log's name of this test's own."""
+    return str(request.node.name)[:100].replace("[", "-").replace("]", "")
+
+
+def run(thread: threading.Thread) -> None:
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive()
+
+
+def plain(work: Callable[[], object]) -> threading.Thread:
+    return threading.Thread(target=work)
+
+
+def inheritable(work: Callable[[], object]) -> threading.Thread:
+    from pyspark import InheritableThread
+
+    return InheritableThread(target=work)
+
+
+@pytest.mark.parametrize("kind", [plain, inheritable])
+def test_a_thread_writes_a_batch_a_table_and_starts_a_stream(
+    spark: Any, uri: str, log: str, tmp_path: Path, kind: Callable[[Callable[[], object]], threading.Thread]
+) -> None:
+    done = list[str]()
+    spark.sql(f"CREATE TABLE threads_{kind.__name__} (value STRING) USING bookkeeper")
+
+    def work() -> None:
+        in_this_thread(spark)
+        writer(numbered(spark, 0, 10), uri).mode("append").save(log)
+        given = {"metadataServiceUri": uri, "log": log}
+        to_table = numbered(spark, 10, 20).write.format("bookkeeper").options(**given).mode("append")
+        to_table.saveAsTable(f"threads_{kind.__name__}")
+        ended(start(stream_of(spark, uri, log), uri, f"{log}.copy", tmp_path, availableNow=True))
+        done.append("all")
+
+    try:
+        run(kind(work))
+    finally:
+        spark.sql(f"DROP TABLE threads_{kind.__name__}")
+    assert done == ["all"]
+    assert numbers(load(spark, uri, f"{log}.copy")) == list(range(20))
+
+
+def test_a_pool_of_threads_writes_with_the_helper_as_its_initializer(spark: Any, uri: str, log: str) -> None:
+    def save(first: int) -> None:
+        writer(numbered(spark, first, first + 5, 1), uri).mode("append").save(log)
+
+    with ThreadPoolExecutor(2, initializer=in_this_thread, initargs=(spark,)) as pool:
+        list(pool.map(save, (0, 5, 10)))
+    assert sorted(numbers(load(spark, uri, log))) == list(range(15))
+
+
+def test_a_function_of_foreach_batch_and_an_insert_into_a_view_need_no_helper(
+    spark: Any, uri: str, log: str, tmp_path: Path
+) -> None:
+    writer(numbered(spark, 0, 10), uri).mode("append").save(log)
+    failed, queries = list[BaseException](), list[Any]()
+
+    def take(frame: Any, number: int) -> None:
+        writer(frame, uri, txnAppId="copy", txnVersion=number).mode("append").save(f"{log}.copy")
+
+    options = f"metadataServiceUri '{uri}', log '{log}.view', ensembleSize '1', writeQuorumSize '1', ackQuorumSize '1'"
+
+    def work() -> None:
+        try:
+            stream = stream_of(spark, uri, log).writeStream.foreachBatch(take)
+            queries.append(stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+            spark.sql(f"CREATE TEMPORARY VIEW threads_in (value STRING) USING bookkeeper OPTIONS ({options})")
+            spark.sql("INSERT INTO threads_in VALUES ('7')")
+        except BaseException as error:
+            failed.append(error)
+
+    run(plain(work))
+    spark.sql("DROP VIEW IF EXISTS threads_in")
+    assert failed == []
+    ended(queries[0])
+    assert numbers(load(spark, uri, f"{log}.copy")) == list(range(10))
+    assert numbers(load(spark, uri, f"{log}.view")) == [7]
+
+
+def test_a_thread_that_does_not_use_the_helper_is_refused_by_spark(spark: Any, uri: str, log: str) -> None:
+    """The day Spark mends this, the helper and the docs can go."""
+    said = list[str]()
+
+    def work() -> None:
+        try:
+            writer(numbered(spark, 0, 1), uri).mode("append").save(log)
+        except Exception as error:
+            said.append(str(error))
+
+    run(plain(work))
+    assert len(said) == 1
+    assert "DATA_SOURCE_NOT_FOUND" in said[0]
