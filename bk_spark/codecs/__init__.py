@@ -4,14 +4,15 @@ and :mod:`bk_spark.codecs.codec`, and know no codec by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bk_core.columns.places import LedgerAt
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs.model.schemas import fields_of
 from bk_spark import compat
-from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw
-from bk_spark.codecs.codec import Codec, EntryCodec, LogSchemas, RowCodec
+from bk_spark.codecs import arrow, envelope, json_codec, metadata_columns, raw, spelling
+from bk_spark.codecs.codec import Codec, EntryCodec, LogSchemas, Respelled, RowCodec
 from bk_spark.codecs.read_columns import ReadColumns
 
 if TYPE_CHECKING:
@@ -64,14 +65,15 @@ def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SC
     """The codec of a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types that the
     codec does not have."""
     _check_selection(options)
-    if options.columns is not None and list(options.columns) != spark_schema.names:
+    if options.columns is not None and _folded(options.columns) != _folded(spark_schema.names):
         raise InvalidArgumentError(
             "option columns and the schema name different columns",
             value=f"columns={','.join(options.columns)}, schema {', '.join(spark_schema.names)}",
             remedy="leave one of the two out",
         )
     codec, has_log = codec_of(options), not options.reads_ledgers
-    columns = ReadColumns.of(spark_schema, has_log=has_log, data=codec.columns, metadata=codec.metadata)
+    stored = {name for of_log in schemas.values() for name in _newest(of_log)} if codec.keeps_schema else None
+    columns = ReadColumns.of(spark_schema, has_log=has_log, data=codec.columns, metadata=codec.metadata, stored=stored)
     return codec.reader(columns, spark_schema, schemas, options)
 
 
@@ -79,23 +81,53 @@ def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_
     """The codec of a write of ``spark_schema``, a StructType. ``schemas`` are those of the one log to write. Raises as
     :func:`check_input`, and SchemaMismatchError for columns that do not fit the log's (RULES K8)."""
     check_input(options, spark_schema)
-    of_log = schemas.get(options.log or "", {})
+    of_log, codec = schemas.get(options.log or "", {}), codec_of(options)
     newest = of_log[max(of_log)] if of_log else None
-    return codec_of(options).writer(_written(options, spark_schema), newest, options)
+    written = _written(options, spark_schema)
+    names = spelling.respelled(written.names, _newest(of_log) if codec.keeps_schema else codec.columns or ())
+    made = codec.writer(_named(written, names), newest, options)
+    return made if names == written.names else Respelled(made, tuple(written.names), tuple(names))
 
 
 def check_input(options: BkOptions, spark_schema: Any) -> None:
     """Raises InvalidArgumentError if a DataFrame of this schema cannot be written. It names all columns that prevent it
     and, where that helps, prints the ``select`` to paste."""
-    columns = [(name, kind) for name, kind, _ in compat.columns_of(_written(options, spark_schema))]
-    codec_of(options).check_input(columns, "each log" if options.log is None else f"log {options.log}")
+    codec, written = codec_of(options), _written(options, spark_schema)
+    named = _named(written, spelling.respelled(written.names, codec.columns or ()))
+    columns = [(name, kind) for name, kind, _ in compat.columns_of(named)]
+    codec.check_input(columns, "each log" if options.log is None else f"log {options.log}")
 
 
 def _written(options: BkOptions, spark_schema: Any) -> Any:
     """The columns to write. If ``ignoreMetadataColumns`` is set, those that a read adds are left out."""
     if not options.ignore_metadata_columns:
         return spark_schema
-    return _pruned(spark_schema, [name for name in spark_schema.names if name not in metadata_columns.RESERVED])
+    has_any_columns = codec_of(options).columns is None  # then a name in other letters may be one of its own
+    return _pruned(
+        spark_schema,
+        [
+            name
+            for name in spark_schema.names
+            if (name if has_any_columns else name.lower()) not in metadata_columns.RESERVED
+        ],
+    )
+
+
+def _named(spark_schema: Any, names: Sequence[str]) -> Any:
+    """The columns of a StructType under other names."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = zip(names, spark_schema.fields, strict=True)
+    return StructType([StructField(name, each.dataType, each.nullable, each.metadata) for name, each in fields])
+
+
+def _newest(schemas: Mapping[int, bytes]) -> list[str]:
+    """The names of a log's newest schema."""
+    return list(fields_of(schemas[max(schemas)])) if schemas else []
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    return [name.lower() for name in names]
 
 
 def _check_selection(options: BkOptions) -> None:
@@ -111,6 +143,7 @@ def _pruned(spark_schema: Any, names: list[str] | tuple[str, ...]) -> Any:
     from pyspark.sql.types import StructType
 
     fields = {field.name: field for field in spark_schema.fields}
+    names = spelling.respelled(names, fields)
     if unknown := [name for name in names if name not in fields]:
         raise InvalidArgumentError(
             "option columns names columns that are not there",

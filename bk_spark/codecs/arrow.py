@@ -50,7 +50,7 @@ def _writer(spark_schema: Any, newest: bytes | None, options: BkOptions) -> Arro
     spark_types.check_kept(spark_schema)
     wanted = to_bytes(spark_types.arrow_schema_of(spark_schema))
     return ArrowEntries(
-        log_schemas.merged(newest, wanted, options.merge_schema),
+        log_schemas.merged(newest, wanted, options.merge_schema, named=spark_types.name_of_field),
         options.compression,
         options.max_entry_bytes or ENTRY_BYTES_WANTED,
         options.max_entry_bytes or ENTRY_BYTES_MAX,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from bk_core.columns.places import LedgerAt, corrupt
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import SchemaChangedError, SchemaMismatchError
+from bk_spark.codecs import spelling
 from bk_spark.codecs.arrow_schema import check_columns, together
 from bk_spark.codecs.codec import LogSchemas, Written
 from bk_spark.codecs.read_columns import FAIL, GO_ON, NULL, ReadColumns, check_written
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
     from bk_spark.options.options import BkOptions
 
 NAME = "arrow"
+
+
+@lru_cache(maxsize=64)
+def _spelled(schema: bytes, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(spelling.respelled(names, from_bytes(schema).names))
+
+
 PLANNED_WITH = "bookkeeper.schemas"
 """Metadata key of the last column: for each log the number of the newest schema that the columns were made of."""
 
@@ -74,7 +83,8 @@ class ArrowRows:
         newest = from_bytes(schemas[max(numbers)])
         check_columns(self.columns, newest, None)
         known = self.planned_with.get(log or "", 0)
-        is_newer = max(numbers) > known if known else not set(self.columns.data).issuperset(newest.names)
+        given = {name.lower() for name in self.columns.data}
+        is_newer = max(numbers) > known if known else not given.issuperset(name.lower() for name in newest.names)
         if stream and is_newer:
             raise SchemaChangedError(
                 f"log {log} has a newer schema than the stream",
@@ -83,8 +93,7 @@ class ArrowRows:
             )
 
     def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
-        assert at.schema is not None, "the plan carries the schema of each extent"
-        stored = arrow_rows.stored_columns(at.schema, self.columns.data)
+        stored = self._stored(at)
         count = len(stored.shape.buffers) - 1
         return None if len(stored.places) == count else ColumnsWanted(count, tuple(stored.places))
 
@@ -92,8 +101,7 @@ class ArrowRows:
         self, batch: EntryBatch | ColumnBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
         assert batch is not None, "the number of rows stands in the entries"
-        assert at.schema is not None, "the plan carries the schema of each extent"
-        stored = arrow_rows.stored_columns(at.schema, self.columns.data)
+        stored = self._stored(at)
         if isinstance(batch, ColumnBatch):
             entries, lengths = arrow_rows.decoded_parts(batch.directories, batch.parts, stored), batch.entry_lengths()
         else:
@@ -102,11 +110,17 @@ class ArrowRows:
         for found in arrow_rows.joined(kept, stored.shown):
             yield self._assembled(found, at)
 
+    def _stored(self, at: LedgerAt) -> arrow_rows.Stored:
+        """How to read the entries of an extent, whose schema spells the columns in its own way."""
+        assert at.schema is not None, "the plan carries the schema of each extent"
+        return arrow_rows.stored_columns(at.schema, _spelled(at.schema, self.columns.data))
+
     def _assembled(self, found: arrow_rows.Joined, at: LedgerAt) -> pa.RecordBatch:
         shown, count, columns = found.columns, found.columns.num_rows, self.columns
 
         def column(name: str) -> pa.Array:
-            return shown.column(name) if name in shown.schema.names else pa.nulls(count, columns.kind(name))
+            spelt = spelling.found(name, shown.schema.names)
+            return pa.nulls(count, columns.kind(name)) if spelt is None else shown.column(spelt)
 
         return columns.assemble(column, found.rows, at)
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from bk_core.columns.arrow_schema import from_bytes
 from bk_core.errors import InvalidArgumentError, SchemaMismatchError
+from bk_spark.codecs import spelling
+from bk_spark.codecs.spark_types import name_of
 
 if TYPE_CHECKING:
     from bk_spark.codecs.codec import LogSchemas
@@ -25,14 +27,19 @@ def together(logs: LogSchemas) -> pa.Schema:
         mine = from_bytes(logs[log][max(logs[log])])
         if found is None:
             found = mine
-        wrong = [f"{f.name} {f.type} and {found.field(f.name).type}" for f in mine if _differs(f, found)]
+        held = {name: found.field(spelt).type for name in mine.names if (spelt := spelling.found(name, found.names))}
+        wrong = [
+            f"{f.name} {name_of(f.type)} and {name_of(held[f.name])}"
+            for f in mine
+            if held.get(f.name, f.type) != f.type
+        ]
         if wrong:
             raise SchemaMismatchError(
                 f"log {log} has columns of other types than the logs before it",
                 value=", ".join(wrong),
                 remedy="read the logs one by one and cast",
             )
-        found = pa.schema([*found, *(f for f in mine if f.name not in found.names)])
+        found = pa.schema([*found, *(f for f in mine if f.name not in held)])
     if found is None:
         raise InvalidArgumentError(
             "nothing was written with codec arrow yet, so there are no columns",
@@ -42,20 +49,17 @@ def together(logs: LogSchemas) -> pa.Schema:
     return found
 
 
-def _differs(column: pa.Field, schema: pa.Schema) -> bool:
-    return column.name in schema.names and schema.field(column.name).type != column.type
-
-
 def check_columns(columns: ReadColumns, stored: pa.Schema, missing: str | None) -> None:
     """Raises SchemaMismatchError for a data column that ``stored`` has with another type or, if ``missing`` (the
     message) is given, does not have."""
     problems = []
     for name in columns.data:
         kind = columns.kind(name)
-        if name not in stored.names:
+        spelt = spelling.found(name, stored.names)
+        if spelt is None:
             problems += [f"{name}: {missing}"] if missing else []
-        elif stored.field(name).type != kind:
-            problems.append(f"{name} is {stored.field(name).type}, asked for as {kind}")
+        elif stored.field(spelt).type != kind:
+            problems.append(f"{name} is {name_of(stored.field(spelt).type)}, asked for as {name_of(kind)}")
     if problems:
         raise SchemaMismatchError(
             "the columns are not those of the log",

@@ -87,6 +87,22 @@ class EntryCodec(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Respelled:
+    """An :class:`EntryCodec` for a DataFrame that spells ``names`` otherwise: it calls these columns ``given``."""
+
+    codec: EntryCodec
+    given: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def schema(self) -> bytes | None:
+        return self.codec.schema
+
+    def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
+        return self.codec.entries(rows.select(list(self.given)).rename_columns(list(self.names)), first_row=first_row)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
     """A codec, by its ``name`` in option ``codec`` and in extents. ``columns`` are those that it always has, with

@@ -74,7 +74,7 @@ def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
 
 
 def _check_types(columns: Sequence[tuple[str, pa.DataType]], doing: str) -> None:
-    wrong = [f"{name} {kind}" for name, kind in columns if json_text.unwritable(kind)]
+    wrong = [f"{name} {spark_types.name_of(kind)}" for name, kind in columns if json_text.unwritable(kind)]
     if wrong:
         raise InvalidArgumentError(
             f"columns have types that codec json cannot {doing}",

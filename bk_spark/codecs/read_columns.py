@@ -20,7 +20,7 @@ from bk_core.columns.places import LedgerAt, corrupt
 from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import InvalidArgumentError
 from bk_spark import compat
-from bk_spark.codecs import metadata_columns, spark_types
+from bk_spark.codecs import metadata_columns, spark_types, spelling
 from bk_spark.codecs.codec import Written
 
 if TYPE_CHECKING:
@@ -40,23 +40,35 @@ GO_ON = "corruptEntries=skip or null goes on, codec=raw shows its bytes"
 
 @dataclass(frozen=True, slots=True)
 class ReadColumns:
-    """``schema`` is what Spark compares; ``data`` are the names that the codec makes. All others are metadata."""
+    """``schema`` is what Spark compares, with the names as the query spells them. ``names`` are the same columns as the
+    codec spells them, and ``data`` are those that it makes. All others are metadata."""
 
     schema: pa.Schema
+    names: tuple[str, ...]
     data: tuple[str, ...]
 
     @classmethod
     def of(
-        cls, spark_schema: Any, *, has_log: bool, data: Mapping[str, str] | None, metadata: Mapping[str, str]
+        cls,
+        spark_schema: Any,
+        *,
+        has_log: bool,
+        data: Mapping[str, str] | None,
+        metadata: Mapping[str, str],
+        stored: Collection[str] | None = None,
     ) -> ReadColumns:
         """The columns of a StructType. ``data`` and ``metadata`` are the codec's names and their Spark types. If
-        ``data`` is None, any name that is not metadata is data, of any type.
+        ``data`` is None, any name that is not metadata is data, of any type; ``stored`` are then the names that the
+        logs have, None: case matters, because nobody knows them (codec ``json``).
 
         Raises InvalidArgumentError for a column or type that the codec does not have, for a column named twice, and for
         NOT NULL on a column that will be null.
         """
         columns = compat.columns_of(spark_schema)
         names = tuple(name for name, _, _ in columns)
+        if data is not None or stored is not None:
+            names = tuple(spelling.respelled(names, {**dict.fromkeys(data or stored or ()), **metadata}))
+        columns = [(name, kind, nullable) for name, (_, kind, nullable) in zip(names, columns, strict=True)]
         if not names or len(set(names)) != len(names):
             raise InvalidArgumentError(
                 "columns must be given, once each",
@@ -73,24 +85,25 @@ class ReadColumns:
                     "no such column", value=f"{name} {kind}", remedy=f'choose from .schema("{choices}")'
                 )
         metadata_columns.check_nullable(columns, has_log=has_log)
-        return cls(spark_types.arrow_schema_of(spark_schema), tuple(name for name in names if name not in metadata))
+        made = tuple(name for name in names if name not in metadata)
+        return cls(spark_types.arrow_schema_of(spark_schema), names, made)
 
     @property
     def needs_entries(self) -> bool:
         """Whether a column needs the entries themselves."""
-        return bool(self.data) or places.ENTRY_LENGTH in self.schema.names
+        return bool(self.data) or places.ENTRY_LENGTH in self.names
 
     def kind(self, name: str) -> pa.DataType:
         """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` checks."""
-        return spark_types.nullable(self.schema.field(name).type)
+        return spark_types.nullable(self.schema.field(self.names.index(name)).type)
 
     def assemble(self, data: Callable[[str], pa.Array], rows: places.Rows, at: LedgerAt) -> pa.RecordBatch:
         """The batch that Spark gets. ``data`` gives the codec's columns by name. Raises InvalidArgumentError for a null
         in a column, or inside one, that was declared NOT NULL, because Spark would crash on it."""
         columns = []
-        for field in self.schema:
-            column = data(field.name) if field.name in self.data else places.column(field.name, rows, at)
-            kind = self.kind(field.name)
+        for name, field in zip(self.names, self.schema, strict=True):
+            column = data(name) if name in self.data else places.column(name, rows, at)
+            kind = self.kind(name)
             if column.type != kind:
                 column = column.cast(kind)
             if not field.nullable and column.null_count:

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bk_core.columns import arrow_schema
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs.model import schemas
 
 UTC = "UTC"
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
@@ -126,6 +128,22 @@ def spark_schema_of(schema: pa.Schema) -> Any:
             for field in schema
         ]
     )
+
+
+def name_of(kind: pa.DataType) -> str:
+    """The name that Spark has for a type, as messages show it; Arrow's where Spark has none."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    try:
+        return str(from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString())
+    except PySparkException:
+        return str(kind)
+
+
+def name_of_field(field: Mapping[str, Any]) -> str:
+    """The same for a field of a log's schema, in Arrow's JSON form."""
+    return name_of(arrow_schema.from_bytes(schemas.encode([dict(field)])).field(0).type)
 
 
 def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:

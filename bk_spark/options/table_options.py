@@ -141,7 +141,7 @@ def _kept_in(schema: Any) -> dict[str, str]:
     if data.get("v") != VERSION or not set(options) <= set(KEPT):
         raise _unusable(texts[0])
     if len(texts) > 1 or columns != _signature(schema):
-        raise _of_another_table(_signature(schema))
+        raise _other_columns(columns if isinstance(columns, list) else [], _signature(schema))
     return options
 
 
@@ -157,11 +157,16 @@ def _unusable(text: str) -> InvalidArgumentError:
     )
 
 
-def _of_another_table(columns: list[str]) -> InvalidArgumentError:
+def _other_columns(kept: list[str], now: list[str]) -> InvalidArgumentError:
+    more = [column for column in now if column not in kept]
+    less = [column for column in kept if column not in now]
+    changes = [f"not there then: {', '.join(more)}"] * bool(more) + [f"not there now: {', '.join(less)}"] * bool(less)
     return InvalidArgumentError(
-        "the columns carry the options of another table",
-        value=", ".join(columns),
-        remedy="give the read its own: spark.read.option(…), or SELECT … FROM t WITH (metadataServiceUri = '…', …)",
+        "options are kept for exactly the columns that CREATE TABLE made, and these were changed by ALTER TABLE or "
+        "copied from another table",
+        value="; ".join(changes) or "the columns of several tables, or in another order",
+        remedy="drop the table and create it again, its rows are in BookKeeper and stay; or give the read its own "
+        "options: SELECT … FROM t WITH (metadataServiceUri = '…', log = '…'), spark.read.option(…).table(\"t\")",
     )
 
 
@@ -172,6 +177,6 @@ def _not_for_tables(name: str, remedy: str) -> InvalidArgumentError:
 def _table_without_options() -> InvalidArgumentError:
     return InvalidArgumentError(
         "the read has no options, and Spark does not hand over those of a table with a list of columns",
-        remedy="CREATE TABLE t USING bookkeeper OPTIONS (…) without columns, or "
-        "SELECT … FROM t WITH (metadataServiceUri = 'zk://host:2181/ledgers', log = 'events')",
+        remedy="CREATE TABLE t USING bookkeeper OPTIONS (…, columns 'value,offset') without columns, or once for all "
+        "reads CREATE VIEW v AS SELECT * FROM t WITH (metadataServiceUri = 'zk://host:2181/ledgers', log = 'events')",
     )

@@ -18,6 +18,7 @@ import pyarrow as pa
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.machines.publication import LOGS_MAX
 from bk_spark import codecs
+from bk_spark.codecs import spelling
 from bk_spark.options.selection import LOG_COLUMN, parse_log_name
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ logger = logging.getLogger("bk_spark.write.log_writer")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What becomes of a DataFrame's columns. The codec gets ``written``, a StructType; ``by_column``: column ``log``
-    names the log."""
+    """What becomes of a DataFrame's columns. The codec gets ``written``, a StructType; ``log_column`` is how the
+    DataFrame spells the column that names the log, None: the options name it."""
 
     written: Any
-    by_column: bool = False
+    log_column: str | None = None
+
+    @property
+    def by_column(self) -> bool:
+        return self.log_column is not None
 
     def routed(
         self, rows: pa.RecordBatch, partition: int, first_row: int
@@ -40,10 +45,10 @@ class Columns:
         """The rows of each log, in order, with the codec's columns only. The log is None if the options name it. Raises
         InvalidArgumentError for a null or impossible name, with partition and row."""
         kept = rows.select(self.written.names) if len(self.written.names) < rows.num_columns else rows
-        if not self.by_column:
+        if self.log_column is None:
             yield None, kept
             return
-        names = rows.column(LOG_COLUMN)
+        names = rows.column(self.log_column)
         if names.null_count:
             at = int(np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))[0])
             raise InvalidArgumentError(
@@ -76,8 +81,9 @@ def columns_of_write(options: BkOptions, schema: Any) -> Columns:
     options nor a column of text names a log."""
     from pyspark.sql.types import StructType
 
-    found = next((field for field in schema.fields if field.name == LOG_COLUMN), None)
-    without = StructType([field for field in schema.fields if field.name != LOG_COLUMN])
+    name = spelling.found(LOG_COLUMN, schema.names)
+    found = None if name is None else schema[name]
+    without = StructType([field for field in schema.fields if field.name != name])
     if options.log is not None:
         if found is None or codecs.codec_of(options).columns is None:  # it can hold a column of the user's
             return Columns(schema)
@@ -90,7 +96,7 @@ def columns_of_write(options: BkOptions, schema: Any) -> Columns:
             remedy=f'name a log: .save("events") or .option("log", "events"); or give each row its own in a column '
             f"{LOG_COLUMN} STRING",
         )
-    return Columns(without, by_column=True)
+    return Columns(without, log_column=name)
 
 
 def check_count(logs: int) -> None:

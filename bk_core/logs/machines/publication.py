@@ -92,6 +92,8 @@ class PublishOptions:
     """The schema of the entries, in canonical bytes: added to the log unless the log has an equal one (K8)."""
     merge_schema: bool = False
     """Allow the schema to add columns to the log's."""
+    type_name: schemas.TypeName | None = None
+    """Names a column's type in errors; None: by Arrow's names."""
 
 
 APPEND = PublishOptions()
@@ -211,7 +213,8 @@ class Publish(Intent[Published]):
         extents, page = self.extents, None
         wanted = self.options
         if wanted.schema is not None:
-            found = schemas.registered(head, wanted.schema, wanted.merge_schema, nonce=self.nonce, pages=facts.pages)
+            nonce, pages, named = self.nonce, facts.pages, wanted.type_name
+            found = schemas.registered(head, wanted.schema, wanted.merge_schema, nonce=nonce, pages=pages, named=named)
             head, page = found.head, found.page
             extents = tuple(replace(extent, schema_number=found.number) for extent in extents)
         put = commit.overwrite if wanted.overwrite else commit.publish

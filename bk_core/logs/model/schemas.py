@@ -9,7 +9,7 @@ nullable, so a schema with more columns also reads older entries; the new column
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from bk_core.logs.model.head import PAGE_BYTES_MAX, SCHEMAS_MAX, LogHead, LogPag
 from bk_core.logs.model.paging import NewPage, Nonce, Pages, PagesNeeded
 
 Field = Mapping[str, Any]
+TypeName = Callable[[Field], str]
+"""Names the type of a field in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,9 @@ def fields_of(schema: bytes) -> dict[str, Field]:
     return named
 
 
-def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
+def merged(newest: bytes | None, wanted: bytes, merge: bool, *, named: TypeName | None = None) -> bytes:
     """The schema to write with: the columns of the log's ``newest`` in their order, then, with ``merge``, the new ones.
+    ``named`` names types in errors; the default gives Arrow's names.
 
     Raises SchemaMismatchError, which names every column that is missing, new (without ``merge``) or of another type.
     """
@@ -60,7 +63,7 @@ def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
     new = [field for name, field in given.items() if name not in known]
     problems = [f"{name} is missing" for name in known if name not in given]
     problems += [
-        f"{name} is {shown(given[name])} and was {shown(field)}"
+        f"{name} is {(named or shown)(given[name])} and was {(named or shown)(field)}"
         for name, field in known.items()
         if name in given and given[name] != field
     ]
@@ -79,7 +82,7 @@ def merged(newest: bytes | None, wanted: bytes, merge: bool) -> bytes:
 
 
 def shown(field: Field) -> str:
-    """A field's type as messages show it: ``int64``, ``list<utf8>``."""
+    """A field's type as Arrow names it: ``int64``, ``list<utf8>``."""
     kind, children = field["type"], field.get("children", ())
     name = str(kind["name"])
     if children:
@@ -104,7 +107,9 @@ def schema_in(pages: Pages, schema: Schema) -> bytes:
     return pages[schema.page].schema
 
 
-def registered(head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages: Pages) -> Registered:
+def registered(
+    head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages: Pages, named: TypeName | None = None
+) -> Registered:
     """The number of ``wanted`` in the log; a new schema gets the next number if it may follow the newest.
 
     If the log has an equal schema, its number is taken, even if newer schemas followed. Raises PagesNeeded,
@@ -121,7 +126,7 @@ def registered(head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages
     for schema in head.schemas:
         if schema_in(pages, schema) == wanted:
             return Registered(head, schema.number)
-    if merged(before, wanted, merge) != wanted:
+    if merged(before, wanted, merge, named=named) != wanted:
         raise SchemaMismatchError(
             "the log's schema was changed by another job meanwhile",
             value=f"schema {last.number} is newer than the one this job was planned with",

@@ -166,7 +166,9 @@ def _renumbered(head: LogHead, wanted: bytes, merge: bool, **more: Any) -> Regis
     return _REGISTERED(head, wanted, merge, **more)
 
 
-def _registered_again(head: LogHead, wanted: bytes, merge: bool, *, nonce: Any, pages: Pages) -> Registered:
+def _registered_again(
+    head: LogHead, wanted: bytes, merge: bool, *, nonce: Any, pages: Pages, named: Any = None
+) -> Registered:
     last = schemas.newest(head)
     if last is not None and schemas.merged(schemas.schema_in(pages, last), wanted, merge) != wanted:
         raise PublishConflictError("not the next one")
