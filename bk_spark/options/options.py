@@ -27,6 +27,9 @@ from bk_spark.errors import bad_value, unknown_option
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
+SMALL_TASK_BYTES_MAX = 256 << 10
+"""The most that option ``smallTaskBytes`` may be. All tasks together then hold at most 512 MiB on the driver (see
+:func:`bk_spark.write.held.bytes_max`), half of what Spark's ``spark.driver.maxResultSize`` allows by default."""
 BATCH_METADATA_TIMEOUT_MS, STREAM_METADATA_TIMEOUT_MS = 8_000, 60_000
 
 
@@ -56,8 +59,8 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OptionDefinition:
-    """A row of the table. ``minimum`` is for counts; ``kept``: a table made with CREATE TABLE keeps the option, which
-    must be no secret and unable to end a writer (:mod:`bk_spark.options.table_options`)."""
+    """A row of the table. ``minimum`` is for counts and bytes; ``kept``: a table made with CREATE TABLE keeps the
+    option, which must be no secret and unable to end a writer (:mod:`bk_spark.options.table_options`)."""
 
     name: str
     kind: Kind
@@ -172,6 +175,7 @@ class BkOptions:
         "compression", Kind.CHOICE, (Use.WRITE,), default="zstd", choices=("none", "lz4", "zstd")
     )
     max_entry_bytes: int | None = _option("maxEntryBytes", Kind.BYTES, (Use.WRITE,))
+    small_task_bytes: int = _option("smallTaskBytes", Kind.BYTES, (Use.WRITE,), default="32k", minimum=0)
     client_settings: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=_made_of(
@@ -290,6 +294,7 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
         ending=_ending(texts, selection),
         columns=_columns(values["columns"]),
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
+        small_task_bytes=_small_task_bytes(values["smallTaskBytes"]),
         ledger_password=_secret(values, "ledgerPassword"),
         client_settings=tuple(sorted((*client, *_security_settings(values)))),
     )
@@ -301,10 +306,10 @@ def normalise(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def parse_bytes(option: str, text: str) -> int:
-    """``128m``, ``1 GiB``, ``1048576``: powers of 1024, at least 1."""
+def parse_bytes(option: str, text: str, minimum: int = 1) -> int:
+    """``128m``, ``1 GiB``, ``1048576``: powers of 1024, at least ``minimum``."""
     size = parse_size(text)
-    if not size:
+    if size is None or size < minimum:
         raise bad_value(option, text, "a size such as 128m, 1g or 1048576")
     return size
 
@@ -419,7 +424,7 @@ _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
     Kind.OFFSETS: lambda _, text: text,
     Kind.TIMESTAMP: lambda d, text: parse_timestamp(d.name, text),
     Kind.COUNT: lambda d, text: parse_count(d.name, text, d.minimum),
-    Kind.BYTES: lambda d, text: parse_bytes(d.name, text),
+    Kind.BYTES: lambda d, text: parse_bytes(d.name, text, d.minimum),
     Kind.DURATION: lambda d, text: parse_duration_ms(d.name, text),
     Kind.BOOLEAN: _read_boolean,
     Kind.CHOICE: _read_choice,
@@ -464,6 +469,12 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
 def _max_entry_bytes(given: int | None) -> int | None:
     if given is not None and given > ENTRY_BYTES_MAX:
         raise bad_value("maxEntryBytes", str(given), f"at most {ENTRY_BYTES_MAX}, which every reader can fetch")
+    return given
+
+
+def _small_task_bytes(given: int) -> int:
+    if given > SMALL_TASK_BYTES_MAX:
+        raise bad_value("smallTaskBytes", str(given), f"at most {SMALL_TASK_BYTES_MAX}: the driver holds them all")
     return given
 
 

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.logs.machines.publication import PublishOptions, Transaction
+from bk_core.logs.machines.publication import Transaction
 from bk_core.logs.model.head import PublishId
 from bk_spark import compat
 from bk_spark.options.options import BkOptions
 from bk_spark.stream import checkpoint
-from bk_spark.workers import clients
 from bk_spark.write import commit
 from bk_spark.write.commit import Messages
-from bk_spark.write.log_writer import abort, plan_target, task_numbers
-from bk_spark.write.task_ledgers import Attempt, WriteTarget, write_rows
+from bk_spark.write.log_writer import abort, plan_target, publish_options, task_numbers
+from bk_spark.write.new_ledger import Attempt
+from bk_spark.write.task_ledgers import WriteTarget, write_rows
 
 logger = logging.getLogger("bk_spark.stream.stream_writer")
 
@@ -48,9 +47,9 @@ class StreamWriter(compat.StreamWriterBase):
     def plan(
         cls, options: BkOptions, schema: Any, *, overwrite: bool = False, checkpoint_location: str | None = None
     ) -> StreamWriter:
-        """As :meth:`LogWriter.plan`, but a missing log is made in complete mode (``overwrite``) too. Also raises
-        InvalidArgumentError before pyspark 4.1, for ``txnVersion`` and, as far as they can be seen, for a continuous
-        trigger and for a stream that reads the log that it writes (RULES K9)."""
+        """As :meth:`LogWriter.plan`. Also raises InvalidArgumentError before pyspark 4.1, for ``txnVersion`` and, as
+        far as they can be seen, for a continuous trigger and for a stream that reads the log that it writes (RULES
+        K9)."""
         if not compat.HAS_STREAM_WRITER:
             raise InvalidArgumentError(
                 "writing a stream needs pyspark 4.1 or later",
@@ -69,7 +68,7 @@ class StreamWriter(compat.StreamWriterBase):
                 value=f"checkpointLocation={checkpoint_location}",
                 remedy="use a micro-batch trigger: processingTime, availableNow or once",
             )
-        target = plan_target(options, schema, overwrite=overwrite, creates=True)
+        target = plan_target(options, schema, overwrite=overwrite)
         if target.log is not None and checkpoint_location is not None:
             _check_no_loop(target.log.name, target.log.uuid, checkpoint_location)
         return cls(options, target, overwrite=overwrite, checkpoint_location=checkpoint_location)
@@ -90,9 +89,8 @@ class StreamWriter(compat.StreamWriterBase):
         if not messages and not self.overwrite:
             return
         publish_id, transaction = self._identity(query_id, batchId)
-        how = PublishOptions(transaction=transaction, overwrite=self.overwrite, merge_schema=options.merge_schema)
-        publish = partial(commit.publish, options=options, publish_id=publish_id, wanted=how, messages=messages)
-        rows = clients.patiently(options, publish)
+        how = publish_options(options, transaction, overwrite=self.overwrite)
+        rows = commit.publish(options, publish_id, how, messages)
         logger.info("batch %d: published %d rows to %s as %s", batchId, rows, options.selection, publish_id.text)
 
     def _identity(self, query_id: str | None, batch_id: int) -> tuple[PublishId, Transaction]:

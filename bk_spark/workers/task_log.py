@@ -76,13 +76,15 @@ class Reading:
 
 
 class Writing:
-    """The batches of a write; as a context manager it logs its line at the end. ``ledgers`` are the written ones."""
+    """The batches of a write; as a context manager it logs its line at the end. ``ledgers`` are the written ones;
+    ``is_held``: the task sends entries to the driver."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], partition: int, attempt: int) -> None:
         self._batches, self._partition, self._attempt = batches, partition, attempt
         self._rows = self._bytes = 0
         self._began = time.monotonic()
         self.ledgers: Sequence[int] = ()
+        self.is_held = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
@@ -93,12 +95,13 @@ class Writing:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        ledgers = f"ledgers {', '.join(map(str, self.ledgers))}" if self.ledgers else "no ledger"
+        ledgers = [f"ledgers {', '.join(map(str, self.ledgers))}"] if self.ledgers else []
+        places = [*ledgers, *(["a message to the driver"] if self.is_held else [])]
         logger.info(
             "wrote %d rows, %d bytes into %s in %d ms, partition %d, attempt %d: %s",
             self._rows,
             self._bytes,
-            ledgers,
+            " and ".join(places) or "no ledger",
             (time.monotonic() - self._began) * 1000,
             self._partition,
             self._attempt,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -23,13 +24,15 @@ from bk_core.errors import (
     Outcome,
     PublishConflictError,
 )
-from bk_spark.write import fan_out
+from bk_spark.workers import clients
+from bk_spark.write import fan_out, gathered
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.machines.publication import PublishOptions
     from bk_core.logs.model.head import NewExtent, PublishId
     from bk_spark.options.options import BkOptions
+    from bk_spark.write.held import HeldEntries
 
 logger = logging.getLogger("bk_spark.write.commit")
 
@@ -39,20 +42,26 @@ Messages = Sequence[WriterCommitMessage | None]
 @dataclass(frozen=True)
 class WrittenLedgers(WriterCommitMessage):
     """What a task reports: its closed ledgers, each with its log (none for a partition without rows); the schema that
-    it wrote them with (codec ``arrow``), and the streaming query that it worked for."""
+    it wrote them with (codec ``arrow``), the streaming query that it worked for, and the entries of logs for which it
+    made no ledger."""
 
     partition: int
     attempt: int
     extents: tuple[tuple[str, NewExtent], ...] = ()
     schema: bytes | None = None
     query_id: str | None = None
+    held: tuple[HeldEntries, ...] = ()
+
+    @property
+    def logs(self) -> list[str]:
+        """The logs that the task has entries for."""
+        return [*(log for log, extent in self.extents if extent.entry_count), *(each.log.name for each in self.held)]
 
 
-def publish(
-    bookkeeper: BookKeeper, options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages
-) -> int:
+def publish(options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages) -> int:
     """List the tasks' ledgers in the log of ``options``, or otherwise in the logs that the tasks name, in partition
-    order, all or none. Returns the number of rows published. ``wanted`` has no schema; that comes from the tasks.
+    order, all or none. Entries that small tasks sent get ledgers first. Returns the number of rows published.
+    ``wanted`` has no schema; that comes from the tasks.
 
     Without rows nothing changes, unless old rows must go, the transaction must be remembered or a log gets its columns
     (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would lose
@@ -60,25 +69,35 @@ def publish(
     :func:`~bk_core.logs.named_log.publish_to_logs` raise. If the outcome is unknown, a retry settles it by the publish
     id.
     """
-    check_complete(messages)
-    ledgers, how = extents_by_log(messages), replace(wanted, schema=schema_of(messages))
-    rows = sum(extent.rows for extents in ledgers.values() for extent in extents)
-    password = options.ledger_password
+    written = check_complete(messages)
+    logs = {log for message in written for log in message.logs}
     if options.log is None:
         try:
-            fan_out.check_count(len(ledgers))
+            fan_out.check_count(len(logs))
         except InvalidArgumentError:
-            delete(bookkeeper, (extent for extents in ledgers.values() for extent in extents))  # nobody has seen them
+            clients.patiently(options, partial(delete, extents=tasks_extents(written)))  # nobody has seen them
             raise
+    ledgers = gathered.extents_by_log(options, publish_id, written)
+    how = replace(wanted, schema=schema_of(messages))
+    clients.patiently(options, partial(_publish, options=options, publish_id=publish_id, how=how, ledgers=ledgers))
+    return sum(extent.rows for extents in ledgers.values() for extent in extents)
+
+
+def _publish(
+    bookkeeper: BookKeeper, options: BkOptions, publish_id: PublishId, how: PublishOptions, ledgers: gathered.Extents
+) -> None:
+    """The one step that makes the rows visible. It may be repeated, because it is settled by the publish id (RULES
+    N4)."""
+    if options.log is None:
         if ledgers:
-            bookkeeper.publish_to_logs(ledgers, publish_id, password=password, options=how)
+            bookkeeper.publish_to_logs(ledgers, publish_id, password=options.ledger_password, options=how)
     elif ledgers or how.schema is not None or how.overwrite or how.transaction is not None:
-        bookkeeper.log(options.log, password=password).publish(ledgers.get(options.log, []), publish_id, how)
-    return rows
+        log = bookkeeper.log(options.log, password=options.ledger_password)
+        log.publish(ledgers.get(options.log, []), publish_id, how)
 
 
-def check_complete(messages: Messages) -> None:
-    """Raises PublishConflictError if a task reported nothing: its rows would be lost."""
+def check_complete(messages: Messages) -> list[WrittenLedgers]:
+    """What every task reported. Raises PublishConflictError if one reported nothing: its rows would be lost."""
     missing = sum(1 for message in messages if message is None)
     if missing:
         raise PublishConflictError(
@@ -87,6 +106,7 @@ def check_complete(messages: Messages) -> None:
             remedy="write with a micro-batch trigger, not a continuous one, or as a batch",
             outcome=Outcome.NOT_APPLIED,
         )
+    return [message for message in messages if isinstance(message, WrittenLedgers)]
 
 
 def abandon(bookkeeper: BookKeeper, messages: Messages) -> int:
@@ -94,7 +114,7 @@ def abandon(bookkeeper: BookKeeper, messages: Messages) -> int:
     None: then ``commit`` never ran. Best effort: ledgers that stay are orphans for vacuum."""
     if not any(message is None for message in messages):
         return 0
-    return delete(bookkeeper, (extent for extents in extents_by_log(messages).values() for extent in extents))
+    return delete(bookkeeper, tasks_extents(each for each in messages if isinstance(each, WrittenLedgers)))
 
 
 def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
@@ -114,14 +134,9 @@ def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
     return deleted
 
 
-def extents_by_log(messages: Messages) -> dict[str, list[NewExtent]]:
-    """The ledgers with entries, by log, in partition order."""
-    found: dict[str, list[NewExtent]] = {}
-    for message in messages:
-        for log, extent in message.extents if isinstance(message, WrittenLedgers) else ():
-            if extent.entry_count:
-                found.setdefault(log, []).append(extent)
-    return found
+def tasks_extents(messages: Iterable[WrittenLedgers]) -> list[NewExtent]:
+    """The ledgers that the tasks made, in partition order."""
+    return [extent for message in messages for _, extent in message.extents]
 
 
 def schema_of(messages: Messages) -> bytes | None:

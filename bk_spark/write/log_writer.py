@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch writes to named logs: each task attempt fills ledgers of its own, the driver publishes them together.
 
-``append`` adds to a log, and makes a missing one. ``overwrite`` replaces all old rows by the new ones in one
-compare-and-set; vacuum deletes the unlinked ledgers after their delay (RULES N6).
+``append`` adds to a log. ``overwrite`` replaces all old rows by the new ones in one compare-and-set. Both make a
+missing log; vacuum deletes the unlinked ledgers after their delay (RULES N6).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,11 +20,14 @@ from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model.head import PublishId
 from bk_core.placement import writable_in_words
 from bk_spark import codecs
+from bk_spark.codecs.spark_types import name_of_field
 from bk_spark.options.options import BkOptions
 from bk_spark.workers import clients
 from bk_spark.write import commit, fan_out
 from bk_spark.write.commit import Messages
-from bk_spark.write.task_ledgers import Attempt, LogAt, WriteTarget, found, open_or_create, write_rows
+from bk_spark.write.held import LogAt
+from bk_spark.write.new_ledger import Attempt
+from bk_spark.write.task_ledgers import WriteTarget, found, open_or_create, write_rows
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
@@ -45,12 +47,11 @@ class LogWriter(DataSourceArrowWriter):
     def plan(cls, options: BkOptions, schema: Any, *, overwrite: bool = False) -> LogWriter:
         """Check everything that can be checked before a row is written, on the driver.
 
-        ``append`` creates a missing log and says so in a log line (RULES N8); ``overwrite`` does not. Raises
-        InvalidArgumentError for columns and options, NotEnoughBookiesError, NoSuchLogError, LogHasLeaderError,
-        WrongPasswordError, MetadataUnavailableError.
+        A missing log is created, and a log line says so (RULES N8). Raises InvalidArgumentError for columns and
+        options, NotEnoughBookiesError, LogHasLeaderError, WrongPasswordError, MetadataUnavailableError.
         """
         transaction = transaction_of(options)
-        target = plan_target(options, schema, overwrite=overwrite, creates=not overwrite)
+        target = plan_target(options, schema, overwrite=overwrite)
         if transaction is None:
             return cls(target, PublishId.job(str(uuid.uuid4())), None, overwrite=overwrite)
         publish_id = PublishId.txn(transaction.app_id, transaction.version)
@@ -64,14 +65,23 @@ class LogWriter(DataSourceArrowWriter):
     def commit(self, messages: Messages) -> None:
         """Make all rows visible in one step, or none. Raises what :func:`bk_spark.write.commit.publish` raises."""
         options = self.target.options
-        how = PublishOptions(transaction=self.transaction, overwrite=self.overwrite, merge_schema=options.merge_schema)
-        publish = partial(commit.publish, options=options, publish_id=self.publish_id, wanted=how, messages=messages)
-        rows = clients.patiently(options, publish)
+        how = publish_options(options, self.transaction, overwrite=self.overwrite)
+        rows = commit.publish(options, self.publish_id, how, messages)
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
     def abort(self, messages: Messages) -> None:
         """Never raises: Spark would report that error instead of the cause."""
         abort(self.target.options, messages)
+
+
+def publish_options(options: BkOptions, transaction: Transaction | None, *, overwrite: bool) -> PublishOptions:
+    """How to publish what the tasks wrote, but for their schema."""
+    return PublishOptions(
+        transaction=transaction,
+        overwrite=overwrite,
+        merge_schema=options.merge_schema,
+        type_name=name_of_field,
+    )
 
 
 def transaction_of(options: BkOptions) -> Transaction | None:
@@ -89,8 +99,8 @@ def transaction_of(options: BkOptions) -> Transaction | None:
     )
 
 
-def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bool) -> WriteTarget:
-    """Check everything that the tasks must know. ``creates``: whether a missing log is made."""
+def plan_target(options: BkOptions, schema: Any, *, overwrite: bool) -> WriteTarget:
+    """Check everything that the tasks must know; a missing log is made."""
     columns = fan_out.columns_of_write(options, schema)
     if overwrite and columns.by_column:
         raise InvalidArgumentError(
@@ -108,7 +118,7 @@ def plan_target(options: BkOptions, schema: Any, *, overwrite: bool, creates: bo
                 options=options, log=None, columns=columns, codec=codecs.entry_codec(options, columns.written)
             )
         log = bookkeeper.log(options.log, password=options.ledger_password)
-        head, schemas = found(log, options, overwrite=overwrite, is_missed=not creates), {}
+        head, schemas = found(log, options, overwrite=overwrite), {}
         if head is not None and codecs.keeps_schema(options):
             schemas[options.log] = log.schemas()
         codec = codecs.entry_codec(options, columns.written, schemas)

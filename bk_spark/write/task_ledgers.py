@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task attempt writes: a ledger of its own for each log that it has rows for, made with the first row.
+"""What a task attempt writes: for each log that it has rows for, a ledger of its own, or a few entries in its message.
 
 Several attempts of one partition may run, even at once, and a loser may end after ``commit``. So no two attempts share
-a ledger, and a ledger counts only once a log's head names it (RULES N4, N6).
+a ledger, and a ledger counts only once a log's head names it (RULES N4, N6). Spark drops the messages of losers, and
+with them the entries that they hold.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from bk_core import __version__, traces
 from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLogError
-from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metadata_for
-from bk_core.model import DigestType
+from bk_core.logs.model.head import LogHead, NewExtent
 from bk_spark import codecs
 from bk_spark.errors import package_mismatch, see
 from bk_spark.options.options import BkOptions
@@ -27,12 +26,12 @@ from bk_spark.options.selection import LogSource
 from bk_spark.plan import log_ranges
 from bk_spark.plan.ledgers import check_digest, digest_type_of
 from bk_spark.workers import clients, task_log, worker_reuse
-from bk_spark.write import fan_out
+from bk_spark.write import fan_out, held
 from bk_spark.write.commit import WrittenLedgers
-from bk_spark.write.joined import Joiner
+from bk_spark.write.held import HeldEntries, LogAt
+from bk_spark.write.new_ledger import Attempt, NewLedger
 
 if TYPE_CHECKING:
-    from bk_core.blocking import BookKeeper, LedgerWriter
     from bk_core.blocking_logs import NamedLog
     from bk_core.entries.batch import EntryBatch
 
@@ -40,19 +39,6 @@ logger = logging.getLogger("bk_spark.write.log_writer")
 
 JOINED_BYTES_MAX = 8 << 20
 """So many bytes of rows wait for more, in all ledgers of a task together."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogAt:
-    """What a task must know about a log to write for it: its ledgers carry the log's uuid and have its digest type."""
-
-    name: str
-    uuid: str
-    digest_type: DigestType
-
-    @classmethod
-    def of(cls, name: str, head: LogHead) -> LogAt:
-        return cls(name, head.uuid, head.digest_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +50,6 @@ class WriteTarget:
     columns: fan_out.Columns
     codec: codecs.EntryCodec
     version: str = __version__
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A task attempt, with what its ledgers' custom metadata says about their purpose."""
-
-    partition: int
-    number: int
-    publish_id: PublishId
-    query_id: str | None = None
 
 
 def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> WrittenLedgers:
@@ -92,19 +68,40 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
         ):
             for batch in logged:
                 ledgers.write(batch)
-            extents = ledgers.finish()
-            logged.ledgers = [extent.ledger_id for _, extent in extents]
-        return WrittenLedgers(attempt.partition, attempt.number, extents, target.codec.schema, attempt.query_id)
+            extents, rest = ledgers.finish()
+            logged.ledgers, logged.is_held = [extent.ledger_id for _, extent in extents], bool(rest)
+        schema = target.codec.schema
+        return WrittenLedgers(attempt.partition, attempt.number, extents, schema, attempt.query_id, rest)
     except BaseException:
         ledgers.give_up()
         raise
 
 
+class Room:
+    """How many more bytes a task may hold, in all its logs together."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, size: int) -> bool:
+        """Whether there is room; then it is taken."""
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
 class TaskLedgers:
+    """What a task attempt writes to all its logs."""
+
     def __init__(self, target: WriteTarget, attempt: Attempt) -> None:
         self._target, self._attempt = target, attempt
         self._ledgers: dict[str | None, TaskLedger] = {}
         self._row, self._frame_bytes = 0, clients.client_config(target.options).frame_bytes
+        self._room = Room(held.bytes_max(attempt.partition, target.options.small_task_bytes))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Queue a batch; waits while the window is full."""
@@ -120,13 +117,14 @@ class TaskLedgers:
             fan_out.check_count(len(self._ledgers) + 1)
             for other in self._ledgers.values():
                 other.send_rest()  # from now on each has a smaller share of what may wait
-            found = self._ledgers[log] = TaskLedger(self._target, self._attempt, log)
+            found = self._ledgers[log] = TaskLedger(self._target, self._attempt, log, self._room)
         return found
 
-    def finish(self) -> tuple[tuple[str, NewExtent], ...]:
-        """Close the ledgers and report them, by the names of their logs."""
+    def finish(self) -> tuple[tuple[tuple[str, NewExtent], ...], tuple[HeldEntries, ...]]:
+        """Close the ledgers and report them, by the names of their logs; then the entries that have none."""
         found = [(ledger.log.name, ledger.finish()) for ledger in self._ledgers.values()]
-        return tuple((log, extent) for log, extent in found if extent is not None)
+        extents = tuple((log, each) for log, each in found if isinstance(each, NewExtent))
+        return extents, tuple(each for _, each in found if isinstance(each, HeldEntries))
 
     def give_up(self) -> None:
         """Stop and delete the ledgers, best effort. Nobody was told of them, so nobody can publish them."""
@@ -135,14 +133,12 @@ class TaskLedgers:
 
 
 class TaskLedger:
-    """One ledger of a task attempt; created with its first entry."""
+    """What a task attempt writes to one log: entries that it holds, or a ledger once they are too many."""
 
-    def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None) -> None:
-        self._target, self._attempt = target, attempt
-        self._bookkeeper: BookKeeper | None = None  # set with the ledger
-        self._ledger: LedgerWriter | None = None
-        self._rows = 0
-        self._joiner, self._by_column = Joiner(), log is not None
+    def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None, room: Room) -> None:
+        self._target, self._attempt, self._room = target, attempt, room
+        self._held: list[EntryBatch] | None = []  # None: the ledger has the entries
+        self._rows, self._by_column = 0, log is not None
         if log is None:
             assert target.log is not None
             self.log = target.log
@@ -153,19 +149,32 @@ class TaskLedger:
                 lambda bookkeeper: open_or_create(bookkeeper.log(log, password=options.ledger_password), options),
             )
             self.log = LogAt.of(log, head)
+        self._ledger = NewLedger(target.options, self.log, attempt)
 
     def write(self, rows: pa.RecordBatch, first_row: int, frame_bytes: int) -> None:
         """Queue rows, to be sent ``frame_bytes`` at a time. Errors count them from ``first_row``, or from the first row
         of this log if a column names it."""
         with self._named():
             for entries in self._target.codec.entries(rows, first_row=self._rows if self._by_column else first_row):
-                self._append(entries, frame_bytes)
+                if entries.count:
+                    self._append(entries, frame_bytes)
         self._rows += rows.num_rows
+
+    def _append(self, entries: EntryBatch, frame_bytes: int) -> None:
+        if self._held is not None:
+            if self._room.take(held.size_of(entries)):
+                self._held.append(entries)
+                return
+            given, self._held = self._held, None
+            self._room.give_back(sum(map(held.size_of, given)))
+            for batch in given:
+                self._ledger.append(batch, frame_bytes)
+        self._ledger.append(entries, frame_bytes)
 
     def send_rest(self) -> None:
         """Send what waits for more."""
         with self._named():
-            self._send(self._joiner.rest())
+            self._ledger.send_rest()
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -177,67 +186,16 @@ class TaskLedger:
             error.value = f"{of}, {error.value}" if error.value else of
             raise
 
-    def _send(self, batches: Iterator[EntryBatch]) -> None:
-        for batch in batches:
-            assert self._ledger is not None
-            self._ledger.append_batch(batch)
-
-    def _append(self, entries: EntryBatch, frame_bytes: int) -> None:
-        if entries.count:
-            if self._ledger is None:
-                self._ledger = clients.patiently(self._target.options, self._create)
-            self._send(self._joiner.add(entries, frame_bytes))
-
-    def finish(self) -> NewExtent | None:
-        """Close the ledger and report it; None without entries."""
-        ledger, options = self._ledger, self._target.options
-        if ledger is None:
-            return None
-        self.send_rest()
-        ledger.close()
-        metadata = ledger.metadata
-        return NewExtent(
-            ledger_id=ledger.ledger_id,
-            entry_count=ledger.last_add_confirmed + 1,
-            size_bytes=ledger.length,
-            created_ms=metadata.ctime_ms or int(time.time() * 1000),
-            codec=options.codec,
-            ensemble_size=options.ensemble_size,
-            write_quorum_size=options.write_quorum_size,
-            ack_quorum_size=options.ack_quorum_size,
-            fragments=metadata.fragments,
-            row_count=None if self._target.codec.schema is None else self._rows,
-        )
+    def finish(self) -> NewExtent | HeldEntries | None:
+        """The closed ledger, or the entries that were held; None without entries."""
+        if self._held:
+            return HeldEntries.of(self.log, self._held, self._rows)
+        with self._named():
+            return self._ledger.finish(None if self._target.codec.schema is None else self._rows)
 
     def give_up(self) -> None:
         """Stop and delete the ledger, best effort."""
-        if self._ledger is None:
-            return
-        assert self._bookkeeper is not None
-        try:
-            self._ledger.abandon()
-            self._bookkeeper.delete_ledger(self._ledger.ledger_id)
-        except BookKeeperError as error:
-            logger.warning("ledger %d of a failed task stays until vacuum: %s", self._ledger.ledger_id, error)
-
-    def _create(self, bookkeeper: BookKeeper) -> LedgerWriter:
-        options, attempt = self._target.options, self._attempt
-        self._bookkeeper = bookkeeper
-        return bookkeeper.create_ledger(
-            ensemble_size=options.ensemble_size,
-            write_quorum_size=options.write_quorum_size,
-            ack_quorum_size=options.ack_quorum_size,
-            digest_type=self.log.digest_type,
-            password=options.ledger_password,
-            custom_metadata=custom_metadata_for(
-                self.log.uuid,
-                attempt.publish_id,
-                partition=attempt.partition,
-                attempt=attempt.number,
-                codec=options.codec,
-                log_name=self.log.name,
-            ),
-        )
+        self._ledger.give_up()
 
 
 def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
@@ -248,15 +206,13 @@ def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
     return _checked(log, at.value, options, overwrite=False)
 
 
-def found(log: NamedLog, options: BkOptions, *, overwrite: bool, is_missed: bool) -> LogHead | None:
+def found(log: NamedLog, options: BkOptions, *, overwrite: bool) -> LogHead | None:
     """The head of a log that can be written to, or None if there is no log yet. Raises LogHasLeaderError if a leader
     writes it, because a publish would put rows in the middle (RULES N2); WrongDigestTypeError; InvalidArgumentError if
-    another codec wrote it; NoSuchLogError if it does not exist and ``is_missed``."""
+    another codec wrote it."""
     try:
         head: LogHead = log.head().value
     except NoSuchLogError:
-        if is_missed:
-            raise
         return None
     return _checked(log, head, options, overwrite=overwrite)
 

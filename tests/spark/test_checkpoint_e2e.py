@@ -26,7 +26,8 @@ class Query:
     def append(self, first: int, count: int) -> None:
         """One publish of two small ledgers."""
         frame = self._spark.range(first, first + count, 1, 2).selectExpr("cast(id AS STRING) AS value")
-        frame.write.format("bookkeeper").option("metadataServiceUri", self._uri).mode("append").save(self._log)
+        options = {"metadataServiceUri": self._uri, "smallTaskBytes": "0"}
+        frame.write.format("bookkeeper").options(**options).mode("append").save(self._log)
 
     def run(self) -> str:
         """Read what there is; returns the query's id."""

@@ -131,7 +131,7 @@ def test_a_schema_grows_and_old_rows_have_nulls(spark: Any, uri: str, log: str, 
     assert sorted(client.log(log).schemas()) == [1, 2]
     refused = failure(lambda: append(spark.range(1).selectExpr("CAST(id AS INT) AS id"), uri, log, codec="arrow"))
     assert "name is missing" in refused
-    assert "id is int32 and was int64" in refused
+    assert "id is int and was bigint" in refused
 
 
 @pytest.mark.rule("K8")

@@ -98,7 +98,8 @@ def test_a_load_is_a_snapshot_and_limit_stops_early(spark: Any, uri: str, log: s
 
 @pytest.mark.rule("N6")
 def test_ledgers_of_a_job_say_whose_they_are(spark: Any, uri: str, log: str, client: BookKeeper) -> None:
-    append(numbered(spark, 10, 2), uri, log, ensembleSize="2", writeQuorumSize="2", ackQuorumSize="1")
+    shape = {"ensembleSize": "2", "writeQuorumSize": "2", "ackQuorumSize": "1"}
+    append(numbered(spark, 10, 2), uri, log, smallTaskBytes="0", **shape)
     head = client.log(log).head().value
     assert len(head.tail) == 2
     for number, extent in enumerate(head.tail):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -124,12 +124,13 @@ def test_spark_gets_a_sink_that_waits_as_a_stream_and_a_writer_that_does_not(uri
     assert reader.options.metadata_timeout_ms == 60_000
 
 
+@pytest.mark.parametrize("small", ["0", "32k"])
 def test_a_micro_batch_is_planned_written_and_committed_through_outages_and_is_there_once(
-    bookkeeper: BookKeeper, uri: str
+    bookkeeper: BookKeeper, uri: str, small: str
 ) -> None:
     with outage(bookkeeper):
-        writer = sink(uri)
-    with outage(bookkeeper):
+        writer = sink(uri, smalltaskbytes=small)
+    with outage(bookkeeper) if small == "0" else nullcontext():  # a small task asks nobody
         message = of_query(writer.write(iter([rows("a", "b")])))
     with outage(bookkeeper):
         writer.commit([message], 0)
@@ -141,7 +142,7 @@ def test_a_micro_batch_is_planned_written_and_committed_through_outages_and_is_t
 def test_a_task_that_finds_its_logs_in_its_rows_waits_and_keeps_the_ledgers_that_it_has(
     bookkeeper: BookKeeper, uri: str
 ) -> None:
-    options = parse_options({"metadataserviceuri": uri}, Use.WRITE, is_sink=True)
+    options = parse_options({"metadataserviceuri": uri, "smalltaskbytes": "0"}, Use.WRITE, is_sink=True)
     writer = StreamWriter.plan(options, ROUTED)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -168,7 +169,7 @@ def test_a_ledger_whose_making_got_no_answer_is_made_again_and_its_rows_are_ther
 def test_a_commit_whose_answer_is_lost_in_an_outage_is_settled_by_its_id(
     bookkeeper: BookKeeper, uri: str, applied: bool
 ) -> None:
-    writer = sink(uri)
+    writer = sink(uri, smalltaskbytes="0")
     message = of_query(writer.write(iter([rows("a")])))
     store = tree(bookkeeper.store)
     whole = store._cluster.multi

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from bk_core.blocking import BookKeeper
 from tests.spark.sessions import ClassicSpark
@@ -108,6 +110,49 @@ def test_a_batch_whose_commit_file_is_lost_is_replayed_and_is_there_once(
     query_id = json.loads((tmp_path / "metadata").read_text())["id"]
     custom = client.read_metadata(client.log(copy).head().value.tail[0].ledger_id).value.custom_metadata
     assert custom["bk.publish.id"].decode().startswith(f"stream/{query_id}/")
+
+
+@pytest.mark.rule("N4")
+def test_small_tasks_of_a_job_share_one_ledger_and_one_that_fails_is_run_again(
+    classic_spark: ClassicSpark, uri: str, log: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    spark = classic_spark.session("local[2,3]")
+    marks = str(tmp_path)
+
+    def fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        mark = Path(marks, str(TaskContext.get().partitionId() % 10))  # type: ignore[union-attr]  # in a task
+        if not mark.exists():
+            mark.touch()
+            raise RuntimeError("this attempt fails after its last row")
+
+    rows = spark.range(0, 1000, 1, 50).selectExpr("CAST(id AS STRING) AS value")
+    before = set(client.list_ledgers())
+    writer(rows.mapInArrow(fails_once, "value STRING"), uri).mode("append").save(log)
+    assert len(list(tmp_path.iterdir())) == 10
+    assert numbers(load(spark, uri, log)) == list(range(1000))
+    assert len(set(client.list_ledgers()) - before) == 1, "not even a failed attempt has made one"
+
+
+@pytest.mark.rule("N5")
+def test_batches_of_small_tasks_make_one_ledger_each_and_are_there_once_after_a_restart(
+    spark: Any, uri: str, log: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    writer(numbered(spark, 0, 90), uri).mode("append").save(log)
+    copy = f"{log}.copy"
+
+    def run(limit: int) -> None:
+        source = stream_of(spark, uri, log, maxEntriesPerTrigger=limit).repartition(20)
+        ended(start(source, uri, copy, tmp_path, availableNow=True))
+
+    run(30)
+    assert [extent.entry_count for extent in client.log(copy).head().value.tail] == [30, 30, 30]
+    last = max(int(each.name) for each in (tmp_path / "commits").iterdir() if each.name.isdigit())
+    (tmp_path / "commits" / str(last)).unlink()
+    (tmp_path / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    writer(numbered(spark, 90, 100, 1), uri).mode("append").save(log)
+    run(30)
+    assert sorted(numbers(load(spark, uri, copy))) == list(range(100))
 
 
 @pytest.mark.rule("N5")
@@ -232,7 +277,6 @@ def test_who_reads_while_a_log_is_overwritten_sees_all_old_rows_or_all_new_ones(
     assert numbers(before) == old, "the ledgers that were unlinked are there until vacuum deletes them"
     head = client.log(log).head().value
     assert (head.epoch, head.start_offset, head.next_offset) == (1, 20_000, 50_000)
-    assert "BK_NO_SUCH_LOG" in failure(lambda: writer(numbered(spark, 0, 1), uri).mode("overwrite").save(log + "x"))
 
 
 @pytest.mark.rule("N4")

@@ -47,7 +47,8 @@ def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
 
 
 def options(uri: str, use: Use = Use.READ, **more: str) -> BkOptions:
-    return parse_options({"metadataserviceuri": uri, "path": "events", **more}, use)
+    each_task_makes_a_ledger = {"smalltaskbytes": "0"}
+    return parse_options({"metadataserviceuri": uri, "path": "events", **each_task_makes_a_ledger, **more}, use)
 
 
 def job(uri: str, *tasks: int, **more: str) -> tuple[LogWriter, list[WriterCommitMessage]]:

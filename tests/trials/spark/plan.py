@@ -58,6 +58,12 @@ class Plan:
         """The chances of a round."""
         return random.Random(f"{self.seed}/{self.kind}/{number}")
 
+    def small_task_bytes(self) -> str:
+        """The tasks' rows are few. In about half of the writes they go to the driver in messages; in the others, and in
+        all whose bookies are disturbed meanwhile, each task makes a ledger."""
+        is_held = random.Random(f"{self.seed}/small/{self.kind}/{self.first_round}").random() < 0.5
+        return "32k" if is_held and self.kind != "pause" else "0"
+
     def is_doomed(self, number: int) -> bool:
         """Whether all attempts of a task fail in the first run of the round, so that the write fails."""
         return self.kind == "raise" and self.run == 0 and self.rng(number).random() < 0.08

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small tasks send their entries to the driver, which writes them into ledgers of its own before it publishes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from bk_core.blocking import BookKeeper
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import BookKeeperError, PublishConflictError
+from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_spark.options.options import BkOptions, Use, parse_options
+from bk_spark.workers import clients
+from bk_spark.write import gathered, log_writer
+from bk_spark.write.commit import WrittenLedgers
+from bk_spark.write.held import HeldEntries
+from bk_spark.write.log_writer import LogWriter
+from tests.kit.memory_cluster import MemoryBookKeeper
+
+VALUE = StructType([StructField("value", BinaryType())])
+NUMBERS = StructType([StructField("id", LongType())])
+ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def memory() -> list[MemoryBookKeeper]:
+    """The cluster of the test's client, once that is made."""
+    return []
+
+
+@pytest.fixture
+def bookkeeper(memory: list[MemoryBookKeeper]) -> Iterator[BookKeeper]:
+    async def make() -> Any:
+        memory.append(MemoryBookKeeper(4))
+        return memory[0].client()
+
+    with BookKeeper(make) as client:
+        yield client
+    memory[0].store.close()
+
+
+@pytest.fixture
+def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
+    name = f"memory://{request.node.name}"
+    clients._clients.get((name, ()), lambda: bookkeeper)
+    return name
+
+
+def options(uri: str, **more: str) -> BkOptions:
+    return parse_options({"metadataserviceuri": uri, **more}, Use.WRITE)
+
+
+def rows(*values: str) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([each.encode() for each in values], pa.binary())], names=["value"])
+
+
+def written(
+    writer: LogWriter, monkeypatch: pytest.MonkeyPatch, *tasks: pa.RecordBatch, first: int = 0
+) -> list[WrittenLedgers]:
+    """What tasks from partition ``first`` on report."""
+    messages = []
+    for partition, task in enumerate(tasks, first):
+        monkeypatch.setattr(log_writer, "task_numbers", lambda number=partition: (number, 0))
+        message = writer.write(iter([task]))
+        assert isinstance(message, WrittenLedgers)
+        messages.append(message)
+    return messages
+
+
+def values(bookkeeper: BookKeeper, log: str) -> list[str]:
+    named = bookkeeper.log(log)
+    head = named.head().value
+    found = named.read(head.start_offset, head.next_offset)
+    return [entry.decode() for _, batch in found for entry in batch.to_list()]
+
+
+def extents(bookkeeper: BookKeeper, log: str) -> list[int]:
+    """The entries of each ledger of a log."""
+    return [extent.entry_count for extent in bookkeeper.log(log).head().value.tail]
+
+
+def test_small_tasks_make_no_ledger_and_the_driver_makes_one_for_all(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events"), VALUE)
+    messages = written(writer, monkeypatch, *(rows(f"{task}a", f"{task}b") for task in range(200)), rows())
+    assert bookkeeper.list_ledgers() == []
+    writer.commit(messages)
+    assert values(bookkeeper, "events") == [f"{task}{row}" for task in range(200) for row in "ab"]
+    assert extents(bookkeeper, "events") == [400]
+    (ledger,) = bookkeeper.list_ledgers()
+    custom = bookkeeper.read_metadata(ledger).value.custom_metadata
+    assert custom["bk.log.uuid"].decode() == bookkeeper.log("events").head().value.uuid
+    assert custom["bk.publish.id"].decode() == writer.publish_id.text
+
+
+def test_partitions_stay_in_order_where_large_tasks_stand_between_small_ones(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events", smalltaskbytes="100"), VALUE)
+    large = [f"{number:0100d}" for number in range(3)]
+    tasks = (rows("a"), rows("b"), rows(*large), rows("c"), rows(), rows("d", "e"), rows(*large))
+    writer.commit(written(writer, monkeypatch, *tasks))
+    assert values(bookkeeper, "events") == ["a", "b", *large, "c", "d", "e", *large]
+    assert extents(bookkeeper, "events") == [2, 3, 3, 3]
+
+
+def test_a_task_that_grows_sends_what_it_held_to_its_ledger_first(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events", smalltaskbytes="100"), VALUE)
+    batches = [rows(f"{number:030d}") for number in range(20)]
+    message = writer.write(iter(batches))
+    assert isinstance(message, WrittenLedgers)
+    assert (len(message.extents), message.held) == (1, ())
+    writer.commit([message])
+    assert values(bookkeeper, "events") == [f"{number:030d}" for number in range(20)]
+
+
+def test_a_task_of_a_high_partition_holds_less(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events"), VALUE)
+    tasks = [rows("x" * 1000)] * 2
+    low, high = written(writer, monkeypatch, tasks[0]) + written(writer, monkeypatch, tasks[1], first=100_000)
+    assert (len(low.held), len(high.held), len(high.extents)) == (1, 0, 1)
+
+
+def test_nothing_is_held_if_the_option_says_so(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events", smalltaskbytes="0"), VALUE)
+    writer.commit(written(writer, monkeypatch, rows("a"), rows("b")))
+    assert extents(bookkeeper, "events") == [1, 1]
+
+
+@pytest.mark.rule("K10")
+def test_each_log_of_a_fan_out_gets_one_ledger_from_the_driver(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def task(number: int) -> pa.RecordBatch:
+        made = [pa.array(["a", "b", "a"]), pa.array([f"{number}{each}".encode() for each in "xyz"])]
+        return pa.record_batch(made, names=["log", "value"])
+
+    writer = LogWriter.plan(options(uri), ROUTED)
+    writer.commit(written(writer, monkeypatch, *map(task, range(5))))
+    assert values(bookkeeper, "a") == [f"{number}{each}" for number in range(5) for each in "xz"]
+    assert (extents(bookkeeper, "a"), extents(bookkeeper, "b")) == ([10], [5])
+
+
+@pytest.mark.rule("N5")
+def test_rows_are_counted_where_an_entry_has_several(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events", codec="arrow"), NUMBERS)
+    tasks = [pa.record_batch([pa.array(range(count), pa.int64())], names=["id"]) for count in (3, 4)]
+    writer.commit(written(writer, monkeypatch, *tasks))
+    head = bookkeeper.log("events").head().value
+    assert (head.next_offset, head.published[-1].rows, extents(bookkeeper, "events")) == (2, 7, [2])
+
+
+@pytest.mark.rule("N4")
+def test_the_ledgers_of_a_commit_that_failed_before_its_publish_are_deleted(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events", smalltaskbytes="100"), VALUE)
+    first, large, last = written(writer, monkeypatch, rows("a"), rows("x" * 200), rows("b"))
+    (of_task,) = bookkeeper.list_ledgers()
+    impossible = EntryBatch(lengths=np.array([ENTRY_BYTES_MAX + 1], np.uint32), payload=memoryview(bytes(6 << 20)))
+    last = replace(last, held=(HeldEntries.of(first.held[0].log, [impossible], 1),))
+    with pytest.raises(BookKeeperError):
+        writer.commit([first, large, last])
+    assert caplog.text.count("are written again") == gathered.TRIES - 1
+    assert bookkeeper.list_ledgers() == [of_task], "those of the driver are deleted, whether they were closed or not"
+    with pytest.raises(PublishConflictError):
+        writer.commit([first, large, None])
+    writer.abort([first, large, None])
+    assert (bookkeeper.list_ledgers(), bookkeeper.log("events").head().value.next_offset) == ([], 0)
+
+
+def test_a_driver_that_cannot_write_at_first_tries_again_as_spark_does_with_tasks(
+    bookkeeper: BookKeeper,
+    memory: list[MemoryBookKeeper],
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events"), VALUE)
+    messages = written(writer, monkeypatch, rows("a"), rows("b"))
+    (cluster,) = memory
+    for name in cluster.names:
+        cluster.store.unregister_bookie(name)
+
+    class Returning(logging.Handler):
+        """The bookies are back when the driver says that it tries again."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            for name in cluster.names:
+                cluster.register(name)
+
+    handler = Returning()
+    gathered.logger.addHandler(handler)
+    try:
+        writer.commit(messages)
+    finally:
+        gathered.logger.removeHandler(handler)
+    assert "are written again: [BK_NOT_ENOUGH_BOOKIES]" in caplog.text
+    assert values(bookkeeper, "events") == ["a", "b"]
+    assert len(bookkeeper.list_ledgers()) == 1
+
+
+@pytest.mark.rule("N4")
+def test_a_commit_that_is_run_again_is_there_once(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.plan(options(uri, path="events"), VALUE)
+    messages = written(writer, monkeypatch, rows("a"), rows("b"))
+    writer.commit(messages)
+    writer.commit(messages)
+    assert values(bookkeeper, "events") == ["a", "b"]
