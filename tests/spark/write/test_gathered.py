@@ -156,6 +156,20 @@ def test_each_log_of_a_fan_out_gets_one_ledger_from_the_driver(
     assert (extents(bookkeeper, "a"), extents(bookkeeper, "b")) == ([10], [5])
 
 
+def test_a_log_that_got_a_ledger_leaves_its_room_to_the_other_logs_of_the_task(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(log: str, value: bytes) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([log]), pa.array([value], pa.binary())], names=["log", "value"])
+
+    writer = LogWriter.plan(options(uri, smalltaskbytes="100"), ROUTED)
+    message = writer.write(iter([of("a", b"x" * 80), of("a", b"x" * 80), of("b", b"y" * 80)]))
+    assert isinstance(message, WrittenLedgers)
+    assert ([log for log, _ in message.extents], [each.log.name for each in message.held]) == (["a"], ["b"])
+    writer.commit([message])
+    assert (extents(bookkeeper, "a"), values(bookkeeper, "b")) == ([2], ["y" * 80])
+
+
 @pytest.mark.rule("N5")
 def test_rows_are_counted_where_an_entry_has_several(
     bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
