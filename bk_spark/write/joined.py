@@ -21,7 +21,7 @@ from bk_core.transport.slots import Slots
 FREE_BYTES_MAX = 8 << 20
 """So many bytes of buffers are kept for the next entries."""
 
-_slots = Slots(FREE_BYTES_MAX)  # of this process, whose tasks run one after the other; a forked child has its own
+_slots = Slots(FREE_BYTES_MAX)  # of this process, whose tasks and commits run one by one; a forked child has its own
 
 
 class Joiner:
