@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bk_core import traces
 from bk_core.errors import BookKeeperError, ClientClosedError, InvalidArgumentError, MetadataUnavailableError
 from bk_spark.workers import clients
 from bk_spark.write.new_ledger import Attempt, NewLedger
@@ -38,7 +39,10 @@ def extents_by_log(options: BkOptions, publish_id: PublishId, messages: Sequence
     for left in reversed(range(TRIES)):
         gathering = Gathering(options, publish_id, counts_rows=counts_rows)
         try:
-            return gathering.extents(messages)
+            if not any(message.held for message in messages):
+                return gathering.extents(messages)
+            with traces.operation("spark.write", publish_id=publish_id.text):
+                return gathering.extents(messages)
         except BookKeeperError as error:
             gathering.give_up()
             if not left or isinstance(error, InvalidArgumentError | MetadataUnavailableError | ClientClosedError):
