@@ -2,30 +2,25 @@
 """``scripts/mutants``: plants each known defect of the glue in a copy of the checkout and runs the tests for it.
 
 The same tests run first without the defect: a test that fails anyway notices nothing. A hang counts as noticed, because
-the test's own deadline ends it.
+the test's own deadline ends it. With ``--random`` it plants mutants that nobody wrote (``generated/``) instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.generated import run as generated
+from tests.mutants.generated.checkouts import copy_of_checkout, run_tests
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-DEADLINE_S = 300
 ALL_TESTS_DEADLINE_S = 1800
 
 
@@ -41,46 +36,6 @@ class Verdict:
     @property
     def is_killed(self) -> bool:
         return bool(self.noticed_by)
-
-
-def copy_of_checkout(to: Path) -> None:
-    """The files that git knows or would add, as they are now; the environment is shared."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    for name in listed.stdout.decode().split("\0"):
-        source = ROOT / name
-        if name and source.is_file():
-            target = to / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
-    (to / ".venv").symlink_to(ROOT / ".venv")
-
-
-def run_tests(tests: tuple[str, ...], checkout: Path, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
-    """pytest's exit code (−1: it did not end in time) and the test that failed first, or the end of the output."""
-    command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(
-        command, cwd=checkout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as running:  # fmt: skip
-        try:
-            said, complained = running.communicate(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
-            return -1, "a hang"
-        finally:  # a mutant may leave processes that never end: the session is theirs alone
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-    lines = said.splitlines()
-    failed = [line.split()[1] for line in lines if line.startswith(("FAILED tests", "ERROR tests"))]
-    begun = [line.split()[0] for line in lines if line.startswith("tests/") and "::" in line]
-    if not failed and begun and "+ Timeout +" in said + complained:  # it ended the whole process
-        failed = [f"{begun[-1]} (a hang)"]
-    return running.returncode, failed[0] if failed else said[-500:] + complained[-500:]
 
 
 def attempt(mutant: Mutant, checkout: Path) -> Verdict:
@@ -167,13 +122,25 @@ def report(verdicts: list[Verdict]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("words", nargs="*", help="only mutants whose file or name holds one of these")
+    parser.add_argument(
+        "words", nargs="*", help="only mutants whose file or name holds one of these; of --random files and folders"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="only every n-th: a sample")
     parser.add_argument("--report", type=Path, help="write the table there")
     parser.add_argument("--resume", type=Path, help="keep the verdicts there and go on from them")
     parser.add_argument("--list", action="store_true", help="name them and try nothing")
+    parser.add_argument("--random", type=int, metavar="N", help="try so many generated mutants")
+    parser.add_argument("--seed", default="1", help="chooses the generated mutants")
+    parser.add_argument("--since", metavar="COMMIT", help="generate them only in lines that this commit has not")
+    parser.add_argument("--minutes", type=float, help="begin no generated mutant after this time")
+    parser.add_argument("--no-servers", action="store_true", help="leave out the stage with real servers")
     args = parser.parse_args()
+    if args.random:
+        return generated.main(
+            args.random, args.seed, args.since, args.words, args.jobs, args.resume, args.minutes,
+            not args.no_servers, args.list,
+        )  # fmt: skip
     chosen = [m for m in MUTANTS if not args.words or any(word in m.path or word in m.name for word in args.words)]
     chosen = [m for m in chosen if not m.equivalent][:: args.every]
     if args.list:

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests execute which line: a plugin of pytest that records it, and the map made of these records.
+
+A generated mutant is run against the tests that execute its line, so that most mutants cost seconds. The map is a data
+file of coverage.py with one context a test. It stays in ``.cache/mutants``; a run adds the tests of files that it does
+not have yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import coverage
+import pytest
+
+PACKAGES = ("bk_core", "bookie_server", "bk_spark", "bk_cli")
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+FOLDER = "PYSPARK_BOOKKEEPER_REACHED"
+"""Names the variable with the folder in which the plugin writes its records."""
+
+
+class Recorder:
+    """Records the lines that each test executes in this process, its seconds, and whether it passed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._outcomes: dict[str, tuple[float, bool]] = {}
+        self._coverage = coverage.Coverage(
+            data_file=str(folder / "lines"),
+            data_suffix=True,
+            config_file=False,
+            include=[f"{ROOT / package}/*" for package in PACKAGES],
+        )
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._coverage.switch_context(item.nodeid)
+        started = time.monotonic()
+        self._outcomes[item.nodeid] = (0.0, True)
+        done = yield
+        self._outcomes[item.nodeid] = (time.monotonic() - started, self._outcomes[item.nodeid][1])
+        self._coverage.switch_context("")
+        return done
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and report.nodeid in self._outcomes:
+            self._outcomes[report.nodeid] = (0.0, False)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+        (self._folder / f"outcomes.{os.getpid()}.json").write_text(json.dumps(self._outcomes), encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if folder := os.environ.get(FOLDER):
+        config.pluginmanager.register(Recorder(Path(folder)), "recorder of reached lines")
+
+
+class Map:
+    """Which tests execute a line, how long each takes, and which fail or hang without any mutant."""
+
+    def __init__(self, folder: Path = ROOT / ".cache" / "mutants") -> None:
+        self._folder = folder
+        self._lines, self._kept = folder / "lines", folder / "kept.json"
+        kept = json.loads(self._kept.read_text(encoding="utf-8")) if self._kept.exists() else {}
+        self._hashes: dict[str, str] = kept.get("hashes", {})
+        self._outcomes: dict[str, tuple[float, bool]] = kept.get("outcomes", {})
+
+    def refresh(self) -> None:
+        """Runs the tests of each file that is new or has changed since they were recorded."""
+        now = {str(path.relative_to(ROOT)): _hash(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+        stale = [name for name, of_file in now.items() if self._hashes.get(name) != of_file]
+        if stale:
+            self._record(["tests"] if len(stale) == len(now) else stale)
+            if not self._hashes:
+                now |= {
+                    str(p.relative_to(ROOT)): _hash(p) for package in PACKAGES for p in (ROOT / package).rglob("*.py")
+                }
+            self._hashes |= now
+            kept = {"hashes": self._hashes, "outcomes": self._outcomes}
+            self._kept.write_text(json.dumps(kept), encoding="utf-8")
+
+    def _record(self, files: list[str]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="reached-", dir=self._folder) as new:
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "tests.mutants.generated.reached",
+                "-p",
+                "no:cacheprovider",
+            ]
+            command += ["-n", "4", "--dist", "worksteal", "--few", "-m", "not real and not long", *files]
+            subprocess.run(command, cwd=ROOT, env={**os.environ, FOLDER: new}, check=False, stdout=subprocess.DEVNULL)
+            self.add(Path(new))
+
+    def add(self, records: Path) -> None:
+        """Takes over what :class:`Recorder` wrote in this folder."""
+        for outcomes in records.glob("outcomes.*.json"):
+            self._outcomes |= json.loads(outcomes.read_text(encoding="utf-8"))
+        parts = [str(part) for part in records.glob("lines.*")]
+        if parts:
+            data = coverage.Coverage(data_file=str(self._lines), config_file=False)
+            data.combine([*parts, *([str(self._lines)] if self._lines.exists() else [])], keep=True)
+            data.save()
+
+    def tests_of(self, path: str, line: int | None) -> dict[str, float]:
+        """The tests that execute this line of the file (None: any line of it), with their seconds. Of a file that has
+        changed since, its lines are not known any more: then each test that executes any line of it."""
+        if _hash(ROOT / path) != self._hashes.get(path):
+            line = None
+        data = coverage.CoverageData(basename=str(self._lines))
+        data.read()
+        by_line = data.contexts_by_lineno(str(ROOT / path))
+        found = by_line.get(line, []) if line else {test for tests in by_line.values() for test in tests}
+        passed = {test: self._outcomes.get(test, (0.0, False)) for test in found}
+        return {test: seconds for test, (seconds, is_sound) in passed.items() if is_sound}
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

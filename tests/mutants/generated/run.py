@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/mutants --random N``: mutants that nobody thought of, each planted alone and run against the tests.
+
+The seed chooses among all places of the given paths where a small defect fits (``sites.py``). A mutant
+meets its tests in stages: those that are written for its file and execute its line; all others that execute it; tests
+with real servers. A test that fails has to fail twice, because a busy machine makes tests fail too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.mutants.generated.checkouts import ROOT, copy_of_checkout, run_tests
+from tests.mutants.generated.chosen import CHOSEN
+from tests.mutants.generated.reached import PACKAGES, Map
+from tests.mutants.generated.sites import Edit, compiles, sites
+
+GENERATED = re.compile(r"_pb2\.py$|^bk_core/blocking(_logs)?\.py$")
+"""Files that a script writes: a mutant belongs into what they are made from."""
+STAGE_S = {"written for it": 40.0, "executes it": 60.0}
+"""Seconds that the tests of a stage may take, as they were recorded: of a line that all tests execute, the quick ones
+find a defect if any does."""
+TEST_LIMIT_S = 30
+REAL_S = 240.0
+REAL_FILES = 3
+REAL_FOLDERS = {
+    "bk_cli": ("tests/cli", "tests/e2e"),
+    "bk_spark": ("tests/spark",),
+    "bookie_server": ("tests/bookie_server", "tests/contracts", "tests/e2e"),
+    "bk_core": ("tests/contracts", "tests/metadata", "tests/logs", "tests/e2e"),
+}
+REAL_MARK = re.compile(r"mark\.(e2e|zookeeper|spark)\b|\bcluster\b|\bzookeeper_uri\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """An edit of a file of the checkout."""
+
+    path: str
+    edit: Edit
+
+    @property
+    def name(self) -> str:
+        edit = self.edit
+        return f"{self.path}:{edit.line}:{edit.column} {edit.kind}: {_short(edit.before)} -> {_short(edit.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``noticed_by``: the test that failed twice, empty if none did. ``stages``: what ran, with the number of tests."""
+
+    name: str
+    noticed_by: str
+    stages: tuple[str, ...]
+    seconds: float
+
+    @property
+    def word(self) -> str:
+        return f"noticed by {self.noticed_by}" if self.noticed_by else f"LIVES ({', '.join(self.stages)})"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 120 else f"{text[:80]} … {text[-37:]}"
+
+
+def files(paths: list[str], root: Path = ROOT) -> list[str]:
+    """The Python files at these paths of the checkout that people write."""
+    found = {
+        file
+        for path in paths or PACKAGES
+        for file in ([root / path] if path.endswith(".py") else (root / path).rglob("*.py"))
+    }
+    names = sorted(str(file.relative_to(root)) for file in found)
+    return [name for name in names if not GENERATED.search(name)]
+
+
+def choose(
+    names: list[str], count: int, seed: str, changed: dict[str, set[int]] | None, root: Path = ROOT
+) -> list[Generated]:
+    """``count`` mutants: each place is as likely as any other, and then each of its edits. ``changed``: only lines."""
+    texts = {name: (root / name).read_bytes() for name in names}
+    places = [
+        (name, edits)
+        for name in names
+        for edits in sites(texts[name])
+        if changed is None or edits[0].line in changed.get(name, ())
+    ]
+    dice, chosen = random.Random(seed), []
+    dice.shuffle(places)
+    for name, edits in places:
+        if len(chosen) == count:
+            break
+        edit = dice.choice(edits)
+        if compiles(edit.plant(texts[name])):
+            chosen.append(Generated(name, edit))
+    return chosen
+
+
+def lines_since(commit: str) -> dict[str, set[int]]:
+    """The lines of each file that the checkout has and this commit has not."""
+    command = ["git", "diff", "--unified=0", "--no-color", commit, "--", *PACKAGES]
+    diff = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    lines: dict[str, set[int]] = {}
+    name = ""
+    for row in diff.splitlines():
+        if row.startswith("+++ "):
+            name = row.removeprefix("+++ b/")
+        elif found := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", row):
+            first, count = int(found[1]), int(found[2] or 1)
+            lines.setdefault(name, set()).update(range(first, first + count))
+    return lines
+
+
+class Trial:
+    """Tries one mutant after another in copies of the checkout, which are thrown away."""
+
+    def __init__(self, reached: Map, with_servers: bool) -> None:
+        self._map = reached
+        self._with_servers = with_servers
+
+    def run(self, mutant: Generated, checkout: Path) -> Outcome:
+        path, started = checkout / mutant.path, time.monotonic()
+        source = path.read_bytes()
+        path.write_bytes(mutant.edit.plant(source))
+        try:
+            noticed, stages = self._stages(mutant, checkout)
+        finally:
+            path.write_bytes(source)
+        return Outcome(mutant.name, noticed, tuple(stages), time.monotonic() - started)
+
+    def _stages(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
+        line = None if mutant.edit.is_at_import else mutant.edit.line
+        tests, stages = self._map.tests_of(mutant.path, line), []
+        if not tests:
+            stages.append("no unit test executes it")
+        for stage, chosen in in_stages(mutant.path, tests).items():
+            if chosen:
+                stages.append(f"{len(chosen)} tests: {stage}")
+                if noticed := self._noticed(chosen, checkout, sum(tests[each] for each in chosen)):
+                    return noticed, stages
+        if self._with_servers:
+            for name in real_tests(mutant.path):
+                stages.append(name)
+                if noticed := self._noticed_with_servers(name, checkout):
+                    return noticed, stages
+        return "", stages
+
+    def _noticed(self, tests: list[str], checkout: Path, expected_s: float) -> str:
+        """The test that fails twice. One that fails once only is left out of the rest."""
+        arguments = ("--few", "-o", f"timeout={TEST_LIMIT_S}")
+        deadline_s = 120 + 8 * expected_s
+        for _ in range(4):
+            code, failed = _run(tests, arguments, checkout, deadline_s)
+            if code in (0, 5):
+                return ""
+            if code not in (1, -1) or not failed:
+                return "the import of its tests"
+            code, _again = _run([failed], arguments, checkout, deadline_s)
+            if code != 0:
+                return failed + (" (a hang)" if code == -1 else "")
+            tests = tests[tests.index(failed) + 1 :] if failed in tests else tests
+        return ""
+
+    def _noticed_with_servers(self, name: str, checkout: Path) -> str:
+        code, failed = _run([], ("-m", "real and not alone", name), checkout, REAL_S)
+        if code in (0, 5, -1) or not failed:  # a whole file may well be too long for the limit
+            return ""
+        code, _again = _run([failed], (), checkout, REAL_S)
+        return failed if code else ""
+
+
+def _run(tests: list[str], arguments: tuple[str, ...], checkout: Path, deadline_s: float) -> tuple[int, str]:
+    """pytest's exit code, and the test that failed, or the one that had begun."""
+    with tempfile.TemporaryDirectory(prefix="chosen-") as folder:
+        listed = Path(folder) / "tests.txt"
+        listed.write_text("\n".join(tests), encoding="utf-8")
+        of_tests = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        command = ("-p", "tests.mutants.generated.chosen", *arguments, *of_tests)
+        code, _ = run_tests(command, checkout, deadline_s, {CHOSEN: str(listed)})
+        for suffix in (".failed", ".begun"):
+            if listed.with_suffix(suffix).exists():
+                return code, listed.with_suffix(suffix).read_text(encoding="utf-8")
+        return code, ""
+
+
+def in_stages(path: str, tests: dict[str, float]) -> dict[str, list[str]]:
+    """Who is written for this file first, and in each stage the quick tests first, as many as its time allows."""
+    folder, own = mirrored(path)
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    near: dict[str, int] = {}
+    for file in {test.partition("::")[0] for test in tests}:
+        if file == own:
+            near[file] = 0
+        elif _imports((ROOT / file), module):
+            near[file] = 1
+        elif file.startswith(f"{folder}/"):
+            near[file] = 2
+    of_stage: dict[str, list[str]] = {stage: [] for stage in STAGE_S}
+    left = dict(STAGE_S)
+    for test in sorted(tests, key=lambda each: (near.get(each.partition("::")[0], 3), tests[each], each)):
+        stage = "written for it" if test.partition("::")[0] in near else "executes it"
+        if left[stage] > 0:
+            left[stage] -= tests[test]
+            of_stage[stage].append(test)
+    return of_stage
+
+
+def mirrored(path: str) -> tuple[str, str]:
+    """The folder of tests and the file of tests that mirror a source."""
+    first, *rest = path.split("/")
+    top = {"bk_core": [], "bk_cli": ["cli"], "bk_spark": ["spark"], "bookie_server": ["bookie_server"]}[first]
+    *folders, name = [*top, *rest]
+    folder = "/".join(["tests", *folders])
+    return folder, f"{folder}/test_{name}"
+
+
+def _imports(file: Path, module: str) -> bool:
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    package, _, name = module.rpartition(".")
+    return bool(
+        re.search(rf"\b{re.escape(module)}\b", text)
+        or re.search(rf"from {re.escape(package)} import [^\n]*\b{re.escape(name)}\b", text)
+    )
+
+
+def real_tests(path: str) -> list[str]:
+    """The files of tests with servers that most likely execute this source: they speak of the same things."""
+    words = {
+        word.rstrip("s") for word in re.split(r"[/_.]", path.partition("/")[2].removesuffix(".py")) if len(word) > 2
+    }
+    scores: dict[str, int] = {}
+    for folder in REAL_FOLDERS[path.partition("/")[0]]:
+        for file in sorted((ROOT / folder).rglob("test_*.py")):
+            text = file.read_text(encoding="utf-8")
+            if REAL_MARK.search(text):
+                in_name = sum(word in file.stem for word in words)
+                scores[str(file.relative_to(ROOT))] = 100 * in_name + sum(min(text.count(word), 9) for word in words)
+    return sorted(scores, key=lambda name: (-scores[name], name))[:REAL_FILES]
+
+
+def try_all(
+    mutants: list[Generated], trial: Trial, jobs: int, kept: Path | None, minutes: float | None
+) -> Iterator[Outcome]:
+    """The outcomes, as they come. Those that ``kept`` has are read from there; the others are added to it."""
+    known = {outcome.name: outcome for outcome in _kept(kept)}
+    yield from (known[mutant.name] for mutant in mutants if mutant.name in known)
+    left = [mutant for mutant in mutants if mutant.name not in known]
+    ends = time.monotonic() + minutes * 60 if minutes else float("inf")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as top, ThreadPoolExecutor(jobs) as pool:
+        free = [Path(top) / str(number) for number in range(jobs)]
+        for each in free:
+            copy_of_checkout(each)
+
+        def one(mutant: Generated) -> Outcome | None:
+            if time.monotonic() > ends:
+                return None
+            checkout = free.pop()
+            try:
+                return trial.run(mutant, checkout)
+            finally:
+                free.append(checkout)
+
+        for outcome in pool.map(one, left):
+            if outcome is not None:
+                if kept:
+                    with kept.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(asdict(outcome)) + "\n")
+                yield outcome
+
+
+def _kept(kept: Path | None) -> list[Outcome]:
+    rows = kept.read_text(encoding="utf-8").splitlines() if kept and kept.exists() else []
+    return [
+        Outcome(row["name"], row["noticed_by"], tuple(row["stages"]), row["seconds"]) for row in map(json.loads, rows)
+    ]
+
+
+def main(
+    count: int, seed: str, since: str | None, paths: list[str], jobs: int, kept: Path | None, minutes: float | None,
+    with_servers: bool, is_list: bool,
+) -> int:  # fmt: skip
+    """Prints each outcome and at last the survivors. A survivor is news, no failure: it may be equivalent."""
+    mutants = choose(files(paths), count, seed, lines_since(since) if since else None)
+    if is_list:
+        print("\n".join(mutant.name for mutant in mutants))
+        return 0
+    reached = Map()
+    reached.refresh()
+    outcomes = []
+    for outcome in try_all(mutants, Trial(reached, with_servers), jobs, kept, minutes):
+        print(f"{outcome.seconds:5.1f} s  {outcome.name}  {outcome.word}", flush=True)
+        outcomes.append(outcome)
+    living = [outcome for outcome in outcomes if not outcome.noticed_by]
+    print(f"mutants: {len(outcomes) - len(living)} of {len(outcomes)} generated ones were noticed (seed {seed})")
+    for outcome in living:
+        print(f"  lives: {outcome.name}  ({', '.join(outcome.stages)})")
+    return 0
