@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -270,8 +270,8 @@ def try_all(
             finally:
                 free.append(checkout)
 
-        for outcome in pool.map(one, left):
-            if outcome is not None:
+        for done in as_completed([pool.submit(one, mutant) for mutant in left]):
+            if (outcome := done.result()) is not None:
                 if kept:
                     with kept.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(asdict(outcome)) + "\n")
