@@ -139,7 +139,10 @@ def test_drain_says_what_it_waits_for_and_goes_on_when_it_is_run_again(world: Wo
     for ledger_id in (open_one, closed):
         world.store.delete_ledger(ledger_id)
     world.join("b1", read_only=True)
-    assert world.bk("drain", "b1")[0] == 0
+    code, said = world.bk("drain", "b1")
+    assert (code, "bookie b1 is drained: no ledger names it" in said) == (0, True)
+    told = json.loads(world.bk("drain", "b1", "--json")[1].splitlines()[-1])
+    assert (told["drained"], told["ledgersLeft"]) == (True, 0)
 
 
 def test_interrupted_drain_goes_on_without_its_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

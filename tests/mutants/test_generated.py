@@ -92,6 +92,11 @@ def test_what_no_behaviour_depends_on_is_left_alone(source: str) -> None:
     assert sites(source.encode()) == []
 
 
+def test_what_changes_nothing_is_not_offered() -> None:
+    assert not [kind for kind, _ in planted("    x = max(a, b)\n") if kind == "arguments swapped"]
+    assert not [kind for kind, _ in planted("    x = f(a, a)\n") if kind == "arguments swapped"]
+
+
 def test_an_error_loses_its_raise_and_keeps_its_words() -> None:
     kinds = {kind for kind, _ in planted("    raise BookieError('word', 7)\n")}
     assert kinds == {"raise dropped"}

@@ -140,7 +140,9 @@ class Trial:
 
     def _stages(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
         line = None if mutant.edit.is_at_import else mutant.edit.line
-        tests, stages = self._map.tests_of(mutant.path, line), []
+        tests, stages = self._map.tests_of(mutant.path, line), list[str]()
+        if line and not tests:
+            tests = self._map.tests_of(mutant.path, mutant.edit.statement)
         if not tests:
             stages.append("no unit test executes it")
         for stage, chosen in in_stages(mutant.path, tests).items():

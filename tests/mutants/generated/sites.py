@@ -45,6 +45,8 @@ FOR_PEOPLE = {"help", "description", "metavar", "short_help", "epilog", "prog", 
 """Keyword arguments whose texts only a person reads."""
 TYPING = {"cast", "TypeVar", "NewType", "ParamSpec", "overload", "isinstance", "issubclass", "dataclass"}
 """Calls whose arguments say a type, or how a class is built."""
+SYMMETRIC = {"min", "max", "gcd"}
+"""Calls whose arguments may come in any order."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Statement = ast.stmt | ast.ExceptHandler
@@ -61,6 +63,8 @@ class Edit:
     kind: str
     before: str
     after: str
+    statement: int
+    """The line on which the statement begins. A line inside it, as one of a list, may not count as executed."""
     is_at_import: bool
     """The code runs when its module is imported, so tests that run later do not execute its line."""
 
@@ -95,6 +99,7 @@ class _Finder:
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._functions: list[Function | ast.Lambda] = []
+        self._line = 1
 
     def edits(self) -> Iterator[Edit]:
         yield from self._walk(self._tree)
@@ -104,6 +109,8 @@ class _Finder:
     def _walk(self, node: ast.AST) -> Iterator[Edit]:
         if self._is_left_alone(node):
             return
+        if isinstance(node, ast.stmt):
+            self._line = node.lineno
         if isinstance(node, Function):
             yield from self._function(node)
             return
@@ -250,6 +257,8 @@ class _Finder:
             yield self._edit_at(start + at, start + at + len(old), node, "arithmetic changed", new)
 
     def _arguments(self, node: ast.Call) -> Iterator[Edit]:
+        if self._text(node.func) in SYMMETRIC:
+            return
         for left, right in zip(node.args, node.args[1:], strict=False):
             if isinstance(left, ast.Starred) or isinstance(right, ast.Starred):
                 continue
@@ -317,7 +326,7 @@ class _Finder:
         line = self._source.count(b"\n", 0, start) + 1
         column = len(self._source[self._starts[line - 1] : start].decode()) + 1
         before = self._source[start:end].decode()
-        return Edit(start, end, line, column, kind, before, after, not self._functions)
+        return Edit(start, end, line, column, kind, before, after, self._line, not self._functions)
 
 
 def _decorated(node: ast.stmt) -> bool:
