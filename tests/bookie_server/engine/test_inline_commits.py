@@ -27,3 +27,28 @@ def test_groups_that_were_written_leave_room_for_the_next_on_the_loop(tmp_path: 
         assert not isinstance(places, BookKeeperError)
 
     told(tmp_path, story, inline_s=PART_S)
+
+
+@pytest.mark.rule("S10")
+def test_the_loop_writes_nothing_while_the_thread_writes(tmp_path: Path) -> None:
+    """Two groups at once would take the same place in the log."""
+
+    async def story(rig: Rig) -> None:
+        await warmed(rig)
+        rig.files.syncing.clear()
+        rig.files.sync.clear()
+        rig.committer.put([entries(1, range(300, 340), size=1700)])
+        await rig.until(rig.files.syncing.is_set)
+        end = rig.storage.log.position
+        rig.committer.put([entries(1, [9_000])])
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert rig.answers.empty()
+        assert rig.storage.log.position == end
+        rig.files.sync.set()
+        large, small = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in range(2)]
+        assert not isinstance(large, BookKeeperError)
+        assert not isinstance(small, BookKeeperError)
+        assert (large[0].generation, large[0].offset) < (small[0].generation, small[0].offset)
+
+    told(tmp_path, story, inline_s=PART_S)
