@@ -703,3 +703,18 @@ def test_any_requests_in_any_bursts_get_the_answers_of_a_model(
             for row in item.rows()
         ]
         assert sorted(got, key=lambda each: each[:3]) == sorted(wanted, key=lambda each: each[:3]), (kind, part)
+
+
+def test_a_client_that_takes_again_after_a_stall_gets_its_answers_before_the_end() -> None:
+    """A connection that ends is cut at once only if the client takes nothing at that moment."""
+    _, client = story()
+    client.ask(add(7, 0))
+    client.send(read(7, 0))
+    client.connection.stall()
+    assert found(client.take()) == {0: entry(7, 0)}
+    client.send(read(7, 0))
+    client.connection.close("the bookie stops")
+    assert not client.connection.was_cut
+    assert found(client.take()) == {0: entry(7, 0)}
+    client.connection.stall()
+    assert client.connection.was_cut, "a client that takes nothing holds up no end"
