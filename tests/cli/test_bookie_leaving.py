@@ -13,6 +13,7 @@ import pytest
 from bk_cli import bookie_leaving, exit_codes, main
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
 from tests.kit.memory_store import MemoryStore
@@ -261,3 +262,35 @@ def test_apaches_bookie_of_any_id_that_apache_permits_is_drained_and_removed(wor
 def test_id_that_stops_every_java_client_is_refused(world: World, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="readonly"):
         world.join(name)
+
+
+def test_read_only_says_the_state_that_the_bookie_has(world: World) -> None:
+    world.join("b1", read_only=True)
+    told = json.loads(world.bk("read-only", "b1", "on", "--json")[1].splitlines()[-1])
+    assert told == {"bookieId": "b1", "state": "read-only", "readOnlyByOrder": True}
+    said = world.bk("read-only", "b1", "off")[1]
+    assert "bookie b1 is read-only: no order holds it. It has no room, or has not looked yet" in said
+    assert "drain is cancelled" not in said
+    world.store.unregister_bookie("b1")
+    assert "bookie b1 is away: it is to be read-only." in world.bk("read-only", "b1", "on")[1]
+    world.bk("read-only", "b1", "off")
+    world.join("b1", read_only=True)
+    world.ledger("b1", "b2")
+    world.bk("drain", "b1", "--wait", "0")
+    assert "The drain is cancelled: what was not moved stays." in world.bk("read-only", "b1", "off")[1]
+
+
+def test_bookie_that_comes_back_while_the_ledgers_are_read_is_not_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.store.unregister_bookie("b1")
+    scan = bookie_leaving.scan_ledgers
+
+    def comes_back(store: MetadataStore) -> object:
+        world.join("b1")
+        return scan(store)
+
+    monkeypatch.setattr(bookie_leaving, "scan_ledgers", comes_back)
+    code, said = world.bk("remove", "b1")
+    assert (code, "is running" in said) == (exit_codes.CONFLICT, True)
+    assert world.store.read_cookie("b1") is not None

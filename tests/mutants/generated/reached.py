@@ -39,6 +39,7 @@ class Recorder:
             config_file=False,
             include=[f"{ROOT / package}/*" for package in PACKAGES],
         )
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
