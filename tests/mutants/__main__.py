@@ -135,11 +135,12 @@ def main() -> int:
     parser.add_argument("--since", metavar="COMMIT", help="generate them only in lines that this commit has not")
     parser.add_argument("--minutes", type=float, help="begin no generated mutant after this time")
     parser.add_argument("--no-servers", action="store_true", help="leave out the stage with real servers")
+    parser.add_argument("--near", action="store_true", help="only the few test files that name the mutated module")
     args = parser.parse_args()
     if args.random:
         return generated.main(
             args.random, args.seed, args.since, args.words, args.jobs, args.resume, args.minutes,
-            not args.no_servers, args.list,
+            not args.no_servers, args.list, args.near,
         )  # fmt: skip
     chosen = [m for m in MUTANTS if not args.words or any(word in m.path or word in m.name for word in args.words)]
     chosen = [m for m in chosen if not m.equivalent][:: args.every]

@@ -30,6 +30,8 @@ STAGE_S = {"written for it": 40.0, "executes it": 60.0}
 """Seconds that the tests of a stage may take, as they were recorded: of a line that all tests execute, the quick ones
 find a defect if any does."""
 TEST_LIMIT_S = 30
+NEAR_FILES, NEAR_S = 6, 60.0
+"""Without a map a mutant meets this many test files for this many seconds: CI has two minutes for all of them."""
 REAL_S = 240.0
 REAL_FILES = 3
 REAL_FOLDERS = {
@@ -124,7 +126,8 @@ def lines_since(commit: str) -> dict[str, set[int]]:
 class Trial:
     """Tries one mutant after another in copies of the checkout, which are thrown away."""
 
-    def __init__(self, reached: Map, with_servers: bool) -> None:
+    def __init__(self, reached: Map | None, with_servers: bool) -> None:
+        """``reached`` None: no map was recorded, and a mutant meets the test files that name its module alone."""
         self._map = reached
         self._with_servers = with_servers
 
@@ -139,6 +142,8 @@ class Trial:
         return Outcome(mutant.name, noticed, tuple(stages), time.monotonic() - started)
 
     def _stages(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
+        if self._map is None:
+            return self._noticed_near(mutant, checkout)
         line = None if mutant.edit.is_at_import else mutant.edit.line
         tests, stages = self._map.tests_of(mutant.path, line), list[str]()
         if line and not tests:
@@ -156,6 +161,17 @@ class Trial:
                 if noticed := self._noticed_with_servers(name, checkout):
                     return noticed, stages
         return "", stages
+
+    def _noticed_near(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
+        found = near_files(mutant.path)
+        if not found:
+            return "", ["no test file names it"]
+        arguments = ("-m", "not real and not long", "--few", "-o", f"timeout={TEST_LIMIT_S}", *found)
+        code, failed = _run([], arguments, checkout, NEAR_S)
+        if code in (0, 5, -1) or not failed:
+            return "", [f"{len(found)} files that name it"]
+        code, _again = _run([failed], (), checkout, NEAR_S)
+        return (failed if code else ""), [f"{len(found)} files that name it"]
 
     def _noticed(self, tests: list[str], checkout: Path, expected_s: float) -> str:
         """The test that fails twice. One that fails once only is left out of the rest."""
@@ -226,6 +242,16 @@ def mirrored(path: str) -> tuple[str, str]:
     return folder, f"{folder}/test_{name}"
 
 
+def near_files(path: str) -> list[str]:
+    """The test file that mirrors a source, then those that import it, the shortest first."""
+    _, own = mirrored(path)
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    files = [file for file in (ROOT / "tests").rglob("test_*.py") if _imports(file, module)]
+    names = [str(file.relative_to(ROOT)) for file in sorted(files, key=lambda file: (file.stat().st_size, file))]
+    own_first = [own] if (ROOT / own).exists() else []
+    return [*own_first, *(name for name in names if name != own)][:NEAR_FILES]
+
+
 def _imports(file: Path, module: str) -> bool:
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     package, _, name = module.rpartition(".")
@@ -289,17 +315,18 @@ def _kept(kept: Path | None) -> list[Outcome]:
 
 def main(
     count: int, seed: str, since: str | None, paths: list[str], jobs: int, kept: Path | None, minutes: float | None,
-    with_servers: bool, is_list: bool,
+    with_servers: bool, is_list: bool, is_near: bool,
 ) -> int:  # fmt: skip
     """Prints each outcome and at last the survivors. A survivor is news, no failure: it may be equivalent."""
     mutants = choose(files(paths), count, seed, lines_since(since) if since else None)
     if is_list:
         print("\n".join(mutant.name for mutant in mutants))
         return 0
-    reached = Map()
-    reached.refresh()
+    reached = None if is_near else Map()
+    if reached is not None:
+        reached.refresh()
     outcomes = []
-    for outcome in try_all(mutants, Trial(reached, with_servers), jobs, kept, minutes):
+    for outcome in try_all(mutants, Trial(reached, with_servers and not is_near), jobs, kept, minutes):
         print(f"{outcome.seconds:5.1f} s  {outcome.name}  {outcome.word}", flush=True)
         outcomes.append(outcome)
     living = [outcome for outcome in outcomes if not outcome.noticed_by]
