@@ -8,13 +8,13 @@ Handles may be used from several threads.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 from bk_core import client
 from bk_core.blocking_base import BookKeeperBase, DetachedReaderBase, LedgerWriterBase
 from bk_core.client.config import ClientConfig
 from bk_core.client.detached import Refresh
-from bk_core.client.loop_thread import BlockHandle
+from bk_core.client.loop_thread import BlockHandle, BlockingIterator
 from bk_core.client.metrics import ClientMetrics
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.metadata.port import MetadataStore
@@ -138,7 +138,7 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         ``last``, which holds the sum. Raises as :meth:`read`."""
         return self._thread.call(self._inner.length_to(last))
 
-    def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> Generator[EntryBatch, None, None]:
+    def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BlockingIterator[EntryBatch]:
         """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
@@ -146,16 +146,16 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         open ledger what some bookie has already: such an entry may never become part of the ledger, and
         NoSuchEntryError says only that it is not there yet.
         """
-        return self._thread.iterate(self._inner.read(first, last, unconfirmed=unconfirmed))
+        return BlockingIterator(self._thread, self._inner.read(first, last, unconfirmed=unconfirmed))
 
-    def tail(self, from_entry: EntryId = 0) -> Generator[EntryBatch, None, None]:
+    def tail(self, from_entry: EntryId = 0) -> BlockingIterator[EntryBatch]:
         """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
         below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
         ClientClosedError when this reader or its client is closed.
         """
-        return self._thread.iterate(self._inner.tail(from_entry))
+        return BlockingIterator(self._thread, self._inner.tail(from_entry))
 
     def refresh_lac(self) -> EntryId:
         """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
@@ -290,9 +290,9 @@ class DetachedReader(DetachedReaderBase):
 
     def read(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
-    ) -> Generator[EntryBatch, None, None]:
+    ) -> BlockingIterator[EntryBatch]:
         """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
-        return self._thread.iterate(self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
+        return BlockingIterator(self._thread, self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
 
     def metrics(self) -> ClientMetrics:
         """What this reader counted since it was made, as a copy."""

@@ -4,14 +4,13 @@ same name. ``scripts/blocking.py`` writes all other methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bk_core import client
 from bk_core.client.ahead import WantedRange
-from bk_core.client.loop_thread import BlockHandle, Connection
+from bk_core.client.loop_thread import AheadIterator, BlockHandle, Connection
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import WindowFullError
@@ -82,13 +81,10 @@ class DetachedReaderBase(Connection[client.DetachedReader]):
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
-    ) -> Generator[tuple[int, EntryBatch | ColumnBatch], None, None]:
+    ) -> AheadIterator[tuple[int, EntryBatch | ColumnBatch]]:
         """The batches of all ranges, in order, each with the number of its range; several small ranges are read at
         once, and further batches meanwhile. Raises as :meth:`read`, after the batches before the error."""
-        found = self._inner.read_all(wanted, prefer=prefer)
-        with closing(self._thread.iterate_ahead(found, _bytes_of, AHEAD_BYTES_MAX)) as lists:
-            for ready in lists:
-                yield from ready
+        return AheadIterator(self._thread, self._inner.read_all(wanted, prefer=prefer), _bytes_of, AHEAD_BYTES_MAX)
 
 
 def _bytes_of(ready: list[tuple[int, EntryBatch | ColumnBatch]]) -> int:

@@ -6,10 +6,10 @@ Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bk_core.client.loop_thread import BlockHandle, Handle
+from bk_core.client.loop_thread import BlockHandle, BlockingIterator, Handle
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.logs import named_log
 from bk_core.logs.machines.compaction import Compacted
@@ -271,18 +271,18 @@ class NamedLog(Handle[named_log.NamedLog]):
         readable."""
         return self._thread.call(self._inner.end_offset())
 
-    def read(self, start_offset: int, end_offset: int) -> Generator[OffsetBatch, None, None]:
+    def read(self, start_offset: int, end_offset: int) -> BlockingIterator[OffsetBatch]:
         """The entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry, batch).
 
         Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
         EntryUnreadableError.
         """
-        return self._thread.iterate(self._inner.read(start_offset, end_offset))
+        return BlockingIterator(self._thread, self._inner.read(start_offset, end_offset))
 
-    def tail(self, from_offset: int) -> Generator[OffsetBatch, None, None]:
+    def tail(self, from_offset: int) -> BlockingIterator[OffsetBatch]:
         """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
         Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
-        return self._thread.iterate(self._inner.tail(from_offset))
+        return BlockingIterator(self._thread, self._inner.tail(from_offset))
 
     def to_arrow(
         self,

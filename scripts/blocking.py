@@ -5,7 +5,7 @@ What becomes of a public name of an asyncio class:
 
 - a property or declared attribute: the same, asked for on the caller's thread; so is a method that is not ``async``;
 - an ``async`` method: waits for it on the client's thread. A handle that it returns is wrapped;
-- a method that returns an ``AsyncGenerator``: the same items as a plain generator;
+- a method that returns a ``BatchIterator``: the same items from a ``BlockingIterator``;
 - what its base in ``bk_core/blocking_base.py`` or ``client/loop_thread.py`` defines: left out, written by hand there;
 - what ``internal`` names: left out, because it serves the client itself.
 
@@ -73,7 +73,12 @@ Handles may be used from several threads.
                 "LedgerWriterBase",
                 internal=("append_future", "end", "hold", "release"),
             ),
-            Facade("bk_core.client.reader", "LedgerReader", "BlockHandle", internal=("end", "read_parts")),
+            Facade(
+                "bk_core.client.reader",
+                "LedgerReader",
+                "BlockHandle",
+                internal=("end", "read_parts", "reading", "tailing"),
+            ),
             Facade(
                 "bk_core.client.bookkeeper",
                 "BookKeeper",
@@ -202,10 +207,10 @@ class Writer:
         is_asked = isinstance(member, ast.AnnAssign) or is_property(member)
         if not is_asked:
             answer += f"({arguments(member)})"
-        if returns.startswith("AsyncGenerator["):
-            item = returns.removeprefix("AsyncGenerator[").removesuffix(", None]")
-            self._imports.add(("collections.abc", "Generator"))
-            returns, answer = f"Generator[{item}, None, None]", f"self._thread.iterate({answer})"
+        if returns.startswith("BatchIterator["):
+            item = returns.removeprefix("BatchIterator[").removesuffix("]")
+            self._imports.add((BY_HAND[0], "BlockingIterator"))
+            returns, answer = f"BlockingIterator[{item}]", f"BlockingIterator(self._thread, {answer})"
         elif isinstance(member, ast.AsyncFunctionDef):
             answer = f"self._thread.call({answer})"
             answer = f"{returns}({answer}, self._thread)" if returns in self._names else answer

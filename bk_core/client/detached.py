@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from bk_core.client.ahead import WantedRange, read_ahead
+from bk_core.client.batch_iterator import BatchIterator
 from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, if_it_pays
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
@@ -57,11 +58,11 @@ class DetachedReader:
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
-    ) -> AsyncGenerator[list[tuple[int, EntryBatch | ColumnBatch]], None]:
+    ) -> BatchIterator[list[tuple[int, EntryBatch | ColumnBatch]]]:
         """The batches of all ranges, in order, each with the number of its range. Each list holds the batches that are
         ready; several small ranges are read at once. Of ranges with ``columns`` only these are read where that pays.
         Raises as :meth:`read`, after the batches before the error."""
-        return read_ahead(wanted, lambda each: self._read_range(each, prefer))
+        return BatchIterator(read_ahead(wanted, lambda each: self._read_range(each, prefer)))
 
     async def _read_range(self, each: WantedRange, prefer: int) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
         ledger_id, metadata, count = each.ledger_id, each.metadata, each.last + 1 - each.first
@@ -69,7 +70,7 @@ class DetachedReader:
         wanted = if_it_pays(each.columns, entry_bytes, metadata.digest_type)
 
         def whole(first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
-            return self.read(ledger_id, metadata, first, last, prefer=prefer)
+            return self._read(ledger_id, metadata, first, last, prefer)
 
         def parts(first: EntryId, last: EntryId, wanted: Parts) -> AsyncGenerator[EntryBatch, None]:
             self._guard.check("this reader")
@@ -85,10 +86,15 @@ class DetachedReader:
                 async for batch in batches:
                     yield batch
 
-    async def read(
+    def read(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
-    ) -> AsyncGenerator[EntryBatch, None]:
+    ) -> BatchIterator[EntryBatch]:
         """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
+        return BatchIterator(self._read(ledger_id, metadata, first, last, prefer))
+
+    async def _read(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, prefer: int
+    ) -> AsyncGenerator[EntryBatch, None]:
         self._guard.check("this reader")
         position = first
         try:

@@ -27,32 +27,47 @@ class _Ended:
 
 
 class Handover(Generic[T]):
-    """:meth:`fill` runs on ``loop``; one other thread takes. At most ``bytes_max`` and one item wait, by ``size_of``.
+    """:meth:`fill` runs on ``loop``; one other thread takes, by number. At most ``bytes_max`` and one item wait, by
+    ``size_of``; the item taken last stays until the next one is asked for, because an interrupt may meet its taker
+    before the taker has it.
 
     ``_put`` is written by the loop alone and ``_taken`` by the other thread alone, so no lock is needed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_of: Callable[[T], int], bytes_max: int) -> None:
         self._loop, self._size_of, self._bytes_max = loop, size_of, bytes_max
-        self._items: SimpleQueue[T | _Ended] = SimpleQueue()
+        self._items: dict[int, tuple[T | _Ended, int]] = {}  # each with the bytes up to its end
+        self._count = 0
         self._put = self._taken = 0
+        self._is_filled = False
+        self._waits = False  # whether the other thread must be woken
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._room: asyncio.Future[None] | None = None  # what the loop waits for
 
     async def fill(self, source: AsyncIterator[T]) -> None:
-        """Queue all items, and what ended them."""
+        """Queue all items, and what ended them. A second call does nothing: an interrupted thread may ask twice."""
+        if self._is_filled:
+            return
+        self._is_filled = True
         try:
             async for item in source:
                 self._put += self._size_of(item)
-                self._items.put(item)
+                self._add(item)
                 if self._put - self._taken > self._bytes_max:
                     await self._has_room()
         except Exception as error:
-            self._items.put(_Ended(error))
+            self._add(_Ended(error))
         except asyncio.CancelledError:
-            self._items.put(_Ended(ClientClosedError("this client was closed while it was reading")))
+            self._add(_Ended(ClientClosedError("this client was closed while it was reading")))
             raise
         else:
-            self._items.put(_Ended())
+            self._add(_Ended())
+
+    def _add(self, item: T | _Ended) -> None:
+        self._items[self._count] = item, self._put
+        self._count += 1
+        if self._waits:
+            self._wake.put(None)
 
     async def _has_room(self) -> None:
         self._room = self._loop.create_future()
@@ -63,15 +78,20 @@ class Handover(Generic[T]):
     def _is_low(self) -> bool:
         return self._put - self._taken <= self._bytes_max // 2
 
-    def take(self) -> T | None:
-        """The next item, once it is there; None at the end. Raises what ended the items."""
-        item = self._items.get()
+    def item(self, number: int) -> T | None:
+        """The item of this number, which is that of the last call or the next one, once it is there; None at the end.
+        Raises what ended the items."""
+        while number not in self._items:
+            self._waits = True
+            if number not in self._items:  # it may have come just before
+                self._wake.get()
+        self._waits = False
+        item, self._taken = self._items[number]
+        self._items.pop(number - 1, None)
         if isinstance(item, _Ended):
-            self._items.put(item)
             if item.error is not None:
                 raise item.error
             return None
-        self._taken += self._size_of(item)
         if (room := self._room) is not None and self._is_low():
             with suppress(RuntimeError):  # the loop has ended, and what waits says so
                 self._loop.call_soon_threadsafe(_set, room)

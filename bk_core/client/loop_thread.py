@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from bk_core.client.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.fork import ForkGuard
 from bk_core.client.handover import Handover
-from bk_core.errors import ClientClosedError, ForkedHandleError, Outcome
+from bk_core.errors import ClientClosedError, ForkedHandleError, InvalidArgumentError, Outcome
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -41,6 +42,15 @@ class LoopThread:
         """Whether the thread runs, and in this process."""
         return self._thread.is_alive() and not self._stopping and not self._guard.forked
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child of the process that has the thread."""
+        return self._guard.forked
+
+    def check(self) -> None:
+        """Raises ForkedHandleError in a forked child."""
+        self._guard.check("this client")
+
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start ``work`` on the loop without waiting. Cancelling the future cancels the work."""
         if not self._guard.forked:  # in a forked child the lock may be held for ever
@@ -62,35 +72,6 @@ class LoopThread:
             future.cancel()
             raise
 
-    def iterate(self, source: AsyncIterator[T]) -> Generator[T, None, None]:
-        """An async iterator as a plain one; closing it closes the source."""
-        try:
-            while True:
-                item = self.call(_next(source))
-                if item is _END:
-                    return
-                yield item  # type: ignore[misc]  # mypy does not narrow by a sentinel
-        finally:
-            if not self._guard.forked:
-                with suppress(ClientClosedError):  # the client was closed, and the source with it
-                    self.call(_close(source))
-
-    def iterate_ahead(
-        self, source: AsyncIterator[T], size_of: Callable[[T], int], bytes_max: int
-    ) -> Generator[T, None, None]:
-        """As :meth:`iterate`, but the next items are made meanwhile, up to ``bytes_max`` bytes by ``size_of``."""
-        handover = Handover(self.loop, size_of, bytes_max)
-        filling = self.begin(handover.fill(source))
-        try:
-            while (item := handover.take()) is not None:
-                yield item
-                self._guard.check("this client")
-        finally:
-            if not self._guard.forked:
-                filling.cancel()
-                with suppress(ClientClosedError):  # the client was closed, and the source with it
-                    self.call(_close(source))
-
     def stop(self) -> None:
         """Cancel all work and end the thread; later work is refused."""
         if self._guard.forked:
@@ -106,28 +87,139 @@ class LoopThread:
         self._thread.join(STOP_TIMEOUT_S)
 
 
-_END = object()
-
-
-async def _next(source: AsyncIterator[T]) -> T | object:
-    return await anext(source, _END)
-
-
-async def _close(source: AsyncIterator[Any]) -> None:
-    async with asyncio.timeout(STOP_TIMEOUT_S):
-        while getattr(source, "ag_running", False):  # a cancelled step has not ended yet
-            await asyncio.sleep(0)
-    close = getattr(source, "aclose", None)
-    if close is not None:
-        await close()
-
-
 async def _cancel_all() -> None:
     while tasks := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
         for task in tasks:  # the loop around this also gets the tasks that these begin
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
+
+
+_END = object()
+
+
+class BlockingIterator(Iterator[T]):
+    """What a read or a tail gives, in order, each item once; a context manager that closes it.
+
+    A call that is interrupted, by KeyboardInterrupt for instance, loses nothing: the next call goes on where the
+    iterator was. What ended the iterator, its end or an error, is raised again by each later call. One thread may wait
+    at a time: a second one gets InvalidArgumentError. An iterator that is dropped, as by leaving a loop, closes itself.
+    """
+
+    def __init__(self, thread: LoopThread, source: BatchIterator[T]) -> None:
+        self._thread, self._kept = thread, KeptItems(source)
+        self._number = 0
+        self._is_awaited = False
+
+    def __next__(self) -> T:
+        """The next item. Raises StopIteration at the end and once this is closed, InvalidArgumentError while another
+        thread waits, ClientClosedError if this or its client is closed meanwhile, and what the read or tail raises."""
+        if self._is_awaited:
+            raise _two_threads()
+        self._is_awaited = True
+        try:
+            item = self._thread.call(self._kept.item(self._number, _END))
+        finally:
+            self._is_awaited = False
+        if item is _END:
+            raise StopIteration
+        self._number += 1  # nothing that an interrupt could come between follows: the caller has the item
+        return item  # type: ignore[return-value]  # mypy does not narrow by a sentinel
+
+    def close(self) -> None:
+        """End the reads, watches and tasks of this iterator, and wait until they have ended. A call that waits on
+        another thread raises ClientClosedError; later calls raise StopIteration."""
+        with suppress(ClientClosedError, ForkedHandleError):  # the source has ended, or belongs to the parent process
+            self._thread.call(_close(self._kept.source))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AheadIterator(Iterator[T]):
+    """The items of the lists that ``source`` gives, while the loop reads on up to ``bytes_max`` bytes by ``size_of``.
+    As :class:`BlockingIterator` otherwise."""
+
+    _filling: concurrent.futures.Future[None] | None = None
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        source: BatchIterator[list[T]],
+        size_of: Callable[[list[T]], int],
+        bytes_max: int,
+    ) -> None:
+        self._thread, self._source = thread, source
+        self._handover: Handover[list[T]] = Handover(thread.loop, size_of, bytes_max)
+        self._list: list[T] = []
+        self._at = (-1, 0)  # the number of the list, and which of its items is next
+        self._is_awaited = self._is_closed = False
+
+    def __next__(self) -> T:
+        """As :meth:`BlockingIterator.__next__`."""
+        if self._is_awaited:
+            raise _two_threads()
+        self._is_awaited = True
+        try:
+            self._thread.check()
+            if self._is_closed:
+                raise StopIteration
+            if self._filling is None:
+                self._filling = self._thread.begin(self._handover.fill(self._source))
+            while self._at[1] == len(self._list):
+                number = self._at[0] + 1
+                found = self._handover.item(number)
+                if found is None:
+                    raise StopIteration
+                self._list, self._at = found, (number, 0)
+        finally:
+            self._is_awaited = False
+        item = self._list[self._at[1]]
+        self._at = (self._at[0], self._at[1] + 1)
+        return item
+
+    def close(self) -> None:
+        """As :meth:`BlockingIterator.close`."""
+        if self._thread.is_forked:
+            return
+        self._is_closed = True
+        self._stop()
+        with suppress(ClientClosedError):
+            self._thread.call(_close(self._source))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._filling is not None and not self._thread.is_forked:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._filling is not None:
+            self._filling.cancel()
+
+
+def _two_threads() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "an iterator of entries is asked for two items at once",
+        value="two threads",
+        remedy="let one thread read it, or open a second iterator",
+    )
+
+
+async def _close(source: BatchIterator[Any]) -> None:
+    async with asyncio.timeout(STOP_TIMEOUT_S):
+        await source.aclose()
 
 
 class Handle(Generic[H]):

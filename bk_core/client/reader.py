@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
 
+from bk_core.client.batch_iterator import BatchIterator
 from bk_core.client.config import ClientConfig
 from bk_core.client.fork import ForkGuard
 from bk_core.client.lac import LacFollower
@@ -85,12 +86,10 @@ class LedgerReader:
             return 0
         if self.is_closed and last == self.last_add_confirmed:
             return self.length
-        async with aclosing(self.read(last, last)) as batches:
+        async with aclosing(self.reading(last, last)) as batches:
             return sum([batch.length_before + batch.payload_bytes async for batch in batches])
 
-    async def read(
-        self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
-    ) -> AsyncGenerator[EntryBatch, None]:
+    def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BatchIterator[EntryBatch]:
         """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
@@ -98,6 +97,12 @@ class LedgerReader:
         open ledger what some bookie has already: such an entry may never become part of the ledger, and
         NoSuchEntryError says only that it is not there yet.
         """
+        return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
+
+    async def reading(
+        self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
+    ) -> AsyncGenerator[EntryBatch, None]:
+        """As :meth:`read`, for generators of this package: a cancelled step ends it."""
         self._guard.check("this ledger")
         self._follower.check_running()
         if not 0 <= first <= last + 1 or (last > self.last_add_confirmed and (self.is_closed or not unconfirmed)):
@@ -165,19 +170,23 @@ class LedgerReader:
             observer=self._observer,
         )
 
-    async def tail(self, from_entry: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:
+    def tail(self, from_entry: EntryId = 0) -> BatchIterator[EntryBatch]:
         """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
         below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
         ClientClosedError when this reader or its client is closed.
         """
+        return BatchIterator(self.tailing(from_entry))
+
+    async def tailing(self, from_entry: EntryId) -> AsyncGenerator[EntryBatch, None]:
+        """As :meth:`tail`, for generators of this package: a cancelled step ends it."""
         self._guard.check("this ledger")
         position = from_entry
         while True:
             last = self.last_add_confirmed
             if position <= last:
-                async with aclosing(self.read(position, last)) as batches:
+                async with aclosing(self.reading(position, last)) as batches:
                     async for batch in batches:
                         yield batch
                 position = last + 1

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from bk_core.audit import audited
+from bk_core.client.batch_iterator import BatchIterator
 from bk_core.client.bookkeeper import BookKeeper, check_digest_type
 from bk_core.client.repair import ByteRate
 from bk_core.entries.digest import ledger_key
@@ -399,12 +400,15 @@ class NamedLog:
         readable."""
         return await self._reading.readable_end((await self.head()).value)
 
-    async def read(self, start_offset: int, end_offset: int) -> AsyncGenerator[OffsetBatch, None]:
+    def read(self, start_offset: int, end_offset: int) -> BatchIterator[OffsetBatch]:
         """The entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry, batch).
 
         Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
         EntryUnreadableError.
         """
+        return BatchIterator(self._read(start_offset, end_offset))
+
+    async def _read(self, start_offset: int, end_offset: int) -> AsyncGenerator[OffsetBatch, None]:
         head = (await self.head()).value
         end_offset = await self._checked_end(head, start_offset, end_offset)
         extents = await asyncio.to_thread(self._store.extents, head, start_offset, end_offset)
@@ -427,9 +431,12 @@ class NamedLog:
         check_not_trimmed(start, head, self.name)
         return stop
 
-    async def tail(self, from_offset: int) -> AsyncGenerator[OffsetBatch, None]:
+    def tail(self, from_offset: int) -> BatchIterator[OffsetBatch]:
         """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
         Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
+        return BatchIterator(self._tail(from_offset))
+
+    async def _tail(self, from_offset: int) -> AsyncGenerator[OffsetBatch, None]:
         head = (await self.head()).value
         async with aclosing(self._reading.tail(from_offset, head)) as batches:
             async for found in batches:
@@ -479,8 +486,9 @@ class NamedLog:
         """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
         log is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
 
-        Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Errors are those
-        of :meth:`to_arrow`, raised while rows are read; close the reader if you do not read to its end.
+        Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Closing
+        it ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an error of
+        :meth:`to_arrow` comes as Arrow's: as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
         """
         return (await self._scan(start, end, columns, where, codec, schema)).reader(self._bookkeeper)
 

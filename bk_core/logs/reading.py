@@ -96,7 +96,7 @@ class LogReading:
         for part in parts_of(extents, start, end):
             first, last = part.first - part.shift, part.stop - part.shift - 1
             opening = self._open(part.extent.ledger_id)
-            async with await opening as reader, aclosing(reader.read(first, last)) as batches:
+            async with await opening as reader, aclosing(reader.reading(first, last)) as batches:
                 async for batch in batches:
                     yield batch.first_entry_id + part.shift, batch
 
@@ -108,10 +108,10 @@ class LogReading:
         pay, and wherever parts cannot be had."""
         first, last = part.first - part.shift, part.stop - part.shift - 1
         async with await self._open(part.extent.ledger_id) as reader:
-            found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.read(first, last)
+            found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.reading(first, last)
             wanted = if_it_pays(wanted, part.entry_bytes, reader.metadata.digest_type)
             if wanted is not None:
-                found = columns_or_entries(reader.read_parts, reader.read, wanted, first, last)
+                found = columns_or_entries(reader.read_parts, reader.reading, wanted, first, last)
             async with aclosing(found) as batches:
                 async for batch in batches:
                     yield batch
@@ -144,7 +144,7 @@ class LogReading:
         if not head.open_extents:
             return
         base, ledger_id = head.next_offset, head.open_extents[0].ledger_id
-        async with await self._open(ledger_id) as reader, aclosing(reader.tail(offset - base)) as batches:
+        async with await self._open(ledger_id) as reader, aclosing(reader.tailing(offset - base)) as batches:
             async for batch in batches:
                 yield base + batch.first_entry_id, batch
 

@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from bk_core.client.loop_thread import LoopThread
+from bk_core.client.batch_iterator import BatchIterator
+from bk_core.client.loop_thread import AheadIterator, LoopThread
 from bk_core.errors import ClientClosedError, NoSuchEntryError
 
 WAIT_S = 10.0
@@ -31,18 +32,18 @@ class Numbers:
         self.given = 0
         self.closed = threading.Event()
 
-    async def __call__(self) -> AsyncGenerator[int, None]:
+    async def __call__(self) -> AsyncGenerator[list[int], None]:
         try:
             for number in range(self.count):
                 self.given += 1
-                yield number
+                yield [number]
             if self.error is not None:
                 raise self.error
         finally:
             self.closed.set()
 
 
-def size_of(_: int) -> int:
+def size_of(_: list[int]) -> int:
     return 10
 
 
@@ -57,12 +58,12 @@ def settled(numbers: Numbers) -> int:
 
 @pytest.mark.parametrize("bytes_max", [1, 35, 10**6])
 def test_all_items_come_in_order(thread: LoopThread, bytes_max: int) -> None:
-    assert list(thread.iterate_ahead(Numbers(1_000)(), size_of, bytes_max)) == list(range(1_000))
+    assert list(AheadIterator(thread, BatchIterator(Numbers(1_000)()), size_of, bytes_max)) == list(range(1_000))
 
 
 def test_the_loop_goes_ahead_up_to_the_bound(thread: LoopThread) -> None:
     numbers = Numbers(1_000)
-    items = thread.iterate_ahead(numbers(), size_of, 100)
+    items = AheadIterator(thread, BatchIterator(numbers()), size_of, 100)
 
     assert next(items) == 0
     assert settled(numbers) in (11, 12)  # 110 bytes wait, beside the one that was taken before or after they did
@@ -75,7 +76,7 @@ def test_the_loop_goes_ahead_up_to_the_bound(thread: LoopThread) -> None:
 
 
 def test_an_error_comes_behind_the_items_before_it(thread: LoopThread) -> None:
-    items = thread.iterate_ahead(Numbers(3, NoSuchEntryError("entry 3 is lost"))(), size_of, 10**6)
+    items = AheadIterator(thread, BatchIterator(Numbers(3, NoSuchEntryError("entry 3 is lost"))()), size_of, 10**6)
 
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(NoSuchEntryError, match="entry 3 is lost"):
@@ -85,7 +86,7 @@ def test_an_error_comes_behind_the_items_before_it(thread: LoopThread) -> None:
 @pytest.mark.parametrize("bytes_max", [50, 10**6])
 def test_who_stops_early_ends_the_source(thread: LoopThread, bytes_max: int) -> None:
     numbers = Numbers(10**9)
-    items = thread.iterate_ahead(numbers(), size_of, bytes_max)
+    items = AheadIterator(thread, BatchIterator(numbers()), size_of, bytes_max)
 
     assert next(items) == 0
     items.close()
@@ -94,11 +95,11 @@ def test_who_stops_early_ends_the_source(thread: LoopThread, bytes_max: int) -> 
 
 
 def test_who_waits_hears_that_the_client_was_closed(thread: LoopThread) -> None:
-    async def never() -> AsyncGenerator[int, None]:
-        yield 0
+    async def never() -> AsyncGenerator[list[int], None]:
+        yield [0]
         await asyncio.Event().wait()
 
-    items = thread.iterate_ahead(never(), size_of, 100)
+    items = AheadIterator(thread, BatchIterator(never()), size_of, 100)
     assert next(items) == 0
     closing = threading.Timer(0.1, thread.stop)
     closing.start()

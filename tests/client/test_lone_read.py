@@ -62,7 +62,8 @@ async def opened(entries: int = 10, **ledger: Any) -> AsyncIterator[tuple[Memory
 
 
 async def entry(reader: LedgerReader, entry_id: int) -> bytes:
-    (value,) = [bytes(value) async for batch in reader.read(entry_id, entry_id) for value in batch.to_list()]
+    async with reader.read(entry_id, entry_id) as batches:
+        (value,) = [bytes(value) async for batch in batches for value in batch.to_list()]
     return value
 
 

@@ -79,7 +79,7 @@ def test_what_was_asked_ahead_in_vain_is_dropped(damaged: int) -> None:
         async with memory_cluster(3) as cluster:
             ledger_id, client = await written(cluster), cluster.client(replace(CONFIG, read_bytes_max=2_000))
             reader = await client.open_ledger(ledger_id, recover=False)
-            asked, batches, got = heard(client, damaged=damaged), reader.read(0, 59), []
+            asked, batches, got = heard(client, damaged=damaged), reader.reading(0, 59), []
             while len(got) < damaged:
                 got += (await anext(batches)).to_list()
             await eventually(lambda: asked[-1][1] > damaged)
