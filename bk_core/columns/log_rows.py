@@ -102,8 +102,9 @@ class LogRows:
         return ColumnsWanted(len(stored), tuple(wanted), may_have)
 
     def reader(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-        """Batches of this read as Arrow's stream, which has the PyCapsule interface."""
-        return pa.RecordBatchReader.from_batches(self.schema, batches)
+        """Batches of this read as Arrow's stream, which has the PyCapsule interface. Closing the stream drops
+        ``batches``: that is what Arrow does with a stream that it imports, and not with an iterator."""
+        return pa.RecordBatchReader.from_stream(pa.RecordBatchReader.from_batches(self.schema, batches))
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Batches of this read one after the other, not copied."""

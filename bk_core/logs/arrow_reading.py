@@ -13,11 +13,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bk_core.client.ahead import read_ahead
+from bk_core.client.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.columns import WINDOW_BYTES
 from bk_core.client.fork import ForkGuard
@@ -26,7 +28,7 @@ from bk_core.columns.places import LedgerAt
 from bk_core.columns.where import Condition
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
-from bk_core.errors import ClientClosedError, ForkedHandleError, InvalidArgumentError, MetadataCorruptError, Outcome
+from bk_core.errors import ClientClosedError, InvalidArgumentError, MetadataCorruptError, Outcome
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.reading import ExtentPart, LogReading, parts_of
 from bk_core.logs.store import LogStore
@@ -117,16 +119,39 @@ class LogScan:
 
     def reader(self, bookkeeper: BookKeeper) -> pa.RecordBatchReader:
         """The rows as a stream that any thread but the loop's may pull."""
-        return self.rows.reader(self._pulled(_Pull(bookkeeper, asyncio.get_running_loop())))
+        return self.rows.reader(_PulledRows(self, _Pull(bookkeeper, asyncio.get_running_loop())))
 
-    def _pulled(self, pull: _Pull) -> Iterator[pa.RecordBatch]:
-        source = self.ready()
+
+class _PulledRows(Iterator["pa.RecordBatch"]):
+    """The rows of a scan on another thread. Dropping it ends its reads, from any thread and without a wait; a call that
+    an interrupt ended is repeated by the next one."""
+
+    def __init__(self, scan: LogScan, pull: _Pull) -> None:
+        self._scan, self._pull, self._source = scan, pull, KeptItems(BatchIterator(scan.ready()))
+        self._at = (-1, 0)  # the number of the list that is decoded, and how many of its batches were given
+        self._found: list[Numbered] = []
+        self._made: Iterator[pa.RecordBatch] | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        while (batch := self._decoded()) is None:
+            number = self._at[0] + 1
+            self._found, self._at = self._pull.wait(self._source.item(number, [])), (number, 0)
+            if not self._found:
+                self._at = (number - 1, 0)
+                raise StopIteration
+            self._made = None
+        self._at = (self._at[0], self._at[1] + 1)
+        return batch
+
+    def _decoded(self) -> pa.RecordBatch | None:
+        """The next batch of the list; what an error or an interrupt ended is decoded again."""
+        if self._made is None:
+            self._made = islice(self._scan.batches(self._found, use_threads=True), self._at[1], None)
         try:
-            while (found := pull.wait(anext(source, None))) is not None:
-                yield from self.batches(found, use_threads=True)
-        finally:
-            with suppress(ClientClosedError, ForkedHandleError):
-                pull.wait(source.aclose())
+            return next(self._made, None)
+        except BaseException:
+            self._made = None
+            raise
 
 
 @dataclass(frozen=True, slots=True)
