@@ -11,17 +11,13 @@ from bk_core.errors import InvalidArgumentError, PackageMismatchError
 
 SHOWN_MAX = 10
 _TOPICS = 'log, or logs for several: .load("events"), .load(["a", "b"])'
-_BY_TIME = "startingTimestamp, and a filter by time"
 KAFKAS: Mapping[str, str] = {
     "kafka.bootstrap.servers": 'metadataServiceUri, for instance "zk://host:2181/ledgers": the bookies are found there',
     "subscribe": _TOPICS,
     "subscribepattern": "logPattern",
     "assign": "log or logs: they have no partitions; startingOffsets chooses a part",
     "topic": 'log, or .save("events")',
-    "startingoffsetsbytimestamp": _BY_TIME,
-    "startingoffsetsbytimestampstrategy": _BY_TIME,
-    "endingtimestamp": _BY_TIME,
-    "endingoffsetsbytimestamp": _BY_TIME,
+    "startingoffsetsbytimestampstrategy": "none: startingTimestamp after the newest row begins at the end",
     "includeheaders": "codec=envelope, whose column headers is always there",
     "groupidprefix": "none: there are no consumer groups, the checkpoint has a query's position",
     "kafka.group.id": "none: there are no consumer groups, the checkpoint has a query's position",

@@ -5,18 +5,22 @@ A position is the *next* entry id or log offset to read, so starts are inclusive
 canonical form is that of :mod:`bk_core.logs.model.position` (RULES N7). Spark compares offsets as JSON text, so the
 same position must always give the same keys in the same order.
 
-Theory of ``startingTimestamp``. Entries carry no time, so a start by time is the start of an extent, rather too early
-than too late. A leader adds a row while one of the last two extents is open (RULES N2). So all rows that came after a
-time are in extents made after it, or in the last two made before it. A batch job's rows come when the job is published,
-which may be long after its ledgers were made; the head knows the time of the last 128 publishes.
+Theory of ``startingTimestamp`` and ``endingTimestamp``. Entries carry no time, and both bounds are one function of the
+time: the first offset whose rows may have come at or after it. So ranges of time that follow each other overlap nowhere
+and leave nothing out. The rows of a job came when it was published, all of them at once; the head knows the time and
+the first offset of the last 128 publishes. Other rows came while their ledger was one of the last two in the log,
+because a leader adds to no older one (RULES N2), and before the next job was published. So a bound in the time of such
+a ledger is the start of the ledger: never too late, and too early by less than two ledgers.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError
@@ -25,13 +29,21 @@ from bk_spark.errors import bad_value, see, shown
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
 
 if TYPE_CHECKING:
-    from bk_core.logs.model.head import Extent, LogHead
+    from bk_core.logs.model.head import Extent, LogHead, Published
 
 EARLIEST = -2
 LATEST = -1
 
 OPEN_AT_ONCE = 2
 """Extents of a leader that may receive entries at the same time (RULES N2)."""
+
+SEVERAL_ROWS = ("arrow",)
+"""Codecs whose entries hold several rows."""
+
+SECONDS_MAX = 10**11
+"""A time below this is in seconds, by all likelihood: as milliseconds it is before 1973-03-03."""
+MILLISECONDS_MAX = 10**14
+"""A time from here on is in microseconds or nanoseconds: as milliseconds it is after the year 5138."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -113,7 +125,55 @@ def parse_bound(option: str, text: str, selection: Selection) -> Bound:
     return bound
 
 
+def parse_times(option: str, text: str, selection: Selection) -> Bound:
+    """Parse a time for all logs, or ``{"events":1700000000000}`` with one for each. The keys must be those of the
+    selection. Raises InvalidArgumentError for anything else, and for a time in seconds."""
+    if not text.lstrip().startswith("{"):
+        return Bound(parse_time(option, text))
+    expected = f'a time, or {{"{_example_key(selection)}":1700000000000}}'
+    given = _members(option, text, expected)
+    bound = Bound(EARLIEST, {log: parse_time(f"{option} of {log}", _time_text(at)) for log, at in given.items()})
+    if isinstance(selection, LogSelection):
+        bound.check(option, selection.sources)
+    return bound
+
+
+def _time_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def parse_time(option: str, text: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 with a zone; fractions of a millisecond are dropped."""
+    stripped = text.strip()
+    expected = "milliseconds since 1970, or ISO 8601 with a zone such as 2026-01-31T12:00:00Z"
+    if stripped.isascii() and stripped.isdigit():
+        number = int(stripped)
+        if 0 < number < SECONDS_MAX:
+            raise bad_value(option, text, f"{expected}; if these are seconds, write {number}000")
+        if number >= MILLISECONDS_MAX:
+            raise bad_value(option, text, f"{expected}; this is after the year 5138: divide it by 1000 or 1000000")
+        return number
+    try:
+        at = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise bad_value(option, text, expected) from None
+    if at.tzinfo is None:
+        raise bad_value(option, text, f"{expected}; this one has no zone")
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    if since < timedelta():
+        raise bad_value(option, text, expected)
+    return since // timedelta(milliseconds=1)
+
+
 def _positions(option: str, text: str, expected: str) -> dict[str, int]:
+    data = _members(option, text, expected)
+    wrong = [f"{key}={json.dumps(number)[:40]}" for key, number in data.items() if not _is_position(number)]
+    if wrong:
+        raise bad_value(option, text, f"{expected}: a whole number from -2 on; not {shown(wrong)}")
+    return data
+
+
+def _members(option: str, text: str, expected: str) -> dict[str, Any]:
     twice: list[str] = []
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,9 +195,6 @@ def _positions(option: str, text: str, expected: str) -> dict[str, int]:
     if any(isinstance(number, dict) for number in data.values()):  # {"topic":{"0":23}}
         remedy = f"{expected}: a log is one sequence, without Kafka's partitions"
         raise bad_value(option, text, f"{remedy}; {see('selecting')}")
-    wrong = [f"{key}={json.dumps(number)[:40]}" for key, number in data.items() if not _is_position(number)]
-    if wrong:
-        raise bad_value(option, text, f"{expected}: a whole number from -2 on; not {shown(wrong)}")
     return data
 
 
@@ -189,12 +246,39 @@ def check_bounds(
     return first, max(first, stop)
 
 
-def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int) -> int:
-    """Where to begin to have every row that came at or after ``at_ms`` (milliseconds since 1970), and as few earlier
-    ones as the granularity of extents allows. ``extents`` are all of the log, the open ones last."""
-    later = next((i for i, extent in enumerate(extents) if extent.created_ms > at_ms), len(extents))
-    if not extents:
-        return head.next_offset
-    by_extent = extents[max(0, later - OPEN_AT_ONCE)].base_offset
-    published = [each.base_offset for each in head.published if each.time_ms >= at_ms]
-    return max(head.start_offset, min([by_extent, *published]))
+def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int, now_ms: int) -> int:
+    """The first offset whose row may have come at or after ``at_ms`` (milliseconds since 1970), LATEST if no row has.
+    ``extents`` are all of the log, the open ones last; ``now_ms``: no row came later."""
+    published = [each for each in head.published if each.rows]
+    found = [each.base_offset for each in published if each.time_ms >= at_ms]
+    newest = 0
+    for number, extent in enumerate(extents):
+        newest = max(newest, extent.created_ms)
+        if _is_published(published, extent):
+            continue
+        base = head.next_offset if extent.is_open else extent.base_offset
+        next_publish = bisect_right(published, base, key=_base)
+        bounds = [each.time_ms for each in published[next_publish : next_publish + 1]]
+        for later in extents[number + OPEN_AT_ONCE : number + OPEN_AT_ONCE + 1]:
+            if later.created_ms and not _is_published(published, later):  # a job makes its ledgers long before
+                between = extents[number + 1 : number + OPEN_AT_ONCE]
+                bounds.append(max(newest, later.created_ms, *(each.created_ms for each in between)))
+        if min(bounds, default=now_ms) >= at_ms:
+            found.append(base)
+            break
+    return max(head.start_offset, min(found)) if found else LATEST
+
+
+def _is_published(published: Sequence[Published], extent: Extent) -> bool:
+    """Whether some of these publishes brought all rows of ``extent``. Compaction may have joined several."""
+    first = bisect_right(published, extent.base_offset, key=_base) - 1
+    if extent.is_open or first < 0:
+        return False
+    if extent.codec in SEVERAL_ROWS:  # the count of rows does not say where the publish ends
+        last = bisect_left(published, extent.next_offset, key=_base) - 1
+        return extent.created_ms <= published[last].time_ms
+    return extent.base_offset < published[first].base_offset + published[first].rows
+
+
+def _base(publish: Published) -> int:
+    return publish.base_offset

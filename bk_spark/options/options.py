@@ -15,16 +15,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.logs.model.position import OFFSET_MAX
 from bk_core.secret_files import secret_of_file, secret_of_variable
 from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, unknown_option
-from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound
+from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound, parse_times
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
 SMALL_TASK_BYTES_MAX = 256 << 10
@@ -92,7 +90,8 @@ class BkOptions:
     """The options of one load or save, checked; each field is made of the options of its row. Sizes are numbers.
 
     ``starting`` and ``ending`` have for each source the next entry id or log offset, or EARLIEST or LATEST. With
-    ``starting_timestamp`` (milliseconds since 1970) ``starting`` is EARLIEST, and the time decides. ``client_settings``
+    ``starting_timestamp`` (milliseconds since 1970, for each source) ``starting`` is EARLIEST, and the time decides; so
+    it is with ``ending_timestamp`` and LATEST. ``client_settings``
     are the ``bookkeeper.*`` pairs, those of TLS and of ZooKeeper, sorted; they are read by
     :func:`bk_spark.workers.clients.client_config`.
     """
@@ -134,7 +133,20 @@ class BkOptions:
             OptionDefinition("endingEntryId", Kind.COUNT, (Use.READ,), minimum=0, kept=True),
         )
     )
-    starting_timestamp: int | None = _option("startingTimestamp", Kind.TIMESTAMP, _READS, kept=True)
+    starting_timestamp: Bound | None = field(
+        metadata=_made_of(
+            OptionDefinition(
+                "startingTimestamp", Kind.TIMESTAMP, _READS, aliases=("startingOffsetsByTimestamp",), kept=True
+            )
+        )
+    )
+    ending_timestamp: Bound | None = field(
+        metadata=_made_of(
+            OptionDefinition(
+                "endingTimestamp", Kind.TIMESTAMP, (Use.READ,), aliases=("endingOffsetsByTimestamp",), kept=True
+            )
+        )
+    )
     max_bytes_per_partition: int = _option("maxBytesPerPartition", Kind.BYTES, _READS, default="128m", kept=True)
     max_entries_per_partition: int | None = _option(
         "maxEntriesPerPartition", Kind.COUNT, _READS, aliases=("maxRecordsPerPartition",), kept=True
@@ -231,6 +243,7 @@ SECRETS = frozenset(d.name for d in OPTIONS if d.kind is Kind.SECRET)
 STREAM_REFUSES: Mapping[str, str] = {
     "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",
     "endingEntryId": "a stream has no end; use a batch read, or trigger(availableNow=True)",
+    "endingTimestamp": "a stream has no end; use a batch read, or trigger(availableNow=True)",
 }
 """Options that would change what a stream means: an error, never ignored."""
 
@@ -292,6 +305,8 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
         selection=selection,
         starting=_starting(texts, selection, use),
         ending=_ending(texts, selection),
+        starting_timestamp=_time(texts, "startingTimestamp", selection),
+        ending_timestamp=_time(texts, "endingTimestamp", selection),
         columns=_columns(values["columns"]),
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
         small_task_bytes=_small_task_bytes(values["smallTaskBytes"]),
@@ -326,24 +341,6 @@ def parse_count(option: str, text: str, minimum: int) -> int:
     if not text.strip().isascii() or not text.strip().isdigit() or int(text) < minimum:
         raise bad_value(option, text, f"a number of at least {minimum}")
     return int(text)
-
-
-def parse_timestamp(option: str, text: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 with a zone; fractions of a millisecond are dropped."""
-    stripped = text.strip()
-    if stripped.isascii() and stripped.isdigit() and int(stripped) <= OFFSET_MAX:
-        return int(stripped)
-    expected = "milliseconds since 1970, or ISO 8601 with a zone such as 2026-01-31T12:00:00Z"
-    try:
-        at = datetime.fromisoformat(stripped)
-    except ValueError:
-        raise bad_value(option, text, expected) from None
-    if at.tzinfo is None:
-        raise bad_value(option, text, f"{expected}; this one has no zone")
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
-    if since < timedelta():
-        raise bad_value(option, text, expected)
-    return since // timedelta(milliseconds=1)
 
 
 def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
@@ -422,7 +419,7 @@ _READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
     Kind.SECRET_PATH: lambda _, text: text,
     Kind.SECRET_VARIABLE: lambda _, text: text,
     Kind.OFFSETS: lambda _, text: text,
-    Kind.TIMESTAMP: lambda d, text: parse_timestamp(d.name, text),
+    Kind.TIMESTAMP: lambda _, text: text,
     Kind.COUNT: lambda d, text: parse_count(d.name, text, d.minimum),
     Kind.BYTES: lambda d, text: parse_bytes(d.name, text, d.minimum),
     Kind.DURATION: lambda d, text: parse_duration_ms(d.name, text),
@@ -499,21 +496,28 @@ def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
 def _starting(texts: Mapping[str, str], selection: Selection, use: Use | None) -> Bound:
     bound = _bound(texts, "startingOffsets", "startingEntryId", selection)
     if "startingTimestamp" in texts:
-        if bound is not None:
-            other = "startingOffsets" if "startingOffsets" in texts else "startingEntryId"
-            raise InvalidArgumentError(f"startingTimestamp and {other} exclude each other", remedy="keep one of them")
-        if isinstance(selection, LedgerSelection):
-            raise InvalidArgumentError(
-                "startingTimestamp needs logs: a ledger has one time for all its entries",
-                value=str(selection),
-                remedy="use startingOffsets, or read the log that lists the ledger",
-            )
         return AT_EARLIEST
     if bound is None:
         return AT_LATEST if use is Use.STREAM else AT_EARLIEST
     if bound.has(LATEST) and use is Use.READ:
         raise bad_value("startingOffsets", texts["startingOffsets"], "earliest or JSON: a batch from latest is empty")
     return bound
+
+
+def _time(texts: Mapping[str, str], option: str, selection: Selection) -> Bound | None:
+    if option not in texts:
+        return None
+    side = option.removesuffix("Timestamp")
+    for other in (f"{side}Offsets", f"{side}EntryId"):
+        if other in texts:
+            raise InvalidArgumentError(f"{option} and {other} exclude each other", remedy="keep one of them")
+    if isinstance(selection, LedgerSelection):
+        raise InvalidArgumentError(
+            f"{option} needs logs: a ledger has one time for all its entries",
+            value=str(selection),
+            remedy=f"use {side}Offsets, or read the log that lists the ledger",
+        )
+    return parse_times(option, texts[option], selection)
 
 
 def _ending(texts: Mapping[str, str], selection: Selection) -> Bound:

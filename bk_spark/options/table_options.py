@@ -24,7 +24,7 @@ METADATA_KEY = "bookkeeper.table"
 VERSION = 1
 
 _STARTS = ("startingOffsets", "startingTimestamp", "startingEntryId")
-_ENDS = ("endingOffsets", "endingEntryId")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingEntryId")
 
 KEPT = (*(each.name for each in OPTIONS if each.kept), "path")
 """The options that are kept; CREATE TABLE has one path."""

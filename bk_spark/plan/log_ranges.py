@@ -8,11 +8,12 @@ nothing that is trimmed, compacted or published meanwhile changes the plan.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bk_core.errors import LogHasLeaderError, MetadataCorruptError
-from bk_spark.options.offsets import LATEST, check_bounds, offset_at
+from bk_spark.options.offsets import LATEST, Bound, check_bounds, offset_at
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import LogSource
 from bk_spark.plan.ledgers import check_digest, open_ledger
@@ -30,10 +31,10 @@ def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -
     log = bookkeeper.log(source.name, password=options.ledger_password)
     head = log.head(sync=False).value  # the caller has synced
     check_digest(options, source, head.digest_type)
-    latest, spans, end = head.next_offset, tuple[Span, ...](), options.ending.at(source)
+    start, end = start_of(bookkeeper, options, source, head), end_of(bookkeeper, options, source, head)
+    latest, spans = head.next_offset, tuple[Span, ...]()
     if head.open_extents and options.read_mode != "closedOnly" and (end == LATEST or end > latest):
         latest, spans = open_end(bookkeeper, options, head)
-    start = start_of(bookkeeper, options, source, head)
     first, stop = check_bounds(
         source, head.start_offset, latest, start, end, fail_on_data_loss=options.fail_on_data_loss
     )
@@ -66,10 +67,19 @@ def extents_of(bookkeeper: BookKeeper, source: LogSource, head: LogHead, first: 
 
 def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
     """Where the options begin to read a log: an offset, EARLIEST or LATEST. For a time all its pages are read."""
-    if options.starting_timestamp is None:
-        return options.starting.at(source)
+    return _bound_of(bookkeeper, options.starting, options.starting_timestamp, source, head)
+
+
+def end_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
+    """As :func:`start_of`, where they end, exclusive."""
+    return _bound_of(bookkeeper, options.ending, options.ending_timestamp, source, head)
+
+
+def _bound_of(bookkeeper: BookKeeper, bound: Bound, time_of: Bound | None, source: LogSource, head: LogHead) -> int:
+    if time_of is None:
+        return bound.at(source)
     extents = extents_of(bookkeeper, source, head, head.start_offset, head.next_offset + 1)
-    return offset_at(head, extents, options.starting_timestamp)
+    return offset_at(head, extents, time_of.at(source), int(time.time() * 1000))
 
 
 def open_end(bookkeeper: BookKeeper, options: BkOptions, head: LogHead) -> tuple[int, tuple[Span, ...]]:

@@ -50,6 +50,12 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
         raise no_log_matches(bookkeeper, options.selection)
     options.starting.check("startingOffsets", sources)
     options.ending.check("endingOffsets", sources)
+    for option, times in (
+        ("startingTimestamp", options.starting_timestamp),
+        ("endingTimestamp", options.ending_timestamp),
+    ):
+        if times is not None:
+            times.check(option, sources)
     if options.read_mode == "fence" and len(sources) > 1:
         side_by_side(lambda source: check_openable(bookkeeper, options, source), sources)
     return Resolved.together(side_by_side(lambda source: _resolve_selected(bookkeeper, options, source), sources))

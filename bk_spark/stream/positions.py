@@ -104,6 +104,8 @@ def initial_ends(options: BkOptions, seen: Seen, dated: Mapping[Source, int] | N
         for error in seen.gone.values():
             raise error
     options.starting.check("startingOffsets", seen.sources)
+    if options.starting_timestamp is not None:
+        options.starting_timestamp.check("startingTimestamp", seen.sources)
     begins: dict[Source, int] = {}
     for source, known in seen.sources.items():
         begin = resolve_bound((dated or {}).get(source, options.starting.at(source)), known.start, known.next)

@@ -99,5 +99,5 @@ def test_a_time_and_closed_ledgers_only(spark: Any, uri: str, client: BookKeeper
         assert [value for _, _, value in rows(closed)] == [b"t0", b"t1", b"t2"]
     now = int(time.time() * 1000)
     late = source(spark, uri, startingTimestamp=now + 60_000).load("timed")
-    assert [value for _, _, value in rows(late)] == [b"t2", b"t3", b"t4"]
+    assert rows(late) == []
     assert len(rows(source(spark, uri, startingTimestamp="2020-01-01T00:00:00Z").load("timed"))) == 5

@@ -10,6 +10,7 @@ from bk_core.logs.model.head import Extent, LogHead, Published
 from bk_spark.options.offsets import EARLIEST, LATEST, check_bounds, offset_at
 from bk_spark.options.selection import LogSource
 
+NOW = 10**12
 UUID = "6a3f9e52-7a0a-4f0e-9f57-0a6c3f3c9b11"
 
 
@@ -29,30 +30,31 @@ def head(published: dict[int, int] | None = None, *, start: int = 0, end: int = 
 
 
 @pytest.mark.parametrize(
-    ("at_ms", "offset"), [(0, 0), (100, 0), (150, 0), (200, 0), (299, 0), (300, 10), (399, 10), (400, 20), (10**15, 20)]
+    ("at_ms", "offset"),
+    [(0, 0), (100, 0), (150, 0), (200, 0), (300, 0), (301, 10), (400, 10), (401, 20), (NOW, 20), (NOW + 1, LATEST)],
 )
-def test_a_leaders_log_begins_with_the_last_two_ledgers_made_before(at_ms: int, offset: int) -> None:
-    """Two may have been open at that time: entries that came later are in them or behind them."""
-    assert offset_at(head(), extents(100, 200, 300, 400), at_ms) == offset
-    assert offset_at(head(end=30), extents(100, 200, 300, 400, open_ones=1), at_ms) == offset
+def test_a_leaders_log_begins_with_the_first_ledger_that_may_have_been_open(at_ms: int, offset: int) -> None:
+    """The last two may be open: a ledger got its last row before the next but one was made."""
+    assert offset_at(head(), extents(100, 200, 300, 400), at_ms, NOW) == offset
+    assert offset_at(head(end=30), extents(100, 200, 300, 400, open_ones=1), at_ms, NOW) == offset
 
 
 def test_no_ledger_that_was_made_later_is_left_out_though_times_run_backwards() -> None:
-    assert offset_at(head(), extents(100, 500, 200, 300), 250) == 0
-    assert offset_at(head(), extents(100, 110, 120, 500, 200), 250) == 10
+    assert offset_at(head(), extents(100, 500, 200, 300), 250, NOW) == 0
+    assert offset_at(head(), extents(100, 110, 120, 500, 200), 250, NOW) == 10
 
 
 def test_rows_of_a_job_came_when_it_was_published() -> None:
     """Ledgers of a job are made long before it ends."""
     made = extents(100, 110, 120, 130)
-    assert offset_at(head({0: 900, 10: 1000}), made, 950) == 10
-    assert offset_at(head({0: 900, 10: 1000}), made, 900) == 0
-    assert offset_at(head({0: 900, 10: 1000}), made, 1001) == 20
+    assert offset_at(head({0: 900, 10: 1000}), made, 950, NOW) == 10
+    assert offset_at(head({0: 900, 10: 1000}), made, 900, NOW) == 0
+    assert offset_at(head({0: 900, 10: 1000}), made, 1001, NOW) == 20
 
 
 def test_a_time_never_leads_to_what_was_trimmed_and_an_empty_log_begins_at_its_end() -> None:
-    assert offset_at(head({0: 900}, start=15), extents(100, 200, 300), 50) == 15
-    assert offset_at(head(start=40), [], 50) == 40
+    assert offset_at(head({0: 900}, start=15), extents(100, 200, 300), 50, NOW) == 15
+    assert offset_at(head(start=40), [], 50, NOW) == LATEST
 
 
 def bounds(start: int, end: int, *, fail: bool = True) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_core.secret_files import SECRET_BYTES_MAX
-from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST
+from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, Bound
 from bk_spark.options.options import _ALL, OPTIONS, BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection
 from tests.kit.canaries import PASSWORD
@@ -281,9 +281,40 @@ def test_entry_ids_are_short_for_offsets_of_one_ledger() -> None:
     ],
 )
 def test_a_time_is_milliseconds_or_iso_with_a_zone(text: str, milliseconds: int) -> None:
-    options = parse(startingtimestamp=text)
-    assert (options.starting_timestamp, options.starting) == (milliseconds, AT_EARLIEST)
+    options = parse(startingtimestamp=text, endingtimestamp=text)
+    assert (options.starting_timestamp, options.ending_timestamp) == (Bound(milliseconds), Bound(milliseconds))
+    assert (options.starting, options.ending) == (AT_EARLIEST, AT_LATEST)
     assert parse_options({**URI, "log": "a", "startingtimestamp": text}, Use.STREAM).starting == AT_EARLIEST
+
+
+@pytest.mark.parametrize("name", ["Timestamp", "OffsetsByTimestamp"])
+def test_each_log_may_have_a_time_of_its_own_as_with_kafka(name: str) -> None:
+    text = '{"a":1769860800123,"b":"2026-01-31T12:00:00Z"}'
+    options = parse_options({**URI, "logs": "a,b", f"starting{name}": text, f"ending{name}": text}, Use.READ)
+    each = Bound(EARLIEST, {"a": 1769860800123, "b": 1769860800000})
+    assert (options.starting_timestamp, options.ending_timestamp) == (each, each)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1769860800", "if these are seconds, write 1769860800000"),
+        ('{"events":1769860800}', "if these are seconds, write 1769860800000"),
+        ("1769860800123456", "divide it by 1000"),
+        ('{"events":{"0":1769860800123}}', "without Kafka's partitions"),
+        ('{"events":true}', "ISO 8601 with a zone"),
+        ('{"other":1769860800123}', "missing: events; not selected: other"),
+        ("{}", "a time, or"),
+    ],
+)
+def test_a_time_that_means_something_else_is_refused_with_the_remedy(text: str, message: str) -> None:
+    assert message in refusal(log="events", startingtimestamp=text)
+    assert message in refusal(log="events", endingtimestamp=text)
+
+
+def test_a_stream_has_no_ending_time() -> None:
+    with pytest.raises(InvalidArgumentError, match="a stream has no end"):
+        parse_options({**URI, "log": "a", "endingTimestamp": "1769860800123"}, Use.STREAM)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "2026-01-31T12:00:00", "1960-01-01T00:00:00Z", "1.5", "9" * 30])
@@ -292,9 +323,12 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_time_goes_with_logs_and_without_offsets() -> None:
-    assert "exclude each other" in refusal(path="events", startingtimestamp="1", startingoffsets="earliest")
-    assert "exclude each other" in refusal(ledgerid="1", startingtimestamp="1", startingentryid="1")
-    assert "one time for all its entries" in refusal(ledgerid="1", startingtimestamp="1")
+    now = "1769860800123"
+    assert "exclude each other" in refusal(path="events", startingtimestamp=now, startingoffsets="earliest")
+    assert "exclude each other" in refusal(path="events", endingtimestamp=now, endingoffsets="latest")
+    assert "exclude each other" in refusal(ledgerid="1", startingtimestamp=now, startingentryid="1")
+    assert "one time for all its entries" in refusal(ledgerid="1", startingtimestamp=now)
+    assert "one time for all its entries" in refusal(ledgerid="1", endingtimestamp=now)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.options import table_options
+from bk_spark.options.offsets import Bound
 from bk_spark.options.options import OPTIONS, Kind, Use, normalise, parse_options
 from bk_spark.source import BookKeeperDataSource
 
@@ -65,7 +66,7 @@ def test_options_of_the_read_win() -> None:
     columns = created(minPartitions="3", startingOffsets='{"events":5}')
     assert read(columns, minPartitions="8").min_partitions == 8
     assert read(columns, min_partitions="8").min_partitions == 8
-    assert read(columns, startingTimestamp="17").starting_timestamp == 17
+    assert read(columns, startingTimestamp="1769860800123").starting_timestamp == Bound(1769860800123)
 
 
 def test_a_read_that_names_another_log_takes_neither_log_nor_bounds_of_the_table() -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +22,8 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId
+from bk_core.logs.model.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_spark.options.offsets import LATEST, offset_at
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import resolve
@@ -227,20 +230,87 @@ def test_a_log_that_lists_less_than_it_says_is_not_read_as_less() -> None:
         check_whole(LogSource("events"), Resolved(tuple(ranges)), 0, 30)
 
 
-def test_a_time_begins_each_log_with_what_may_have_come_later(bookkeeper: BookKeeper) -> None:
-    now = int(time.time() * 1000)
-    for created in (1_000, 2_000, 3_000, 4_000):
-        publish(bookkeeper, "a", 10, created_ms=created)
-    publish(bookkeeper, "b", 10, created_ms=9_000)
-    assert found(bookkeeper, logs="a,b", startingtimestamp="3500") == [("a", i, 10) for i in (0, 10, 20, 30)] + [
-        ("b", 0, 10)
-    ]  # published now: the rows came after that time whatever their ledgers say
-    later = str(now + 3_600_000)
-    assert found(bookkeeper, logs="a,b", startingtimestamp=later) == [("a", 20, 10), ("a", 30, 10), ("b", 0, 10)]
-    assert found(bookkeeper, log="a", startingtimestamp=later, endingoffsets='{"a":35}') == [
-        ("a", 20, 10),
-        ("a", 30, 5),
+def test_times_bound_a_log_by_its_publishes_exactly(bookkeeper: BookKeeper) -> None:
+    times = []
+    for _ in range(3):
+        publish(bookkeeper, "a", 10, 5)
+        times.append(bookkeeper.log("a").head().value.published[-1].time_ms)
+        time.sleep(0.005)
+    jobs = [[("a", base, 10), ("a", base + 10, 5)] for base in (0, 15, 30)]
+    assert found(bookkeeper, log="a", startingtimestamp=str(times[1])) == jobs[1] + jobs[2]
+    assert found(bookkeeper, log="a", startingtimestamp=str(times[1] + 1)) == jobs[2]
+    assert found(bookkeeper, log="a", endingtimestamp=str(times[1])) == jobs[0]
+    assert found(bookkeeper, log="a", endingtimestamp=str(times[1] + 1)) == jobs[0] + jobs[1]
+    between = {"startingtimestamp": str(times[0] + 1), "endingtimestamp": str(times[2])}
+    assert found(bookkeeper, log="a", **between) == jobs[1]
+    tomorrow = str(int(time.time() * 1000) + 86_400_000)
+    assert found(bookkeeper, log="a", startingtimestamp=tomorrow) == []
+    assert found(bookkeeper, log="a", endingtimestamp=tomorrow) == jobs[0] + jobs[1] + jobs[2]
+    assert found(bookkeeper, log="a", startingtimestamp=str(times[1] + 1), endingoffsets='{"a":40}') == [("a", 30, 10)]
+
+
+def test_each_log_has_its_own_time(bookkeeper: BookKeeper) -> None:
+    for _ in range(2):
+        publish(bookkeeper, "a", 10)
+        publish(bookkeeper, "b", 10)
+        time.sleep(0.005)
+    last = {name: bookkeeper.log(name).head().value.published[-1].time_ms for name in "ab"}
+    starts = json.dumps({"a": last["a"], "b": last["b"] + 1})
+    assert found(bookkeeper, logs="a,b", startingtimestamp=starts) == [("a", 10, 10)]
+    with pytest.raises(InvalidArgumentError, match="missing: b"):
+        found(bookkeeper, logPattern="[ab]", startingtimestamp=json.dumps({"a": last["a"]}))
+
+
+def test_the_time_of_a_leaders_rows_is_that_of_their_ledgers(bookkeeper: BookKeeper) -> None:
+    publish(bookkeeper, "a", 10)
+    time.sleep(0.005)
+    log = bookkeeper.log("a")
+    with log.lead() as leader:
+        leader.append(b"x")
+        time.sleep(0.02)
+        during = int(time.time() * 1000)
+        time.sleep(0.02)
+        leader.append(b"y")
+        while log.end_offset() < 12:
+            time.sleep(0.005)
+        assert found(bookkeeper, log="a", startingtimestamp=str(during)) == [("a", 10, 2)]  # the open ledger
+        assert found(bookkeeper, log="a", endingtimestamp=str(during)) == [("a", 0, 10)]
+        later = str(int(time.time() * 1000) + 60_000)
+        assert found(bookkeeper, log="a", startingtimestamp=later) == []
+    time.sleep(0.005)
+    publish(bookkeeper, "a", 5)
+    published = log.head().value.published[-1].time_ms
+    assert found(bookkeeper, log="a", startingtimestamp=str(during)) == [("a", 10, 2), ("a", 12, 5)]
+    assert found(bookkeeper, log="a", startingtimestamp=str(published + 1)) == []
+    assert found(bookkeeper, log="a", endingtimestamp=str(published + 1)) == [("a", 0, 10), ("a", 10, 2), ("a", 12, 5)]
+
+
+def test_a_time_before_the_remembered_publishes_begins_less_than_two_ledgers_early() -> None:
+    extents = [extent(number * 10, 10, created_ms=number * 1_000) for number in range(1, 9)]
+    head = LogHead(
+        uuid="u", start_offset=10, next_offset=90, published=(publish_record(60, 30, 20_000),), tail=tuple(extents)
+    )
+    assert [offset_at(head, extents, at, 10**9) for at in (0, 3_000, 3_001, 5_000, 5_001, 20_000)] == [
+        *(10, 10, 20, 30, 40, 40),
     ]
+    assert [offset_at(head, extents, at, 10**9) for at in (20_001, 10**10)] == [LATEST, LATEST]
+
+
+def test_compaction_leaves_the_times_of_publishes(bookkeeper: BookKeeper) -> None:
+    merged = [extent(0, 30, created_ms=7_000)]
+    jobs = (publish_record(0, 10, 5_000), publish_record(10, 10, 6_000), publish_record(20, 10, 8_000))
+    for codec in ("raw", "arrow"):
+        listed = [replace(each, codec=codec) for each in merged]
+        head = LogHead(uuid="u", next_offset=30, published=jobs, tail=tuple(listed))
+        assert [offset_at(head, listed, at, 10**9) for at in (5_000, 5_001, 6_001, 8_001)] == [0, 10, 20, LATEST]
+
+
+def extent(base: int, count: int, *, created_ms: int) -> Extent:
+    return Extent(ledger_id=base, entry_count=count, base_offset=base, created_ms=created_ms)
+
+
+def publish_record(base: int, rows: int, time_ms: int) -> Published:
+    return Published(publish_id=b"p" * 16, base_offset=base, rows=rows, time_ms=time_ms)
 
 
 def test_what_is_looked_up_side_by_side_ends_with_the_first_error(bookkeeper: BookKeeper) -> None:
