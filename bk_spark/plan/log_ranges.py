@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bk_core.errors import LogHasLeaderError, MetadataCorruptError
+from bk_core.errors import LogHasLeaderError, MetadataCorruptError, NoSuchLedgerError
+from bk_core.model import LedgerId, LedgerMetadata
 from bk_spark.options.offsets import LATEST, Bound, check_bounds, offset_at
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import LogSource
@@ -43,7 +44,7 @@ def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -
     extents = extents_of(bookkeeper, source, head, first, stop)
     resolved = ranges_of(bookkeeper, options, source, head, extents, first, stop, spans)
     check_whole(source, resolved, first, stop)
-    return resolved
+    return resolved.without_lost()
 
 
 def check_whole(source: LogSource, resolved: Resolved, first: int, stop: int) -> None:
@@ -85,7 +86,13 @@ def _bound_of(bookkeeper: BookKeeper, bound: Bound, time_of: Bound | None, sourc
 def open_end(bookkeeper: BookKeeper, options: BkOptions, head: LogHead) -> tuple[int, tuple[Span, ...]]:
     """The next offset that cannot be read yet, and the size of the open part."""
     extent = head.open_extents[0]
-    with open_ledger(bookkeeper, options, extent.ledger_id) as reader:
+    try:
+        opened = open_ledger(bookkeeper, options, extent.ledger_id)
+    except NoSuchLedgerError:
+        if options.fail_on_data_loss:
+            raise
+        return head.next_offset, ()
+    with opened as reader:
         last = reader.last_add_confirmed
         size = reader.length_to(last)
     end = head.next_offset + max(0, last + 1 - extent.first_entry_id)
@@ -103,7 +110,7 @@ def ranges_of(
     spans: Sequence[Span],
 ) -> Resolved:
     """The parts of ``extents`` between two offsets, which must be readable. ``spans`` estimate the bytes of the open
-    extent; sealed ones know theirs."""
+    extent; sealed ones know theirs. The range of a ledger that was deleted has no layout: the caller drops it."""
     from bk_core.logs.reading import parts_of
 
     parts = parts_of(extents, first, stop)
@@ -138,16 +145,26 @@ def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
 
 def _layouts(
     bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extents: Sequence[Extent]
-) -> Callable[[Extent], Layout]:
+) -> Callable[[Extent], Layout | None]:
     """How to read each of ``extents``: from the log's record if it has the ensembles, otherwise from the ledger's
-    record, which is looked up now."""
+    record, which is looked up now; None if the ledger was deleted (``failOnDataLoss``)."""
     once, password = Layouts(), options.ledger_password
     unknown = list({each.ledger_id for each in extents if each.is_open or not each.fragments})
-    records = dict(zip(unknown, side_by_side(bookkeeper.read_metadata, unknown), strict=True))
 
-    def layout_of(extent: Extent) -> Layout:
+    def look_up(ledger_id: LedgerId) -> LedgerMetadata | None:
+        try:
+            return bookkeeper.read_metadata(ledger_id).value
+        except NoSuchLedgerError:
+            if options.fail_on_data_loss:
+                raise
+            return None
+
+    records = dict(zip(unknown, side_by_side(look_up, unknown), strict=True))
+
+    def layout_of(extent: Extent) -> Layout | None:
         if extent.ledger_id in records:
-            return once(Layout.of(records[extent.ledger_id].value, password))
+            record = records[extent.ledger_id]
+            return None if record is None else once(Layout.of(record, password))
         sizes = extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size
         return once(Layout(*sizes, extent.fragments, head.digest_type, password))
 

@@ -9,8 +9,10 @@ Planning a batch again may give another number of partitions, but never other ro
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId, LedgerMetadata
@@ -113,8 +115,43 @@ SMALL_PART = 8
 def pack(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> list[tuple[LedgerRange, ...]]:
     """Pack ranges, in order, into tasks within the limits and of about the same size: large ranges are split,
     neighbours joined. No task is above twice the average unless a single entry is. Entries are never split and keep
-    their order within and across tasks; ranges without entries vanish."""
-    return _Packing([r for r in ranges if r.entries > 0], limits).tasks()
+    their order within and across tasks; ranges without entries vanish. There are at least ``partitions_min`` tasks, or
+    as many as entries."""
+    return _at_least(limits.partitions_min or 0, _Packing([r for r in ranges if r.entries > 0], limits).tasks())
+
+
+def _at_least(wanted: int, tasks: list[tuple[LedgerRange, ...]]) -> list[tuple[LedgerRange, ...]]:
+    """The same ranges in at least ``wanted`` tasks, if there are as many entries: the longest tasks are cut evenly.
+    Filling tasks falls short where entries are too large or too few to be shared out evenly."""
+    entries = [sum(each.entries for each in task) for task in tasks]
+    pieces = [1] * len(tasks)
+    longest: list[tuple[float, int]] = [(-count, number) for number, count in enumerate(entries)]
+    heapify(longest)
+    for _ in range(min(wanted, sum(entries)) - len(tasks)):
+        _, number = heappop(longest)
+        pieces[number] += 1
+        heappush(longest, (-entries[number] / pieces[number], number))
+    return [
+        piece for task, count, into in zip(tasks, entries, pieces, strict=True) for piece in _cut(task, count, into)
+    ]
+
+
+def _cut(task: tuple[LedgerRange, ...], entries: int, pieces: int) -> Iterator[tuple[LedgerRange, ...]]:
+    """A task of so many entries as so many tasks of about as many entries each."""
+    if pieces == 1:
+        yield task
+        return
+    rest = deque(task)
+    for number in range(pieces):
+        wanted, piece = entries * (number + 1) // pieces - entries * number // pieces, list[LedgerRange]()
+        while wanted:
+            each = rest.popleft()
+            if each.entries > wanted:
+                each, after = each.split(wanted)
+                rest.appendleft(after)
+            piece.append(each)
+            wanted -= each.entries
+        yield tuple(piece)
 
 
 class _Packing:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from bk_core.model import LedgerId, LedgerMetadata
 from bk_spark.plan.packing import LedgerRange
+
+logger = logging.getLogger("bk_spark.plan")
 
 LOOKUPS_MAX = 8
 """How many ledgers or logs are looked up at a time."""
@@ -40,8 +43,21 @@ class Resolved:
                 written[log] = written.get(log, frozenset()) | found
         return cls(tuple(ranges), ledgers, written)
 
+    def without_lost(self) -> Resolved:
+        """Without the ranges that have no layout, because their ledgers were deleted, and with a warning about each."""
+        lost = [each for each in self.ranges if each.layout is None]
+        for each in lost:
+            warn_of_lost(each.log, each.ledger_id, each.entries)
+        return replace(self, ranges=tuple(r for r in self.ranges if r.layout is not None)) if lost else self
+
 
 NOTHING = Resolved()
+
+
+def warn_of_lost(log: str | None, ledger_id: LedgerId, entries: int) -> None:
+    """Say what a read with ``failOnDataLoss=false`` leaves out."""
+    where = f"ledger {ledger_id}" if log is None else f"ledger {ledger_id} of log {log}"
+    logger.warning("%s was deleted: %d entries are skipped (failOnDataLoss=false)", where, entries)
 
 
 def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -15,13 +15,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bk_core import __version__, traces
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch
-from bk_core.errors import IntegrityError, InvalidArgumentError
+from bk_core.errors import IntegrityError, InvalidArgumentError, NoSuchLedgerError
 from bk_spark import codecs, compat
 from bk_spark.errors import package_mismatch
 from bk_spark.options.options import BkOptions
 from bk_spark.plan import resolve
 from bk_spark.plan.packing import LedgerRange
 from bk_spark.plan.resolve import log_schemas
+from bk_spark.plan.resolved import warn_of_lost
 from bk_spark.read import tasks
 from bk_spark.read.task_plan import TaskPlan
 from bk_spark.workers import clients, task_log, worker_reuse
@@ -84,14 +85,24 @@ def value_rows(
     plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
 ) -> Iterator[pa.RecordBatch]:
     """Rows with values: whole batches as the bookies sent them. Small ledgers are requested ahead."""
-    reader, progress = clients.detached_reader(options, plan.instance_id, plan.bookies), Progress(plan.ranges)
-    asked = (wanted_range(each, codec.columns_wanted(place_of(each, plan))) for each in plan.ranges)
-    with closing(reader.read_all(asked, prefer=plan.prefer)) as batches:
-        for number, batch in batches:
-            wanted = progress.take(number, batch.parts if isinstance(batch, ColumnBatch) else batch)
-            line.bytes += batch.payload_bytes
-            yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
-    progress.check_end()
+    reader = clients.detached_reader(options, plan.instance_id, plan.bookies)
+    ranges = plan.ranges
+    while ranges:
+        progress = Progress(ranges)
+        asked = (wanted_range(each, codec.columns_wanted(place_of(each, plan))) for each in ranges)
+        try:
+            with closing(reader.read_all(asked, prefer=plan.prefer)) as batches:
+                for number, batch in batches:
+                    wanted = progress.take(number, batch.parts if isinstance(batch, ColumnBatch) else batch)
+                    line.bytes += batch.payload_bytes
+                    yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
+            progress.check_end()
+        except NoSuchLedgerError:
+            if options.fail_on_data_loss:
+                raise
+            ranges = progress.without_lost()
+        else:
+            return
 
 
 class Progress:
@@ -115,6 +126,15 @@ class Progress:
             raise self._out_of_order(f"entries {batch.first_entry_id} to {batch.last_entry_id}")
         self._expected = batch.last_entry_id + 1
         return wanted
+
+    def without_lost(self) -> tuple[LedgerRange, ...]:
+        """The ranges after the one that cannot be read because its ledger was deleted, with a warning about the entries
+        of it that are skipped."""
+        if self._expected == self._ranges[self._number].last + 1:
+            self._end_range()
+        lost = self._ranges[self._number]
+        warn_of_lost(lost.log, lost.ledger_id, lost.last + 1 - self._expected)
+        return tuple(self._ranges[self._number + 1 :])
 
     def check_end(self) -> None:
         """Check that nothing is missing. Raises IntegrityError."""

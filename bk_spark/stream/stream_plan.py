@@ -54,7 +54,7 @@ def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: Part, known: So
     end = _covered_to(resolved.ranges, first)
     if end != stop:
         raise _lost(part, end)
-    return resolved
+    return resolved.without_lost()
 
 
 def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +103,29 @@ def test_a_time_and_closed_ledgers_only(spark: Any, uri: str, client: BookKeeper
     late = source(spark, uri, startingTimestamp=now + 60_000).load("timed")
     assert rows(late) == []
     assert len(rows(source(spark, uri, startingTimestamp="2020-01-01T00:00:00Z").load("timed"))) == 5
+
+
+def test_a_ledger_of_a_log_that_was_deleted_is_skipped_only_if_data_may_be_lost(
+    spark: Any, uri: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    first, lost, last = write(client, b"d0", b"d1"), write(client, b"d2"), write(client, b"d3")
+    publish(client, "holed", first, replace(lost, fragments=()), last)  # so that planning looks its record up
+    client.delete_ledger(lost.ledger_id)
+    left = [b"d0", b"d1", b"d3"]
+    batch = source(spark, uri, failOnDataLoss="false")
+    assert [value for _, _, value in rows(batch.load("holed"))] == left
+    assert "BK_NO_SUCH_LEDGER" in failure(source(spark, uri).load("holed").collect)
+    stream = spark.readStream.format("bookkeeper").options(
+        metadataServiceUri=uri, startingOffsets="earliest", failOnDataLoss="false"
+    )
+    query = (
+        stream.load("holed")
+        .writeStream.format("memory")
+        .queryName("holed")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert query.exception() is None
+    assert [bytes(row.value) for row in spark.sql("SELECT value FROM holed ORDER BY offset").collect()] == left

@@ -32,6 +32,19 @@ def test_more_partitions_can_be_asked_for() -> None:
     assert len(pack([ledger(7, 1000, 0)], PartitionLimits(128 * MB, partitions_min=8))) == 8
 
 
+@settings(derandomize=True)
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, MB)), min_size=1, max_size=60), st.integers(1, 300))
+def test_there_are_at_least_as_many_partitions_as_asked_for_or_one_for_each_entry(
+    ledgers: list[tuple[int, int]], wanted: int
+) -> None:
+    ranges = [ledger(number, entries, size) for number, (entries, size) in enumerate(ledgers)]
+    tasks = pack(ranges, PartitionLimits(128 * MB, partitions_min=wanted, range_bytes=64 << 10))
+    assert len(tasks) >= min(wanted, sum(entries for entries, _ in ledgers))
+    assert all(task and all(each.entries for each in task) for task in tasks)
+    planned = [(r.ledger_id, entry) for task in tasks for r in task for entry in range(r.first, r.last + 1)]
+    assert planned == [(number, entry) for number, (entries, _) in enumerate(ledgers) for entry in range(entries)]
+
+
 def test_entries_bound_a_partition() -> None:
     tasks = pack([ledger(i, 70, MB) for i in range(3)], PartitionLimits(128 * MB, entries_max=100))
     assert all(sum(r.entries for r in task) <= 100 for task in tasks)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from bk_core import __version__
 from bk_core.client.ahead import WantedRange
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import IntegrityError, PackageMismatchError
+from bk_core.errors import IntegrityError, NoSuchLedgerError, PackageMismatchError
 from bk_core.model import Fragment
 from bk_spark import codecs
 from bk_spark.options.options import Use, parse_options
@@ -124,6 +125,39 @@ def test_a_task_whose_entries_are_not_complete_fails() -> None:
             list(read_rows(task, values, OPTIONS))
     finally:
         clients._readers.discard(liar)
+
+
+@pytest.mark.parametrize("before", [0, 2, 3])
+def test_a_deleted_ledger_is_skipped_with_a_warning_that_counts_if_data_may_be_lost(
+    before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``before`` entries of the second ledger arrive, and then its record is gone."""
+
+    class Deleted(Liar):
+        def read_all(self, wanted: Iterable[WantedRange], *, prefer: int = 0) -> Iterator[tuple[int, EntryBatch]]:
+            for number, each in enumerate(wanted):
+                count = 3 if each.ledger_id != 2 else before
+                if count:
+                    yield number, EntryBatch.from_list([b"%d" % each.ledger_id] * count)
+                if each.ledger_id == 2:
+                    raise NoSuchLedgerError("ledger 2 does not exist")
+
+    layout = Layout(1, 1, 1, (Fragment(0, ("b1",)),))
+    ranges = [
+        LedgerRange(ledger_id=i, first=0, last=2 + (i == 2), bytes=3, log="events", layout=layout) for i in (1, 2, 3)
+    ]
+    task, values = plan(*ranges), codecs.row_codec(OPTIONS, StructType().add("value", "binary"))
+    key = (OPTIONS.metadata_service_uri, OPTIONS.client_settings, OPTIONS.ledger_password, task.instance_id)
+    deleted: Any = Deleted()
+    clients._readers.get(key, lambda: deleted)
+    try:
+        found = pa.Table.from_batches(read_rows(task, values, replace(OPTIONS, fail_on_data_loss=False)))
+        assert found["value"].to_pylist() == [b"1"] * 3 + [b"2"] * before + [b"3"] * 3
+        assert f"ledger 2 of log events was deleted: {4 - before} entries are skipped" in caplog.text
+        with pytest.raises(NoSuchLedgerError):
+            list(read_rows(task, values, OPTIONS))
+    finally:
+        clients._readers.discard(deleted)
 
 
 def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
