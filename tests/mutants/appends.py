@@ -20,14 +20,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "P1",
     ),
     Mutant(
-        "an entry that comes alone passes those that wait for room",
-        "bk_core/client/room.py",
-        "self._queue.free_to = -1 if self._line or self._shut else held_max",
-        "self._queue.free_to = -1 if self._shut else held_max",
-        (f"{ONE_BY_ONE}none_passes_a_batch_that_waits_for_room",),
-        "a batch that waits between two of its pieces gets ids with a gap",
-    ),
-    Mutant(
         "an entry is queued after the close",
         "bk_core/client/room.py",
         "self._queue.free_to = -1 if self._line or self._shut else held_max",
@@ -55,25 +47,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "L5",
     ),
     Mutant(
-        "a future is noted after the lock was released",
-        "bk_core/client/writer.py",
-        "            insort(self._futures, (entry_id, future))\n            self._schedule_flush()\n",
-        "            self._schedule_flush()\n        insort(self._futures, (entry_id, future))\n",
-        WRITER,
-        "a thread waits for ever for an entry that was confirmed a moment too early",
-    ),
-    Mutant(
-        "futures are taken outside the lock at the end",
-        "bk_core/client/writer.py",
-        "        with self._queue.lock:  # _put sees the end under this lock, so no such future is added later\n"
-        "            futures = [",
-        "        if True:\n            futures = [",
-        (),
-        "a thread that appends while the writer ends waits for ever",
-        equivalent="the queue was cleared just before, under the same lock and behind the error: who had passed the "
-        "check has added its future by then",
-    ),
-    Mutant(
         "a close is not told under the lock",
         "bk_core/client/writer.py",
         "        with self._queue.lock:  # so every entry that got an id on another thread is queued\n"
@@ -84,22 +57,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "P1",
         equivalent="the line of those who wait is refused next, under the same lock: who had passed the check has "
         "queued its entry by then",
-    ),
-    Mutant(
-        "the loop is not woken by a thread that appends",
-        "bk_core/client/writer.py",
-        "                self._loop.call_soon_threadsafe(self._flush)\n",
-        "                self._loop.call_soon(self._flush)\n",
-        WRITER,
-        "an append waits until something else wakes the loop",
-    ),
-    Mutant(
-        "a flush that ran still counts as scheduled",
-        "bk_core/client/writer.py",
-        "        self._flush_scheduled = False\n        while self._queue",
-        "        while self._queue",
-        WRITER,
-        "an append waits until something else makes the writer look",
     ),
     Mutant(
         "the queue is taken from without the lock",

@@ -52,22 +52,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "S8",
     ),
     Mutant(
-        "a mark is made again without back-off",
-        "bookie_server/autorecovery/own_copies.py",
-        "tried=not is_there)",
-        "tried=False)",
-        (f"{_OWN}::test_a_mark_that_vanishes_while_the_copy_is_incomplete_is_made_again_with_back_off",),
-        "a bookie and a worker of Apache's make and remove a node for ever, every minute, for each ledger",
-    ),
-    Mutant(
-        "a storm of marks",
-        "bookie_server/autorecovery/own_copies.py",
-        "            if self._marks >= MARKS_MAX:\n",
-        "            if self._marks < 0:\n",
-        (f"{_OWN}::test_a_round_makes_a_bounded_number_of_marks_and_none_is_left_out",),
-        "a bookie that lost a disk writes 100,000 nodes to ZooKeeper at once",
-    ),
-    Mutant(
         "limbo in an open fragment counts as whole",
         "bookie_server/autorecovery/suspects.py",
         "gaps = sorted((*absent, *trailer.unknown), key=lambda gap: gap.first)",
@@ -75,14 +59,6 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_OWN}::test_only_ids_of_own_write_sets_are_lacking_and_in_an_open_fragment_only_unknown_ones",),
         "an open ledger whose tail a bookie lost is not repaired before a second bookie fails",
         "D23",
-    ),
-    Mutant(
-        "entries that were never written are called lacking",
-        "bookie_server/autorecovery/suspects.py",
-        "absent = trailer.absent if self.last is not None else ()",
-        "absent = trailer.absent",
-        (f"{_OWN}::test_only_ids_of_own_write_sets_are_lacking_and_in_an_open_fragment_only_unknown_ones",),
-        "each open ledger of a bookie with damage is marked, and its writer fenced",
     ),
     Mutant(
         "damage stays a secret of the index",
@@ -121,14 +97,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "S8",
     ),
     Mutant(
-        "every start begins to scrub at the first segment",
-        "bookie_server/storage/maintenance/scrub.py",
-        "            self._left.rotate(-int(self._first_at * len(self._left)))\n",
-        "",
-        (f"{_SCRUB}::test_first_pass_begins_where_it_is_told_and_meets_every_segment",),
-        "of a large bookie that is restarted every week only the first segments are ever checked",
-    ),
-    Mutant(
         "explain takes an unknown entry for a denied one",
         "bk_cli/ledger_findings.py",
         "        if list(said.values()).count(ABSENT) >= needed:\n",
@@ -136,13 +104,5 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/cli/test_ledger_findings.py::test_what_a_recovery_would_decide",),
         "an operator is told that a recovery would end the ledger where acked entries may follow",
         "MUST4",
-    ),
-    Mutant(
-        "explain calls a ledger readable that nobody who is up has",
-        "bk_cli/ledger_findings.py",
-        "    return FOUND not in said and UNASKED not in said\n",
-        "    return False\n",
-        ("tests/cli/test_ledger_findings.py::test_entries_that_no_bookie_has_are_a_problem_and_missing_copies_a_note",),
-        "an operator is told that all is well while readers fail",
     ),
 )

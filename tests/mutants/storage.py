@@ -212,14 +212,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "S3",
     ),
     Mutant(
-        "a group in a recycled segment writes zeros, too",
-        "bookie_server/storage/log/segment_log.py",
-        "self._segment_bytes if spare.recycled else SEGMENT_HEADER_BYTES",
-        "SEGMENT_HEADER_BYTES",
-        (f"{_STORAGE}/log/test_segment_log.py::test_a_group_in_a_recycled_segment_writes_no_zeros",),
-        "twice the bytes for nothing",
-    ),
-    Mutant(
         "a start after a loss of all segments begins at generation 1",
         "bookie_server/storage/start/replay.py",
         "newest_generation=max(listing.newest, self.start.checkpoint.through),",
@@ -310,67 +302,5 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sim/test_refused_reads.py",),
         "an acknowledged group is taken for never written",
         "S3",
-    ),
-    Mutant(
-        "the reader thread dies unheard",
-        "bookie_server/engine/log_driver.py",
-        """            self._post(self._failed, StorageFailedError("the reader thread failed", value=repr(error)))
-""",
-        "",
-        (f"{_ENGINE}::test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody",),
-        "all reads wait for ever on a bookie that looks well",
-    ),
-    Mutant(
-        "a dead reader thread leaves who waits for it waiting",
-        "bookie_server/engine/log_driver.py",
-        "                    work.done.cancel()\n",
-        "                    pass\n",
-        (f"{_ENGINE}::test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody",),
-        "a stop that takes a minute",
-    ),
-    Mutant(
-        "the commit thread dies unheard",
-        "bookie_server/engine/committer.py",
-        """            self._record_position()
-        except BaseException as error:
-            self._end(error)
-""",
-        """            self._record_position()
-        except BaseException as error:
-            logger.debug("%s", error)
-""",
-        (f"{_COMMITTER}::test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies",),
-        "no add is answered any more, and nobody knows why",
-    ),
-    Mutant(
-        "garbage collection ends unheard",
-        "bookie_server/garbage/garbage_thread.py",
-        """            self._bug(LocalProtocolError("garbage collection failed", value=repr(error)))
-""",
-        "",
-        ("tests/contracts/test_garbage_contract.py::test_a_bug_of_the_thread_is_told_and_not_only_logged",),
-        "space of deleted ledgers is never given back again",
-    ),
-    Mutant(
-        "a line for each frame of a missing segment",
-        "bookie_server/engine/holdings.py",
-        """        name = segment_name(place.generation)
-        if reader.is_news(name):
-""",
-        """        name = segment_name(place.generation)
-        if True:
-""",
-        (
-            "tests/bookie_server/identity/test_damage_lines.py::test_a_missing_segment_is_logged_once_and_not_for_each_of_its_frames",
-        ),
-        "a log that fills the disk, in which nothing else is found",
-    ),
-    Mutant(
-        "a damaged identity is refused without its path",
-        "bookie_server/storage/disk/cookie.py",
-        "        return decode_identity(files.read_file(name), name)\n",
-        "        return decode_identity(files.read_file(name))\n",
-        (f"{_STORAGE}/disk/test_cookie.py::test_a_damaged_identity_or_cookie_is_named_with_what_to_do",),
-        "an operator with four data directories who does not know which one it is",
     ),
 )

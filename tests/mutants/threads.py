@@ -13,25 +13,6 @@ BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_booki
 
 COMMITTER = (
     Mutant(
-        "the size of a group is not told",
-        "bookie_server/engine/committer.py",
-        "        self._committed(places, max(self._size.bytes, sum([place.size for place in places])))\n",
-        "        self._committed(places, 0)\n",
-        ("tests/bookie_server/engine/test_committer.py::test_each_answer_says_how_large_a_group_may_be",),
-        "a stream brings 32 MiB, and a single add waits behind them",
-    ),
-    Mutant(
-        "a stream is bounded by the setting alone",
-        "bookie_server/machine/adds.py",
-        "        self._pause_above = min(2 * group - 1, limit) if group else limit\n",
-        "        self._pause_above = limit\n",
-        (
-            "tests/bookie_server/machine/test_machine_admission.py::"
-            "test_no_more_of_a_stream_is_taken_than_two_groups_as_the_disk_has_them_now",
-        ),
-        "a stream brings 32 MiB, and a single add waits behind them",
-    ),
-    Mutant(
         "frames are put and nobody is woken",
         "bookie_server/engine/committer.py",
         "self._took_s >= self._inline_s:\n                self._wake.notify()\n            elif",
@@ -77,62 +58,6 @@ COMMITTER = (
         "S10",
     ),
     Mutant(
-        "copies are asked for and nobody is woken",
-        "bookie_server/engine/committer.py",
-        "            self._copies.append(copies)\n            self._wake.notify()\n",
-        "            self._copies.append(copies)\n",
-        (ORDERS + "copies_asked_for_while_the_thread_sleeps_are_made",),
-        "compaction waits for half a minute and gives up: space does not come back",
-    ),
-    Mutant(
-        "copies are put beside a stop without looking",
-        "bookie_server/engine/committer.py",
-        "            if self._stopping:\n                copies.done.cancel()\n                return copies.done\n",
-        "",
-        (ORDERS + "copies_asked_for_beside_a_stop_are_made_or_cancelled",),
-        "the maintenance thread waits at a stop for copies that nobody makes",
-    ),
-    Mutant(
-        "whether it stops is looked up outside the lock",
-        "bookie_server/engine/committer.py",
-        "        with self._wake:\n            if self._stopping:\n                copies.done.cancel()\n"
-        "                return copies.done\n            self._copies.append(copies)\n",
-        "        if self._stopping:\n            copies.done.cancel()\n            return copies.done\n"
-        "        with self._wake:\n            self._copies.append(copies)\n",
-        (ORDERS + "copies_asked_for_beside_a_stop_are_made_or_cancelled",),
-        "the maintenance thread waits at a stop for copies that nobody makes",
-    ),
-    Mutant(
-        "copies that are left at the stop are not cancelled",
-        "bookie_server/engine/committer.py",
-        "            self._stopping = True\n            self._cancel_copies()\n",
-        "            self._stopping = True\n",
-        (ORDERS + "copies_that_a_halted_log_leaves_behind_are_cancelled_by_the_stop",),
-        "the maintenance thread waits at a stop for copies that nobody makes",
-    ),
-    Mutant(
-        "who waits for copies is not woken",
-        "bookie_server/engine/committer.py",
-        "            done.set_running_or_notify_cancel()  # without it",
-        "            # without it",
-        (
-            "tests/bookie_server/engine/test_committer.py::"
-            "test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more",
-        ),
-        "a stop takes up to half a second longer",
-    ),
-    Mutant(
-        "copies wait for a log that never goes on",
-        "bookie_server/engine/committer.py",
-        "            if not resume:\n                self._cancel_copies()\n",
-        "",
-        (
-            "tests/bookie_server/engine/test_committer.py::"
-            "test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more",
-        ),
-        "the maintenance of a failed directory waits for its deadline",
-    ),
-    Mutant(
         "a refused group does not halt the thread",
         "bookie_server/engine/committer.py",
         "        except BookKeeperError as error:\n            self._halted = True\n            self._post",
@@ -140,14 +65,6 @@ COMMITTER = (
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
         "a group behind a refused one is written although the machine gave it up: ids and answers shift",
         "P1",
-    ),
-    Mutant(
-        "a thread that resumes is not woken",
-        "bookie_server/engine/committer.py",
-        "                self._cancel_copies()\n            self._wake.notify()\n",
-        "                self._cancel_copies()\n",
-        (ORDERS + "copies_that_waited_while_the_log_was_halted_are_made_after_it_resumes",),
-        "compaction, which is to make room on a full disk, waits until the next append",
     ),
     Mutant(
         "queued frames outlive the failure that ends them",
@@ -205,23 +122,6 @@ COMMITTER = (
         "S3",
     ),
     Mutant(
-        "a stop leaves queued frames",
-        "bookie_server/engine/committer.py",
-        "                work = None if self._held else self._next()\n",
-        "                if self._stopping:\n                    return None\n"
-        "                work = None if self._held else self._next()\n",
-        (ORDERS + "a_stop_commits_what_was_put_before_it_and_records_the_position",),
-        "appends that a clean stop should have confirmed end as unknown",
-    ),
-    Mutant(
-        "copies never get their turn under load",
-        "bookie_server/engine/committer.py",
-        "            self._copies_turn = True\n",
-        "",
-        (ORDERS + "copies_take_turns_with_groups_of_which_there_is_always_one",),
-        "compaction starves while there is always a group",
-    ),
-    Mutant(
         "a reserve group is tried once only",
         "bookie_server/engine/committer.py",
         "        except DataDirectoryError:\n            if not group.reserve:\n                raise\n"
@@ -249,15 +149,6 @@ COMMITTER = (
         "the bookie acks on a directory whose disk has failed",
         "S6",
     ),
-    Mutant(
-        "spares are made without the lock",
-        "bookie_server/storage/log/segment_pool.py",
-        "            with self._lock:\n                self._health.check()\n"
-        "                if len(self._spares) < count:\n                    self._spares.append(self._make())\n",
-        "            self._health.check()\n            self._spares.append(self._make())\n",
-        (ORDERS + "two_threads_that_make_spares_make_different_ones_and_no_more_than_are_wanted",),
-        "two threads make the same segment: one of them ends the bookie, or both write into it",
-    ),
 )
 
 ENGINE = (
@@ -278,14 +169,6 @@ ENGINE = (
         (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one",),
         "each of many clients waits for a sync of its own",
         "S10",
-    ),
-    Mutant(
-        "a commit does not wait for the end of the burst",
-        "bookie_server/engine/engine.py",
-        "        if self._in_burst:\n            self._at_turn_end.append(call)\n",
-        "        if self._in_burst:\n            call()\n",
-        (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one",),
-        "a burst costs a sync for each of its frames",
     ),
     Mutant(
         "a second thread tells of the same failure",
@@ -338,33 +221,9 @@ DRIVER = (
         "a stop leaves a thread behind that writes to the next process's directory",
         "S10",
     ),
-    Mutant(
-        "the reader thread is not stopped",
-        "bookie_server/engine/log_driver.py",
-        "        self._reader.stop()\n",
-        "",
-        BOOKIE,
-        "threads and open files outlive the bookie",
-    ),
-    Mutant(
-        "full segments are not released at the stop",
-        "bookie_server/engine/log_driver.py",
-        "        self._committer.stop()\n        self._log.release_full()\n",
-        "        self._committer.stop()\n",
-        (ENGINES + "a_stop_seals_the_segments_that_copies_filled",),
-        "the next start scans what could have had its index",
-    ),
 )
 
 MAINTENANCE = (
-    Mutant(
-        "a stop is not told to the maintenance thread",
-        "bookie_server/engine/maintenance_thread.py",
-        "            self._stopping = True\n            self._wake.notify()\n",
-        "            self._stopping = True\n",
-        BOOKIE,
-        "a stop takes as long as the maintenance sleeps",
-    ),
     Mutant(
         "a failure of the maintenance is not told",
         "bookie_server/engine/maintenance_thread.py",
@@ -387,30 +246,6 @@ HOP = (
         ("tests/bookie_server/engine/test_maintenance_thread.py",),
         "the index changes behind the back of a thread that gave up waiting",
         "S10",
-    ),
-    Mutant(
-        "an error of a question is swallowed",
-        "bookie_server/engine/index_hop.py",
-        "            except Exception as error:\n                answer.set_exception(error)\n",
-        "            except Exception:\n                pass\n",
-        ("tests/bookie_server/engine/test_maintenance_thread.py",),
-        "the maintenance thread waits half a minute for what failed at once",
-    ),
-    Mutant(
-        "a closed loop is waited for",
-        "bookie_server/engine/index_hop.py",
-        "        if is_over() and not done.done():\n            raise Stopping\n",
-        "",
-        ("tests/bookie_server/engine/test_maintenance_thread.py",),
-        "a stop hangs for half a minute",
-    ),
-    Mutant(
-        "a deadline begins anew with each look",
-        "bookie_server/engine/index_hop.py",
-        "        wait([done], min(_LOOK_S, left_s))\n",
-        "        wait([done], min(_LOOK_S, left_s))\n        end += min(_LOOK_S, left_s)\n",
-        ("tests/bookie_server/engine/test_maintenance_thread.py",),
-        "the maintenance thread waits for ever for a loop that hangs",
     ),
 )
 

@@ -51,16 +51,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "L6",
     ),
     Mutant(
-        "the tenth byte of a varint is data",
-        LAYOUTS,
-        "        for k in range(at, min(end, at + VARINT_BYTES_MAX - 1)):\n",
-        "        for k in range(at, end):\n",
-        (),
-        "a number is read that protobuf refuses",
-        equivalent="protobuf here ignores the upper bits of the tenth byte, as the columns do; another version of it "
-        "may refuse them, and then the layouts do, too",
-    ),
-    Mutant(
         "the header's length of a lone add is not compared",
         "bk_core/wire/bookie_rpc/v3.py",
         "        or head[0] != _HEADER_BYTES + len(txn)\n",
@@ -106,14 +96,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "L6",
     ),
     Mutant(
-        "a connection goes back to version 3",
-        "bk_core/wire/bookie_rpc/connection.py",
-        "                self.version = 2\n",
-        "                self.version = 3\n",
-        READING,
-        "packets are tried as messages again, or not read at all",
-    ),
-    Mutant(
         "a frame may have any length",
         "bk_core/wire/bookie_rpc/frames.py",
         "            if begin + length > size or length + LENGTH_BYTES > limit:\n",
@@ -148,30 +130,6 @@ MUTANTS: tuple[Mutant, ...] = (
         READING,
         "an add is counted as acked that the bookie never named",
         "MUST1",
-    ),
-    Mutant(
-        "a refused read of version 2 has a body",
-        "bk_core/wire/bookie_rpc/v2.py",
-        "        rows[BODY_BYTES] = np.where(found, lengths - _ANSWER_BYTES, -1 * reads)\n",
-        "        rows[BODY_BYTES] = lengths - _ANSWER_BYTES\n",
-        READING,
-        "an entry that is not there is read as an empty one",
-    ),
-    Mutant(
-        "packets of every version are served",
-        "bk_core/wire/bookie_rpc/v2.py",
-        "    served = versions <= VERSION\n",
-        "    served = versions >= 0\n",
-        (*READING, *FUZZ),
-        "a request of a version that does not exist yet is carried out",
-    ),
-    Mutant(
-        "limbo is told to Java's client of version 2 by a code that it does not know",
-        "bk_core/wire/bookie_rpc/status.py",
-        "        Status.EUNKNOWNLEDGERSTATE: Row(107, 101, Reason.LIMBO),\n",
-        "        Status.EUNKNOWNLEDGERSTATE: Row(107, 107, Reason.LIMBO),\n",
-        TABLES,
-        "it closes the connection, and all that is in flight fails",
     ),
     Mutant(
         "the rows of a group are written in the order of groups",
