@@ -86,8 +86,9 @@ class LedgerWriter(LedgerWriterBase):
         return self._thread.call(self._inner.force())
 
     def write_lac(self) -> EntryId:
-        """Tell the bookies the LAC now; returns it once an ack quorum has taken it. A reader who asks them then sees
-        that LAC, although no later entry carries it. Raises QuorumTimeoutError, and the error that ended this writer.
+        """Tell the bookies that hold the last confirmed entry that it is; returns its id once an ack quorum has taken
+        this. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
+        and the error that ended this writer.
 
         A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
         """

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from bk_core.model import EntryId
+from bk_core.model import BookieId, EntryId, LedgerMetadata
 
 
 def write_set(entry_id: EntryId, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
     """The ensemble indices that hold ``entry_id``, in ring order from ``entry_id mod E``."""
     return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
+
+
+def holders(entry_id: EntryId, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
+    """The bookies that hold ``entry_id``. They alone are told that it is the LAC (P9). Apache's bookies answer READ_LAC
+    with an error if they know a LAC and have no entry of the ledger, and readers could not open an open ledger of few
+    entries. A bookie that an ensemble change put in later need not know an earlier LAC: the first entry id of the new
+    fragment proves it."""
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    return tuple(ensemble[at] for at in write_set(entry_id, len(ensemble), metadata.write_quorum_size))
 
 
 def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:

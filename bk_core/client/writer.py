@@ -60,7 +60,7 @@ from bk_core.protocol.events import (
     SendForce,
     SendLac,
 )
-from bk_core.quorum import write_set
+from bk_core.quorum import holders
 from bk_core.traces import traced
 from bk_core.transport.port import Transport
 from bk_core.wire.lane import ENTRY_BYTES_MAX
@@ -345,18 +345,18 @@ class LedgerWriter:
         return self._machine.lac
 
     async def write_lac(self) -> EntryId:
-        """Tell the bookies the LAC now; returns it once an ack quorum has taken it. A reader who asks them then sees
-        that LAC, although no later entry carries it. Raises QuorumTimeoutError, and the error that ended this writer.
+        """Tell the bookies that hold the last confirmed entry that it is; returns its id once an ack quorum has taken
+        this. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
+        and the error that ended this writer.
 
         A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
         """
         self._check_open()
         lac, value = self._machine.lac, self.metadata
-        if lac < 0:
-            return lac
-        body, ensemble = lac_body(lac, self._machine.digester), value.last_fragment.ensemble
-        members = write_set(lac, value.ensemble_size, value.write_quorum_size)
-        telling = [asyncio.ensure_future(self._told_lac(ensemble[index], body)) for index in members]
+        if lac < value.last_fragment.first_entry_id:
+            return lac  # there is none, or the ledger's record proves it
+        body = lac_body(lac, self._machine.digester)
+        telling = [asyncio.ensure_future(self._told_lac(bookie, body)) for bookie in holders(lac, value)]
         problems = list[str]()
         try:
             for number, answer in enumerate(asyncio.as_completed(telling), 1):

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from bk_core import quorum
 from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import Join, joined
 from bk_core.entries.digest import Digester
@@ -298,9 +299,7 @@ class LedgerWrite:
         raise AssertionError(f"{self.state} {event}")
 
     def _written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        if self._close_intent is not None:
-            return self._closed(metadata)
-        return self._change_written(metadata)
+        return self._change_written(metadata) if self._close_intent is None else self._closed(metadata)
 
     def _reread(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
         """After a conflict or a lost answer (MUST 8): the record is what we wrote, or we write again, or we fail."""
@@ -315,8 +314,7 @@ class LedgerWrite:
             return [ev.ReadBookies()] if self.change.ensemble is None else self._write_change(self.change)
         if self._close_intent is not None and value.is_closed:
             return self._closed_elsewhere(metadata)
-        why = f"its metadata says {value.state.name}"
-        return self._fail(fenced_error(self.ledger_id, why, self.lac, self.lap))
+        return self._fail(fenced_error(self.ledger_id, f"its metadata says {value.state.name}", self.lac, self.lap))
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[WriterEffect]:
         """A call failed, or (None) met another version. Reads the record again, at once after the first conflict."""
@@ -352,8 +350,7 @@ class LedgerWrite:
 
     def _begin_close(self) -> list[WriterEffect]:
         effects: list[WriterEffect] = [ev.CancelTimer("linger"), ev.CancelTimer("lac")]
-        missing = self.delivery.behind()
-        if missing:
+        if missing := self.delivery.behind():
             effects.append(ev.MarkUnderreplicated(missing))
         self._metadata_retries = 0
         return effects + self._write_close()
@@ -412,7 +409,9 @@ class LedgerWrite:
             return []  # an entry in flight will tell it
         self._hinted = self.lac
         body = lac_body(self.lac, self.digester)
-        return [ev.SendLac(lane.bookie, body) for lane in self.delivery.lanes if lane.state is not LaneState.FAILED]
+        held, lanes = quorum.holders(self.lac, self.metadata.value), self.delivery.lanes
+        told = [lane.bookie for lane in lanes if lane.bookie in held and lane.state is not LaneState.FAILED]
+        return [ev.SendLac(bookie, body) for bookie in told]
 
     # --- ends --------------------------------------------------------------------------------------------------------
     def _stop(self) -> list[WriterEffect]:

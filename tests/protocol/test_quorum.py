@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core import quorum
+from bk_core.model import Fragment, LedgerMetadata
 from tests.kit.amount import examples
 
 SHAPES = [(e, qw, qa) for e in range(1, 8) for qw in range(1, e + 1) for qa in range(1, qw + 1)]
@@ -169,3 +170,12 @@ def test_confirmed_id_of_huge_ids_is_that_of_small_ones_moved_up(data: st.DataOb
 @pytest.mark.rule("P2")
 def test_the_second_largest_watermark_is_not_the_confirmed_id_of_a_striped_ledger() -> None:
     assert quorum.confirmed_id([100, 100, -1, -1, -1], 3, 2, 100) == 0  # entry 1 is on bookie 1 alone
+
+
+@pytest.mark.rule("P9")
+def test_the_holders_of_an_entry_are_its_write_set_in_the_fragment_that_holds_it() -> None:
+    fragments = (Fragment(0, ("a", "b", "c", "d")), Fragment(6, ("a", "b", "c", "e")))
+    value = LedgerMetadata(ensemble_size=4, write_quorum_size=2, ack_quorum_size=2, fragments=fragments)
+    assert [quorum.holders(entry, value) for entry in (0, 2, 3, 6, 7)] == [
+        ("a", "b"), ("c", "d"), ("d", "a"), ("c", "e"), ("e", "a"),
+    ]  # fmt: skip

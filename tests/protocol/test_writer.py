@@ -205,6 +205,57 @@ def test_an_idle_writer_hints_its_lac_once() -> None:
     assert machine.step(TimerFired("lac")) == []
 
 
+def hinted(machine: LedgerWrite) -> list[str]:
+    return [hint.bookie for hint in of(machine.step(TimerFired("lac")), SendLac)]
+
+
+@pytest.mark.rule("P9")
+def test_the_lac_of_a_striped_ledger_is_told_to_the_write_set_of_the_entry_that_it_names() -> None:
+    machine = writer(5, 3, 2)
+    append(machine, b"0")
+    for index in (0, 1):
+        acked(machine, index, 1)
+    assert hinted(machine) == ["b0", "b1", "b2"]
+    append(machine, b"1", b"2", b"3")
+    for index in (0, 1, 2, 3, 4):
+        acked(machine, index, 2 if index < 3 else 1)
+    assert machine.lac == 3
+    assert hinted(machine) == ["b0", "b3", "b4"]
+
+
+@pytest.mark.rule("P9")
+def test_the_lac_of_a_new_fragment_is_told_to_its_new_bookie_too() -> None:
+    machine = writer(3, 3, 2)
+    append(machine, b"0")
+    acked(machine, 0, 1)
+    acked(machine, 1, 1)
+    append(machine, b"1")
+    fail_bookie(machine, 1)
+    written = of(machine.step(BookiesRead(("b0", "b1", "b2", "b3"))), WriteMetadata)[0]
+    assert written.metadata.fragments == (Fragment(0, ("b0", "b1", "b2")), Fragment(1, ("b0", "b3", "b2")))
+    machine.step(MetadataWritten(Versioned(written.metadata, 1)))
+    assert hinted(machine) == []  # entry 1 is in flight
+    acked(machine, 1, 1)
+    acked(machine, 2, 2)
+    assert machine.lac == 1
+    assert hinted(machine) == ["b0", "b3", "b2"]
+
+
+@pytest.mark.rule("P9")
+def test_after_an_ensemble_change_an_earlier_lac_is_told_to_the_bookies_that_stayed() -> None:
+    machine = writer(3, 3, 2)
+    append(machine, b"0")
+    acked(machine, 0, 1)
+    acked(machine, 1, 1)
+    session = machine.delivery.lanes[2].session
+    machine.step(SessionBroken(2, session))
+    machine.step(TimerFired("budget:2"))
+    written = of(machine.step(BookiesRead(("b0", "b1", "b2", "b3"))), WriteMetadata)[0]
+    assert written.metadata.fragments == (Fragment(0, ("b0", "b1", "b2")), Fragment(1, ("b0", "b1", "b3")))
+    machine.step(MetadataWritten(Versioned(written.metadata, 1)))
+    assert hinted(machine) == ["b0", "b1"]
+
+
 @pytest.mark.rule("P3")
 def test_a_bookie_that_stays_broken_for_the_reconnect_budget_has_failed() -> None:
     machine = writer()
