@@ -127,3 +127,11 @@ async def test_cancelled_watch_is_forgotten(lane: Lane) -> None:
             await asyncio.wait_for(lane.link.watch_lac(7, 5, timeout_s=60), 0.001)
     await lane.write(7, 1, [b"b"], lac=0)
     assert (await lane.fence(7)).last_entry_id == 1
+
+
+@pytest.mark.rule("P9")
+@on_each_lane
+async def test_a_bookie_that_was_told_a_lac_and_has_no_entry_says_both(lane: Lane) -> None:
+    await lane.link.write_lac(7, KEY, lac_body(7, 3), deadline_s=DEADLINE_S)
+    said = await lane.link.read_lac(7, deadline_s=DEADLINE_S)
+    assert (said.last_entry_id, said.last_entry_frame, said.lac_body, said.known) == (-1, b"", lac_body(7, 3), True)

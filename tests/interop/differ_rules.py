@@ -132,7 +132,18 @@ def _lower_lac(one: Operation, apache: Said, ours: Said) -> bool:
     """Both have one, and ours is the greater."""
     if _single(one, pb.READ_LAC) is None or apache.lac is None or ours.lac is None:
         return False
-    return apache.lac < ours.lac and apache.status is ours.status  # EIO, with the LAC, where there is no entry
+    return apache.lac < ours.lac and (apache.status is ours.status or _is_without_entry(apache, ours))
+
+
+def _is_without_entry(apache: Said, ours: Said) -> bool:
+    """Both have an explicit LAC and no entry, which is a failure of Apache's bookies only."""
+    return (apache.status, ours.status) == (Status.EIO, Status.EOK) and apache.last is ours.last is None
+
+
+def _lac_without_an_entry(one: Operation, apache: Said, ours: Said) -> bool:
+    if _single(one, pb.READ_LAC) is None or ours.lac is None:
+        return False
+    return apache.lac == ours.lac and _is_without_entry(apache, ours)
 
 
 def _lower_last(one: Operation, apache: Said, ours: Said) -> bool:
@@ -237,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     Rule("a number or a length that is too long on v3", _too_large_a_number),
     Rule("a read of an id below −1", _read_below_0),
     Rule("an explicit LAC below the one before", _lower_lac),
+    Rule("read LAC of an explicit LAC without an entry", _lac_without_an_entry),
     Rule("list of entries", _list_without_one),
     Rule("the last entry, where ids did not come in order", _lower_last),
     Rule("an explicit LAC with a wrong CRC32 or CRC32C", _wrong_digest),

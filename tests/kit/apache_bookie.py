@@ -404,7 +404,8 @@ class ApacheConnection:
     def _read_lac(self, request: pb.Request) -> None:
         ledger_id = request.readLacRequest.ledgerId
         ledger = self.bookie.ledgers.get(ledger_id)
-        status = Status.EOK if ledger and ledger.entries else Status.ENOENTRY
+        has_lac = bool(ledger and ledger.lac_body)
+        status = Status.EOK if ledger and ledger.entries else Status.EIO if has_lac else Status.ENOENTRY
         answer = v3.answer(request, status)
         if ledger and ledger.lac_body:
             answer.readLacResponse.lacBody = ledger.lac_body

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from bk_core.entries.apache import lac_body
 from bk_core.entries.frame import parse_header
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
@@ -15,12 +16,16 @@ from bk_core.transport.bookie_rpc import connection as connection_module
 from bk_core.transport.bookie_rpc.link import BookieRpcLink
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.port import Caller, NewSession, ReadPart, RefusedError
+from bk_core.wire.bookie_rpc import v3
+from bk_core.wire.bookie_rpc.connection import AnswerReader
+from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane import AttachMode, Reason
 from tests.kit.apache_bookie import ApacheServer
-from tests.kit.lanes import KEY, Listener, frame
+from tests.kit.lanes import KEY, Listener, digester, frame
 
 LEDGER = 7
+LAC_BODY = lac_body(3, digester(LEDGER))
 
 
 def told(story: Callable[[ApacheServer, BookieRpcLink], Awaitable[None]]) -> None:
@@ -94,6 +99,32 @@ def test_a_force_needs_the_session_that_it_speaks_of() -> None:
         with pytest.raises(RefusedError, match="the session with bookie b is over"):
             await link.force(LEDGER, 1, deadline_s=5)
         assert (server.bookie.asked["deferred add"], server.bookie.asked["force"]) == (1, 2)
+
+    told(story)
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.rule("MUST4")
+@pytest.mark.parametrize("fails", ["the last entry", "the LAC"])
+def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails: str) -> None:
+    """EIO with a LAC is about the last entry, so the plain read of it decides; EIO without one says nothing."""
+
+    def broken(said: bytes) -> list[bytes]:
+        (item,) = AnswerReader(3).read(said).items
+        if fails == "the LAC" and isinstance(item, Answer):
+            item.response.readLacResponse.ClearField("lacBody")
+            return [v3.framed(item.response)]
+        return [said]
+
+    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+        await link.write_lac(LEDGER, KEY, LAC_BODY, deadline_s=5)
+        assert (await link.read_lac(LEDGER, deadline_s=5)).lac_body == LAC_BODY
+        if fails == "the last entry":
+            server.bookie.refuse = lambda what, *_: Status.EIO if what == "read" else None
+        server.lie = broken
+        with pytest.raises(RefusedError, match=f"could not read {fails}") as refused:
+            await link.read_lac(LEDGER, deadline_s=5)
+        assert refused.value.reason is Reason.IO_ERROR
 
     told(story)
 

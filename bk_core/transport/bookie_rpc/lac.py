@@ -56,8 +56,9 @@ class Lacs:
         self._exchange.reads.one(ledger_id, -1, fenced, fence_key=ledger_key)
 
     def read(self, ledger_id: LedgerId, told: Told) -> None:
-        """The LAC that the writer wrote by itself, and the last entry. READ_LAC would say both, but where it has only
-        one of them, it has no status for the other."""
+        """The LAC that the writer wrote by itself, and the last entry. READ_LAC would say both, but its one status is
+        about both: a bookie without an entry answers EIO, as it does when its disk fails. So READ_LAC is asked for the
+        LAC alone, and a plain read for the last entry."""
         last: list[tuple[Status, bytes]] = []
         written: list[Answer] = []
 
@@ -81,10 +82,12 @@ class Lacs:
     def _of_both(self, ledger_id: LedgerId, status: Status, body: bytes, written: Answer) -> LacEvidence | RefusedError:
         if status not in (Status.EOK, *_NOTHING):
             return refused(status, f"bookie {self._bookie} could not read the last entry of ledger {ledger_id}")
-        if written.status not in (Status.EOK, *_NOTHING):
-            return refused(written.status, f"bookie {self._bookie} could not read the LAC of ledger {ledger_id}")
         lac_body = written.response.readLacResponse.lacBody
-        return _evidence(ledger_id, body, lac_body=lac_body, known=status is not Status.ENOLEDGER)
+        # Apache's bookies answer EIO with a LAC that was read: then EIO is about the last entry, about which the other
+        # request has the word
+        if written.status not in (Status.EOK, *_NOTHING) and not (written.status is Status.EIO and lac_body):
+            return refused(written.status, f"bookie {self._bookie} could not read the LAC of ledger {ledger_id}")
+        return _evidence(ledger_id, body, lac_body=lac_body, known=status is not Status.ENOLEDGER or bool(lac_body))
 
     def watch(self, ledger_id: LedgerId, previous_lac: EntryId, timeout_ms: int, told: Told) -> None:
         """A long poll. If the bookie knows of a greater LAC than its last entry carries, it was told so by a LAC of the

@@ -394,7 +394,8 @@ class Batch:
 
 
 class ReadLac:
-    """READ_LAC: the explicit LAC and the last entry, each for itself. Its statuses are those of Apache's bookies."""
+    """READ_LAC: the explicit LAC and the last entry, each for itself. One of them is enough. Apache's bookies answer
+    EIO with an explicit LAC and no entry, which its clients take for a failure, and so cannot open the ledger (P9)."""
 
     def __init__(self, ask: Ask, single: Single) -> None:
         self._ask, self._single = ask, single
@@ -413,7 +414,7 @@ class ReadLac:
         if isinstance(effect, events.SendLac):
             body = effect.evidence.lac_body
             if not effect.trouble and last is None:
-                status = Status.EIO if body else Status.ENOENTRY
+                status = Status.EOK if body else Status.ENOENTRY
         made = v3.answer(self._single.request, status)
         if body:
             made.readLacResponse.lacBody = body
