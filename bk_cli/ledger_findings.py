@@ -61,7 +61,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class CopySeen:
     """What one bookie says. ``trouble``: why it could not be asked; ``remedy``: what this client needs, if the bookie
-    answers, but not to it. ``parts``: by the first entry of a fragment.
+    answers, but not to it; ``refuses``: it answers that it cannot say. ``parts``: by the first entry of a fragment.
     ``lac``: proven by its digest; None if it was not asked for."""
 
     trouble: str = ""
@@ -71,6 +71,7 @@ class CopySeen:
     lac: EntryId | None = None
     parts: Mapping[EntryId, Part] = field(default_factory=dict)
     remedy: str = ""
+    refuses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +202,16 @@ def _start(seen: LedgerSeen, bookies: Sequence[BookieId], then: str, said: Mappi
 
 def _bring_back(seen: LedgerSeen, bookies: Sequence[BookieId], between: str) -> str:
     down = [bookie for bookie in bookies if seen.states[bookie] not in UP]
-    silent = [bookie for bookie in bookies if seen.states[bookie] in UP and not seen.remedy(bookie)]
+    up = [bookie for bookie in bookies if seen.states[bookie] in UP and not seen.remedy(bookie)]
+    refusing = [bookie for bookie in up if seen.copies.get(bookie, CopySeen()).refuses]
+    silent = [bookie for bookie in up if bookie not in refusing]
     mine = dict.fromkeys(seen.remedy(bookie) for bookie in bookies if seen.remedy(bookie))
     start = [f"start {between.join(down)} (bk bookie run on its host)"] if down else []
     look = (
         [f"look at {between.join(silent)}, which is registered and does not answer, and restart it"] if silent else []
     )
-    return between.join([*mine, *start, *look])
+    read = [f"look into the log of {between.join(refusing)}, which says why it refuses"] if refusing else []
+    return between.join([*mine, *start, *look, *read])
 
 
 # --- bookies and copies -----------------------------------------------------------------------------------------------

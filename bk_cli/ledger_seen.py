@@ -133,13 +133,24 @@ class _Asking:
         """All but the tail of a bookie that lists no ids."""
         try:
             async with asyncio.timeout_at(self.until):
-                said = await self.transport.link(self.bookie_id).read_lac(self.ledger_id, deadline_s=ANSWER_S)
+                said = await self._evidence()
                 self.seen = CopySeen("", said.known, said.fenced, said.last_entry_id, self._proven(said))
                 for own in reversed(own_parts(self.record, self.bookie_id)):
                     await self._note(own, self._part(own))
         except (BookKeeperError, TimeoutError) as error:
             if not self.seen.parts:
                 self.seen = _troubled(self.seen, error)
+
+    async def _evidence(self) -> LacEvidence:
+        """What the bookie would answer to a fence, and the writer's LAC if it can read that. On Apache's wire that LAC
+        is another request than the last entry; a recovery asks for the last entry alone."""
+        link = self.transport.link(self.bookie_id)
+        try:
+            return await link.read_lac(self.ledger_id, deadline_s=ANSWER_S)
+        except RefusedError as error:
+            if error.reason is not Reason.IO_ERROR:
+                raise
+        return await link.watch_lac(self.ledger_id, ENTRY_ID_MAX, timeout_s=0.001)
 
     async def tail(self, behind_lac: EntryId) -> None:
         """What is behind the LAC, entry by entry, where the wire has no list of ids."""
@@ -213,7 +224,7 @@ def _troubled(seen: CopySeen, error: BookKeeperError | TimeoutError) -> CopySeen
     if isinstance(error, NOT_LET_IN):
         said = f": {error.value}" if error.value else ""
         return replace(seen, trouble=f"{error.code}: {error.what}{said}", remedy=error.remedy)
-    return replace(seen, trouble=_words(error))
+    return replace(seen, trouble=_words(error), refuses=isinstance(error, RefusedError))
 
 
 def _words(error: BaseException) -> str:

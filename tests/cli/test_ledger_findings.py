@@ -124,6 +124,14 @@ def test_who_is_refused_is_told_so_and_not_to_restart_bookies() -> None:
     assert not any("restart" in each.remedy or "do not answer" in each.what for each in every)
 
 
+def test_a_bookie_that_refuses_is_not_to_be_restarted_but_its_log_read() -> None:
+    value = record((0, "abc"), state=RECOVERING)
+    refuses = CopySeen("refuses: IO_ERROR", refuses=True)
+    told = recovery_verdict(seen(value, {"a": holds(9, lac=8), "b": refuses, "c": CopySeen("silent for 0.4 s")}))
+    assert "look into the log of b, which says why it refuses" in told.remedy
+    assert "look at c, which is registered and does not answer, and restart it" in told.remedy
+
+
 def test_recovery_begins_behind_the_greatest_lac_and_asks_the_fragment_of_each_entry() -> None:
     value = record((0, "abc"), (10, "abd"), state=RECOVERING)
     parts = {0: Part(((0, 9),)), 10: Part(((10, END),), (EntryRange(14, END),))}
