@@ -498,7 +498,7 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
         raise
     try:
         instance_id = await asyncio.to_thread(store.instance_id)
-        transport = LaneTransport(settings.caller(instance_id))
+        transport = LaneTransport(settings.caller(instance_id), look_up=store.bookie_info)
     except BaseException:
         await asyncio.to_thread(store.close)
         raise

@@ -2,7 +2,8 @@
 """Reads ranges without a session with the metadata service (K3).
 
 A Spark driver looks up metadata, addresses and LAC once, and its tasks read ranges with them. Only when no listed
-replica can give an entry, ``refresh`` is called, once per read, for a fresh record and fresh addresses.
+replica can give an entry, ``refresh`` is called for a fresh record and fresh addresses. A long read calls it again if
+the bookies move again, but not twice for one entry.
 """
 
 from __future__ import annotations
@@ -96,22 +97,20 @@ class DetachedReader:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, prefer: int
     ) -> AsyncGenerator[EntryBatch, None]:
         self._guard.check("this reader")
-        position = first
-        try:
-            async with aclosing(self._range(ledger_id, metadata, first, last, prefer)) as batches:
-                async for batch in batches:
-                    yield batch
-                    position = batch.last_entry_id + 1
-        except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave its copy up may deny the entry
-            if self._refresh is None:
-                raise
-        else:
-            return
-        metadata, infos = await asyncio.to_thread(self._refresh, ledger_id)
-        await self.update_bookies(infos)
-        async with aclosing(self._range(ledger_id, metadata, position, last, prefer)) as batches:
-            async for batch in batches:
-                yield batch
+        position, refreshed_at = first, -1
+        while True:
+            try:
+                async with aclosing(self._range(ledger_id, metadata, position, last, prefer)) as batches:
+                    async for batch in batches:
+                        yield batch
+                        position = batch.last_entry_id + 1
+                return
+            except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave its copy up may deny the entry
+                if self._refresh is None or refreshed_at == position:
+                    raise
+            refreshed_at = position
+            metadata, infos = await asyncio.to_thread(self._refresh, ledger_id)
+            await self.update_bookies(infos)
 
     def _range(
         self,

@@ -13,16 +13,18 @@ import contextlib
 import socket
 
 from bk_core.errors import BookKeeperError, TlsError, TransportError
-from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.model import Endpoint
 from bk_core.tls import Tls
 from bk_core.transport.lane_link import LaneLink
 from bk_core.transport.lane_streams import LaneStream
 from bk_core.transport.message_socket import GONE, MessageSocket
+from bk_core.transport.messages import asleep
 from bk_core.transport.port import Caller
 from bk_core.transport.same_host import address_of
 from bk_core.transport.slots import Slots
 from bk_core.transport.tcp import over_tcp
 from bk_core.transport.tls_socket import Connected, TlsSocket, message_socket, shake_hands
+from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.direct import Received, preamble
 
 ALONE_BYTES = 64 << 10
@@ -32,14 +34,14 @@ ALONE_BYTES = 64 << 10
 class DirectLink(LaneLink):
     """:class:`~bk_core.transport.port.Link` over plain sockets."""
 
-    def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller, slots: Slots) -> None:
-        super().__init__(info, endpoint, caller)
+    def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts, slots: Slots) -> None:
+        super().__init__(at, caller, whereabouts)
         self._slots = slots
 
     async def disconnect(self) -> None:
         """Each stream has closed its own connection."""
 
-    async def carry(self, stream: LaneStream) -> None:
+    async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
         heard: asyncio.Event = asyncio.Event()
         ended: asyncio.Future[BookKeeperError | str] = loop.create_future()
@@ -56,8 +58,8 @@ class DirectLink(LaneLink):
         carrier: MessageSocket | None = None
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                plain = await self._connected()
-                sock: Connected = plain if self.tls is None else await self._secured(plain, self.tls)
+                plain = await _connected(endpoint)
+                sock: Connected = plain if self.tls is None else await self._secured(plain, self.tls, endpoint)
                 carrier = message_socket(
                     sock, self._slots, receive=receive, next_message=stream.next_message, ended=end
                 )
@@ -71,43 +73,45 @@ class DirectLink(LaneLink):
         finally:
             if carrier is not None:
                 carrier.close()
-        self._over(stream, reason)
+            stream.wake = asleep
+        raise self._ended(stream, endpoint, reason)
 
-    def _over(self, stream: LaneStream, reason: BookKeeperError | str) -> None:
-        """The connection ended. Raises the error, if this is more than a loss."""
+    def _ended(self, stream: LaneStream, endpoint: Endpoint, reason: BookKeeperError | str) -> BookKeeperError:
+        """The error for a connection that ended."""
         if isinstance(reason, TlsError) and stream.greeted:
             reason = reason.value
         if isinstance(reason, TlsError):  # a bookie says only behind the handshake that it refuses our certificate
-            raise self.tls_failure(reason.__cause__ or reason)
+            return self.tls_failure(endpoint, reason.__cause__ or reason)
         if isinstance(reason, BookKeeperError):
-            raise reason
+            return reason
         if stream.greeted and reason == GONE:
             # the bookie stops; the next use connects to its new address
-            raise TransportError("the bookie ended the stream", value=f"bookie {self.bookie_id}")
-        self.lost(stream, reason)
+            return TransportError("the bookie ended the stream", value=f"bookie {self.bookie_id}")
+        return self.lost(stream, endpoint, reason)
 
-    async def _connected(self) -> socket.socket:
-        """A new connection; on the bookie's own machine past its network. Raises OSError."""
-        address = address_of(self.endpoint)
-        if address is not None:
-            with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell
-                return await _local(address)
-        return await over_tcp(self.endpoint.host, self.endpoint.port)
-
-    async def _secured(self, sock: socket.socket, tls: Tls) -> TlsSocket:
+    async def _secured(self, sock: socket.socket, tls: Tls, endpoint: Endpoint) -> TlsSocket:
         """The connection over TLS. Raises TlsError; then it is closed."""
-        secured = TlsSocket(sock, tls.client(), server_hostname=self.endpoint.host)
+        secured = TlsSocket(sock, tls.client(), server_hostname=endpoint.host)
         try:
             await shake_hands(secured)
         except OSError as error:
             secured.close()
             if isinstance(error, TimeoutError):
                 raise
-            raise self.tls_failure(error) from error
+            raise self.tls_failure(endpoint, error) from error
         except BaseException:
             secured.close()
             raise
         return secured
+
+
+async def _connected(endpoint: Endpoint) -> socket.socket:
+    """A new connection; on the bookie's own machine past its network. Raises OSError."""
+    address = address_of(endpoint)
+    if address is not None:
+        with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell
+            return await _local(address)
+    return await over_tcp(endpoint.host, endpoint.port)
 
 
 async def _local(address: str) -> socket.socket:

@@ -15,13 +15,14 @@ import grpc
 
 from bk_core.after_fork import holds_grpc
 from bk_core.errors import InvalidArgumentError, TransportError
-from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.model import Endpoint
 from bk_core.tls import Tls
 from bk_core.tokens import not_let_in
 from bk_core.transport.lane_link import LaneLink
 from bk_core.transport.lane_streams import LaneStream
 from bk_core.transport.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.port import Caller
+from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.frames_codec import pack, unpack
 
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.min_reconnect_backoff_ms", 1000))
@@ -32,26 +33,33 @@ _ALERT_S = 0.5
 class GrpcLink(LaneLink):
     """:class:`~bk_core.transport.port.Link` over gRPC."""
 
-    def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
-        super().__init__(info, endpoint, caller)
-        holds_grpc(self)  # and through it the channel
-        more: dict[str, Any] = {"options": _OPTIONS, "compression": grpc.Compression.NoCompression}
-        target = endpoint.where
-        if self.tls is None:
-            self._channel: Any = grpc.aio.insecure_channel(target, **more)
-        else:
-            authorities, certificate, key = self.tls.pem()
-            credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
-            self._channel = grpc.aio.secure_channel(target, credentials, **more)
+    def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts) -> None:
+        super().__init__(at, caller, whereabouts)
+        holds_grpc(self)  # and through it the channels
+        self._channels: dict[Endpoint, Any] = {}
+
+    def _channel(self, endpoint: Endpoint) -> Any:
+        if endpoint not in self._channels:
+            more: dict[str, Any] = {"options": _OPTIONS, "compression": grpc.Compression.NoCompression}
+            target = endpoint.where
+            if self.tls is None:
+                self._channels[endpoint] = grpc.aio.insecure_channel(target, **more)
+            else:
+                authorities, certificate, key = self.tls.pem()
+                credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
+                self._channels[endpoint] = grpc.aio.secure_channel(target, credentials, **more)
+        return self._channels[endpoint]
 
     async def disconnect(self) -> None:
-        await self._channel.close()
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
-    async def carry(self, stream: LaneStream) -> None:
+    async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
         awake = asyncio.Event()
         awake.set()
         stream.wake = awake.set
-        call: Any = self._channel.stream_stream(f"/{SERVICE}/{stream.method}")()  # no serializers: messages are bytes
+        call: Any = self._channel(endpoint).stream_stream(
+            f"/{SERVICE}/{stream.method}"
+        )()  # no serializers: messages are bytes
         holds_grpc(call)
         writer = asyncio.get_running_loop().create_task(_write(stream, call, awake))
         try:
@@ -63,18 +71,18 @@ class GrpcLink(LaneLink):
             if not stream.greeted and error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise not_let_in(f"bookie {self.bookie_id}", str(error.details()), has_token=False) from error
             if not stream.greeted and self.tls is not None:
-                await self._raise_tls_error(self.tls)
-            self.lost(stream, str(error.details()))
-        except TimeoutError:
-            self.lost(stream, "no answer in time")
+                await self._raise_tls_error(self.tls, endpoint)
+            raise self.lost(stream, endpoint, str(error.details())) from error
+        except TimeoutError as error:
+            raise self.lost(stream, endpoint, "no answer in time") from error
         finally:
             writer.cancel()
             call.cancel()
 
-    async def _raise_tls_error(self, tls: Tls) -> None:
+    async def _raise_tls_error(self, tls: Tls, endpoint: Endpoint) -> None:
         """gRPC says little of a handshake that failed: look what one of our own makes of this bookie. Raises TlsError;
         returns if the handshake is not what failed."""
-        host, port = self.endpoint.host, self.endpoint.port
+        host, port = endpoint.host, endpoint.port
         try:
             async with asyncio.timeout(self.connect_timeout_s):
                 context = tls.client_of("h2")
@@ -87,7 +95,7 @@ class GrpcLink(LaneLink):
                 finally:
                     writer.transport.abort()
         except (ssl.SSLError, ConnectionResetError) as error:
-            raise self.tls_failure(error) from error
+            raise self.tls_failure(endpoint, error) from error
         except (OSError, InvalidArgumentError):  # it is not there, or does not answer; or a file is being written
             return
 

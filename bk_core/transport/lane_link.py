@@ -12,7 +12,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, TlsError, TransportError
-from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.model import INCARNATION_PROPERTY, BookieId, Endpoint, EntryId, LedgerId
 from bk_core.security.grants import NO_LEDGER
 from bk_core.security.roles import Right
 from bk_core.tls import failure
@@ -20,6 +20,7 @@ from bk_core.transport.lane_streams import AddStream, ControlStream, LaneStream,
 from bk_core.transport.messages import evidence_from_proto, hello, info_from_proto
 from bk_core.transport.port import BookieInfo, Caller, LacEvidence, NewSession, RefusedError
 from bk_core.transport.wallet import GRANT_DEADLINE_S, Held, Permits
+from bk_core.transport.whereabouts import At, Whereabouts, reach
 from bk_core.wire.lane import Cut, Reason
 from bk_core.wire.proto import lane_pb2
 
@@ -35,14 +36,13 @@ S = TypeVar("S", bound=LaneStream)
 class LaneLink:
     """:class:`~bk_core.transport.port.Link` over the three streams. A lane is a subclass that carries the messages of a
     stream (:meth:`carry`) and ends the connection (:meth:`disconnect`). When one stream loses its connection, the link
-    breaks and all its streams fail."""
+    breaks and all its streams fail. Until a bookie has answered hello, the link follows it to other addresses."""
 
-    def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
-        self.bookie_id, self.endpoint, self.connect_timeout_s = info.bookie_id, endpoint, caller.connect_timeout_s
+    def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts) -> None:
+        self._at, self._whereabouts, self._caller = at, whereabouts, caller
+        self.bookie_id, self.connect_timeout_s = at.info.bookie_id, caller.connect_timeout_s
         self.tls, self._token = caller.tls, caller.token
-        incarnation = info.properties.get(INCARNATION_PROPERTY, "")
         wallet = caller.wallet
-        self._said = hello(info.bookie_id, caller.instance_id, incarnation, caller.client, grants=wallet is not None)
         self._permits = Permits(wallet, self._ask_grant) if wallet is not None else None
         self._streams: dict[type[LaneStream], LaneStream] = {}
         self._adds: AddStream | None = None  # the one of them that each frame asks for
@@ -52,8 +52,9 @@ class LaneLink:
 
     # --- carried by each lane ---
 
-    async def carry(self, stream: LaneStream) -> None:
-        """Carry a stream's messages until it breaks, then call :meth:`lost` or :meth:`fail`. It may be cancelled."""
+    async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
+        """Carry a stream's messages, from and to the bookie at this endpoint, until it breaks; always raises, what
+        :meth:`lost` returns or another BookKeeperError. It may be cancelled."""
         raise NotImplementedError
 
     async def disconnect(self) -> None:
@@ -177,7 +178,7 @@ class LaneLink:
         """The open stream of this kind, or a new one."""
         stream = self._streams.get(kind)
         if stream is None or stream.broken:
-            stream = self._streams[kind] = kind(self._said)
+            stream = self._streams[kind] = kind(self._hello(self._at))
             if isinstance(stream, AddStream):
                 self._adds = stream
             if self._permits is not None:
@@ -195,14 +196,37 @@ class LaneLink:
     # --- ends ---
 
     async def _carry(self, stream: LaneStream) -> None:
-        try:
+        async def attempt(at: At) -> None:
+            token = b""
             if self._token is not None and self.tls is not None:
-                stream.prove(self._token.read())
-            await self.carry(stream)
+                token = self._token.read()
+            stream.begin(self._hello(at), token)
+            await self.carry(stream, at.endpoint)
+
+        def reached() -> bool:
+            if stream.greeted:
+                self._whereabouts.reached(self.bookie_id)
+            return stream.greeted
+
+        try:
+            await reach(self._at, attempt, reached=reached, moved=self._moved)
         except BookKeeperError as error:
-            self.fail(self._broken_by(error))  # the wrong bookie, or one that breaks the protocol
+            self.fail(self._broken_by(error))  # nobody answers, another one, or one that breaks the protocol
         finally:
             stream.fail(self.broken or TransportError("the stream ended"))
+
+    async def _moved(self, at: At) -> At | None:
+        """Where the bookie is if not at ``at``. All streams of a link go to one process of it, so this stands still
+        once one of them was welcomed."""
+        if self._at == at and not any(stream.greeted for stream in self._streams.values()):
+            found = await self._whereabouts.moved(at)
+            if found is not None and self._at == at:
+                self._at = found
+        return self._at if self._at != at else None
+
+    def _hello(self, at: At) -> lane_pb2.Hello:
+        caller, incarnation = self._caller, at.info.properties.get(INCARNATION_PROPERTY, "")
+        return hello(self.bookie_id, caller.instance_id, incarnation, caller.client, grants=self._permits is not None)
 
     def _broken_by(self, error: BookKeeperError) -> TransportError:
         """The error for callers that wait on this link; its value and cause keep the original error."""
@@ -213,17 +237,17 @@ class LaneLink:
         broken.__cause__ = error
         return broken
 
-    def lost(self, stream: LaneStream, detail: str) -> None:
-        """The connection failed. Before the bookie's hello the error is BookieUnreachableError, with both hosts."""
-        where = self.endpoint.where
+    def lost(self, stream: LaneStream, endpoint: Endpoint, detail: str) -> TransportError:
+        """The error for a connection that failed. Before the bookie's hello it is BookieUnreachableError, with both
+        hosts."""
+        where = endpoint.where
         if stream.greeted:
-            self.fail(TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}"))
-            return
-        self.fail(unreachable(self.bookie_id, where, detail))
+            return TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}")
+        return unreachable(self.bookie_id, where, detail)
 
-    def tls_failure(self, error: BaseException) -> TlsError:
+    def tls_failure(self, endpoint: Endpoint, error: BaseException) -> TlsError:
         """The error for a handshake with this bookie that failed."""
-        return failure(f"bookie {self.bookie_id}", self.endpoint.where, error)
+        return failure(f"bookie {self.bookie_id}", endpoint.where, error)
 
     def fail(self, error: TransportError) -> None:
         """Breaks the link and all its streams."""

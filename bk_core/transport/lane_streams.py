@@ -65,11 +65,15 @@ TOLD_MAX = 16_384
 
 
 class LaneStream:
-    """The base of the three streams, which begin with ``said``. ``wake`` is called when there is something to write;
+    """The base of the three streams, which begin with ``said``, alone: until the bookie has answered it, whoever is at
+    the address may be another one, and gets no key and no entry. ``wake`` is called when there is something to write;
     the lane sets it, and then writes what there is already."""
 
     method: str
     """The name of the stream on the wire."""
+
+    requests: Any
+    """The class of the client's messages."""
 
     answers: Any
     """The class of the bookie's messages."""
@@ -93,11 +97,12 @@ class LaneStream:
         """Called when the bookie does not accept a grant."""
         self._proven = False
 
-    def prove(self, token: bytes) -> None:
-        """The stream begins with this token, too. Called before it is carried."""
-        said = lane_pb2.Hello(mechanism=MECHANISM, token=token)
-        said.MergeFrom(self._hello or said)
-        self._hello, self._proven = said, True
+    def begin(self, said: lane_pb2.Hello, token: bytes = b"") -> None:
+        """Begin with this hello, and the token that proves who the client is. Called for each attempt at a
+        connection."""
+        if token:
+            said.mechanism, said.token = MECHANISM, token
+        self._hello, self._proven = said, bool(token)
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
@@ -112,7 +117,7 @@ class LaneStream:
                 raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
             self._check_hello(answer.hello)
             self.greeted, self.takes_cuts = True, answer.hello.parts
-            self.wake()  # what had to wait for the answer
+            self.wake()  # all that is queued had to wait for this
         self.take(answer, frames)  # the message with the hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
@@ -137,6 +142,13 @@ class LaneStream:
                 "a bookie chose a version that was not offered", value=f"version {answer.version}"
             )
 
+    def next_message(self) -> LaneMessage | None:
+        """The next message to send, or None. Hello goes first; the others wait for the bookie's answer to it."""
+        said, self._hello = self._hello, None
+        if said is not None:
+            return LaneMessage(self.requests(hello=said).SerializeToString())
+        return self.next_request() if self.greeted else None
+
     def fail(self, error: TransportError) -> None:
         """The stream broke: fails all callers that wait. Only the first call counts."""
         if self.broken is None:
@@ -156,23 +168,20 @@ class LaneStream:
         """Gives a message's answers to the callers that wait for them."""
         raise NotImplementedError
 
-    def next_message(self) -> LaneMessage | None:
-        """The next message to send, or None. The first one carries hello."""
+    def next_request(self) -> LaneMessage | None:
+        """The next message behind hello to send, or None."""
         raise NotImplementedError
 
     def lost(self, error: TransportError) -> None:
         """Fails all callers that wait."""
         raise NotImplementedError
 
-    def _take_hello(self) -> lane_pb2.Hello | None:
-        said, self._hello = self._hello, None
-        return said
-
 
 class AddStream(LaneStream):
     """The sessions with one bookie: frames out, acks in (P1)."""
 
     method = "Add"
+    requests = lane_pb2.AddRequest
     answers = lane_pb2.AddResponse
 
     def __init__(self, said: lane_pb2.Hello) -> None:
@@ -235,10 +244,7 @@ class AddStream(LaneStream):
                     self.distrusted()
                 listener.on_ended(end.session, end.frames, reason_of(int(end.reason)), end.message)
 
-    def next_message(self) -> LaneMessage | None:
-        said = self._take_hello()
-        if said is not None:  # alone: nothing long is taken of who has not shown yet who it is
-            return LaneMessage(lane_pb2.AddRequest(hello=said).SerializeToString())
+    def next_request(self) -> LaneMessage | None:
         grants, self._grants = self._grants[:NAMED_MAX], self._grants[NAMED_MAX:]
         count = 0 if self._grants else NAMED_MAX  # a session comes behind its grant, and its frames behind it
         attaches, self._attaches = self._attaches[:count], self._attaches[count:]
@@ -343,6 +349,7 @@ class ReadStream(LaneStream):
     """The reads of one bookie."""
 
     method = "Read"
+    requests = lane_pb2.ReadRequest
     answers = lane_pb2.ReadResponse
     gets_frames = True
 
@@ -443,17 +450,13 @@ class ReadStream(LaneStream):
                 self.distrusted()
             call.put(_ending(answer.trailer))
 
-    def next_message(self) -> LaneMessage | None:
-        said = self._take_hello()
-        may_ask = bool(self._requests) and (self.greeted or not _is_cut(self._requests[0]))
-        if not (may_ask or self._cancelled or said):
+    def next_request(self) -> LaneMessage | None:
+        if not (self._requests or self._cancelled):
             return None
-        request = self._requests.popleft() if may_ask else lane_pb2.ReadRequest()
+        request = self._requests.popleft() if self._requests else lane_pb2.ReadRequest()
         if not self.takes_cuts:
             for field in CUT_FIELDS:
                 request.ClearField(field)
-        if said:
-            request.hello.CopyFrom(said)
         if not self._requests:  # a read is cancelled only after it was asked for
             request.cancel.extend(self._cancelled)
             self._cancelled.clear()
@@ -470,6 +473,7 @@ class ControlStream(LaneStream):
     """The control calls to one bookie: fences, LAC reads, writes and watches, deletion hints."""
 
     method = "Control"
+    requests = lane_pb2.ControlRequest
     answers = lane_pb2.ControlResponse
 
     def __init__(self, said: lane_pb2.Hello) -> None:
@@ -527,14 +531,8 @@ class ControlStream(LaneStream):
         if call and not call.done():
             call.set_result(answer)
 
-    def next_message(self) -> LaneMessage | None:
-        said = self._take_hello()
-        if not (self._requests or said):
-            return None
-        request = self._requests.popleft() if self._requests else lane_pb2.ControlRequest()
-        if said:
-            request.hello.CopyFrom(said)
-        return LaneMessage(request.SerializeToString())
+    def next_request(self) -> LaneMessage | None:
+        return LaneMessage(self._requests.popleft().SerializeToString()) if self._requests else None
 
     def lost(self, error: TransportError) -> None:
         calls, self._calls = self._calls, {}
@@ -553,11 +551,6 @@ def _insecure(bookie_id: BookieId) -> InsecureBookieError:
 
 def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:
     return RefusedError(Reason.TIMEOUT, f"bookie {bookie_id} did not answer in {deadline_s:g} s")
-
-
-def _is_cut(request: lane_pb2.ReadRequest) -> bool:
-    """Whether it asks for parts of entries: then it waits until the bookie said in its hello that it knows them."""
-    return bool(request.head_bytes or request.range_counts)
 
 
 def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | RefusedError:

@@ -14,9 +14,11 @@ from functools import partial
 from bk_core.errors import BookieUnreachableError, InsecureBookieError, Outcome, TlsError, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, Endpoint
 from bk_core.transport.port import Caller, Link
+from bk_core.transport.whereabouts import At, LookUp, Whereabouts
 
-Connect = Callable[[BookieServiceInfo, Endpoint, Caller], Link]
-"""Makes a link to a bookie at an endpoint of its registration. It does not connect yet, and does not block."""
+Connect = Callable[[At, Caller, Whereabouts], Link]
+"""Makes a link to a bookie that is registered there. It does not connect yet, and does not block. The link follows the
+bookie to another address until a connection has come about."""
 
 
 def _grpc() -> Connect:
@@ -51,12 +53,19 @@ def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) ->
 
 class LaneTransport:
     """:class:`~bk_core.transport.port.Transport` to the bookies of a cluster. Belongs to the loop it is first used on.
+    ``look_up`` finds bookies that have moved; without it a bookie is where :meth:`update_bookies` says.
 
     A bookie that offers gRPC alone is refused with ForkedHandleError in a child of a process that used gRPC
     (:mod:`bk_core.after_fork`).
     """
 
-    def __init__(self, caller: Caller, lanes: Mapping[str, Callable[[], Connect]] = LANES) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        lanes: Mapping[str, Callable[[], Connect]] = LANES,
+        *,
+        look_up: LookUp | None = None,
+    ) -> None:
         self._caller = caller
         self._lanes = {lane: lanes[lane] for lane in caller.lanes or lanes if lane in lanes}
         if caller.tls is not None and not caller.tls.paths.verify_host:
@@ -65,26 +74,39 @@ class LaneTransport:
         if self._refuses_apaches:
             self._lanes.pop(BOOKIE_RPC, None)  # it has no place for grants, and no word for what the bookie is
         self._connects: dict[str, Connect] = {}
-        self._infos: dict[BookieId, BookieServiceInfo] = {}
+        self._whereabouts = Whereabouts(look_up, self._endpoint_of)
         self._links: dict[BookieId, Link] = {}
         self._closed = False
 
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
-        self._infos.update((info.bookie_id, info) for info in infos)
+        self._whereabouts.update(infos)
 
     def link(self, bookie_id: BookieId) -> Link:
         if self._closed:
             raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
         link = self._links.get(bookie_id)
         if link is None or link.broken:
-            info = self._infos.get(bookie_id)
+            if link is not None:
+                self._whereabouts.broke(bookie_id)
+            info = self._whereabouts.get(bookie_id)
             endpoint = endpoint_of(info, self._lanes) if info else None
             if info is None or endpoint is None:
                 raise _no_way_to(bookie_id, info, self._refuses_apaches)
-            if self._caller.tls is None and endpoint.protocol != BOOKIE_RPC and endpoint.tls:
-                raise _plain_refused(bookie_id, endpoint)  # bookies of Apache's may take plain clients all the same
-            link = self._links[bookie_id] = self._connect(endpoint.protocol)(info, endpoint, self._caller)
+            if self._is_plain_refused(endpoint):
+                raise _plain_refused(bookie_id, endpoint)
+            connect = self._connect(endpoint.protocol)
+            link = self._links[bookie_id] = connect(At(info, endpoint), self._caller, self._whereabouts)
         return link
+
+    def _endpoint_of(self, info: BookieServiceInfo) -> Endpoint | None:
+        """The endpoint that this client may use; None if there is none."""
+        endpoint = endpoint_of(info, self._lanes)
+        return None if endpoint is None or self._is_plain_refused(endpoint) else endpoint
+
+    def _is_plain_refused(self, endpoint: Endpoint) -> bool:
+        """Whether the bookie wants TLS there, which this client does not speak. Bookies of Apache's may take plain
+        clients all the same."""
+        return self._caller.tls is None and endpoint.protocol != BOOKIE_RPC and endpoint.tls
 
     def _connect(self, lane: str) -> Connect:
         if lane not in self._connects:
@@ -93,7 +115,7 @@ class LaneTransport:
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(link.close() for link in self._links.values()))
+        await asyncio.gather(*(link.close() for link in self._links.values()), self._whereabouts.close())
 
 
 def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None, refuses_apaches: bool) -> BookieUnreachableError:

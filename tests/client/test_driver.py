@@ -27,6 +27,7 @@ from bk_core.transport.lane_link import LaneLink
 from bk_core.transport.lane_streams import LaneStream
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
+from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane import AttachMode
 
 
@@ -143,7 +144,7 @@ def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere
 class Silent(LaneLink):
     """A lane that carries nothing: :meth:`fail` says how it ends."""
 
-    async def carry(self, stream: LaneStream) -> None:
+    async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
         await asyncio.Event().wait()
 
     async def disconnect(self) -> None:
@@ -168,7 +169,8 @@ def test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it(
 ) -> None:
     async def story() -> None:
         endpoint = Endpoint(DIRECT, "127.0.0.1", 1, DIRECT)
-        links = [Silent(BookieServiceInfo("b", (endpoint,)), endpoint, Caller()) for _ in (*ends, None)]
+        at, nowhere = At(BookieServiceInfo("b", (endpoint,)), endpoint), Whereabouts(None, lambda _: None)
+        links = [Silent(at, Caller(), nowhere) for _ in (*ends, None)]
         driver, left = Driver("test", nothing, lambda error: None), iter(links)
         transport: Any = SimpleNamespace(link=lambda bookie: next(left))
         adapter = SessionAdapter(driver, transport, 1, b"")

@@ -268,7 +268,7 @@ class OurParty:
             assert isinstance(store, TreeStore)
             instance_id = await asyncio.to_thread(store.instance_id)
             caller = replace(self._config.caller(instance_id), connect_timeout_s=2.0)
-            transport = LaneTransport(caller, self._lanes)
+            transport = LaneTransport(caller, self._lanes, look_up=store.bookie_info)
             client = BookKeeper(store, transport, instance_id=instance_id, config=self._config)
             if bookies:
                 _see_only(store, bookies)

@@ -17,7 +17,7 @@ import grpc
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
+from bk_core.model import DIRECT
 from bk_core.transport.direct import DirectLink
 from bk_core.transport.grpc import GrpcLink
 from bk_core.transport.lane_link import LaneLink
@@ -25,6 +25,7 @@ from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, Link
 from bk_core.transport.slots import Slots
+from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.direct import PREAMBLE_BYTES, stream_of
 from bk_core.wire.frames_codec import pack, unpack
 from bk_core.wire.lane import LaneMessage
@@ -186,13 +187,13 @@ def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
     """Takes the liar's address for that of its bookie, and hears the others late."""
     slots = Slots()
 
-    def connect(info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> Link:
-        if info.bookie_id == liar.bookie_id:
-            endpoint = replace(endpoint, host="127.0.0.1", port=liar.port, extensions=())
-            return DirectLink(info, endpoint, caller, slots) if lane == DIRECT else GrpcLink(info, endpoint, caller)
+    def connect(at: At, caller: Caller, whereabouts: Whereabouts) -> Link:
+        if at.info.bookie_id == liar.bookie_id:
+            at = At(at.info, replace(at.endpoint, host="127.0.0.1", port=liar.port, extensions=()))
+            return DirectLink(at, caller, whereabouts, slots) if lane == DIRECT else GrpcLink(at, caller, whereabouts)
         if lane == DIRECT:
-            return _LateDirectLink(info, endpoint, caller, slots)
-        return _LateGrpcLink(info, endpoint, caller)
+            return _LateDirectLink(at, caller, whereabouts, slots)
+        return _LateGrpcLink(at, caller, whereabouts)
 
     return LaneTransport(Caller(instance_id, connect_timeout_s=2), {lane: lambda: connect})
 

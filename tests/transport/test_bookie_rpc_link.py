@@ -16,6 +16,7 @@ from bk_core.transport.bookie_rpc import connection as connection_module
 from bk_core.transport.bookie_rpc.link import BookieRpcLink
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.port import Caller, NewSession, ReadPart, RefusedError
+from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.runs import Answer
@@ -45,7 +46,7 @@ def told(story: Callable[[ApacheServer, BookieRpcLink], Awaitable[None]]) -> Non
 def linked(port: int, *, batch_reads: bool = True) -> BookieRpcLink:
     endpoint = Endpoint("bookie", "127.0.0.1", port, BOOKIE_RPC)
     caller = Caller(connect_timeout_s=2.0, batch_reads=batch_reads)
-    return BookieRpcLink(BookieServiceInfo("b"), endpoint, caller, Packer())
+    return BookieRpcLink(At(BookieServiceInfo("b"), endpoint), caller, Whereabouts(None, lambda _: None), Packer())
 
 
 async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> Listener:

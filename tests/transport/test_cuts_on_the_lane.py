@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A read of parts waits until the bookie said that it knows them, and asks for whole entries where it does not."""
+"""A read of parts asks for whole entries where the bookie did not say, in its answer to hello, that it knows parts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def test_a_bookie_is_asked_for_parts_only_if_it_offers_them(parts: bool) -> None
     stream.read(7, 5, 6, 1 << 20, None, Cut(0, 5, (((0, 8), (16, 8)), ((8, 8),))))
     stream.read(7, 9, 9, 1 << 20, None, Cut(head=64))
     (first,) = sent(stream)
-    assert (first.id, first.HasField("hello")) == (1, True)
+    assert (first.id, first.HasField("hello")) == (0, True)
     woken: list[int] = []
     stream.wake = lambda: woken.append(1)
     answer = lane_pb2.HelloAnswer(version=LANE_VERSION, bookie_id="b1", parts=parts)
     stream.receive(lane_pb2.ReadResponse(hello=answer).SerializeToString())
     assert woken
-    ranges, head = sent(stream)
+    whole, ranges, head = sent(stream)
+    assert (whole.id, whole.head_bytes, list(whole.range_counts)) == (1, 0, [])
     assert (list(ranges.range_counts), list(ranges.range_offsets), list(ranges.range_sizes)) == (
         ([2, 1], [0, 16, 8], [8, 8, 8]) if parts else ([], [], [])
     )

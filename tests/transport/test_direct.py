@@ -83,9 +83,12 @@ def asked(script: Script, **caller: float) -> int:
 
 async def serve_well(peer: Peer) -> None:
     assert await peer.stream() == "Control"
+    first = await peer.request()
+    assert first == lane_pb2.ControlRequest(hello=first.hello), "nothing goes with hello"
+    assert first.hello.bookie_id == "b1"
+    peer.writer.write(welcome())
     request = await peer.request()
-    assert request.hello.bookie_id == "b1"
-    peer.writer.write(welcome() + message(lane_pb2.ControlResponse(id=request.id, info=INFO).SerializeToString()))
+    peer.writer.write(message(lane_pb2.ControlResponse(id=request.id, info=INFO).SerializeToString()))
     await peer.reader.read()
 
 

@@ -14,6 +14,7 @@ from bk_core.errors import BookieUnreachableError, InvalidArgumentError, Transpo
 from bk_core.model import BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LANES, LaneTransport, endpoint_of
 from bk_core.transport.port import BookieInfo, Caller
+from bk_core.transport.whereabouts import At, Whereabouts
 
 HTTP, GRPC, OTHER = (Endpoint(name, "h", port, name) for port, name in enumerate(("http", "grpc", "other")))
 
@@ -21,8 +22,8 @@ HTTP, GRPC, OTHER = (Endpoint(name, "h", port, name) for port, name in enumerate
 class NotedLink:
     """A link of a lane that exists only here. It notes what it is told."""
 
-    def __init__(self, lane: str, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller) -> None:
-        self.lane, self.info, self.endpoint, self.caller = lane, info, endpoint, caller
+    def __init__(self, lane: str, at: At, caller: Caller, whereabouts: Whereabouts) -> None:
+        self.lane, self.info, self.endpoint, self.caller = lane, at.info, at.endpoint, caller
         self.broken: TransportError | None = None
         self.closed = False
 

@@ -25,6 +25,7 @@ from bk_core.transport.bookie_rpc.auth import Proof
 from bk_core.transport.bookie_rpc.start_tls import ask_for_tls
 from bk_core.transport.lane_link import unreachable
 from bk_core.transport.tcp import over_tcp
+from bk_core.transport.whereabouts import At, Whereabouts, reach
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, Buffer
 
 logger = logging.getLogger(__name__)
@@ -51,13 +52,14 @@ class Talk(Protocol):
 
 
 class Connection:
-    """It connects when there is something to send, and breaks once: ``failed`` hears why. ``turn`` is called at the end
-    of each turn of the loop in which something happened, before what is next is sent."""
+    """It connects when there is something to send, wherever the bookie has moved to, and breaks once: ``failed`` hears
+    why. ``turn`` is called at the end of each turn of the loop in which something happened, before what is next is
+    sent."""
 
     def __init__(
         self,
-        bookie_id: BookieId,
-        endpoint: Endpoint,
+        at: At,
+        whereabouts: Whereabouts,
         connect_timeout_s: float,
         talk: Talk,
         *,
@@ -69,7 +71,8 @@ class Connection:
         self._tls, self._token = tls, token if tls is not None else None
         self._proof: Proof | None = None  # under way
         self._let_in = asyncio.Event()
-        self._bookie_id, self._endpoint, self._connect_timeout_s = bookie_id, endpoint, connect_timeout_s
+        self._at, self._whereabouts, self._connect_timeout_s = at, whereabouts, connect_timeout_s
+        self._bookie_id: BookieId = at.info.bookie_id
         self._talk, self._turn, self._failed = talk, turn, failed
         self.broken: TransportError | None = None
         self._loop = asyncio.get_running_loop()
@@ -112,27 +115,41 @@ class Connection:
                 self.wake()
 
     async def _connect(self) -> None:
-        endpoint = self._endpoint
+        try:
+            at = await self._whereabouts.checked(self._at)
+            await reach(at, self._connect_to, reached=self._is_reached, moved=self._whereabouts.moved)
+        except TransportError as error:
+            self.fail(error)
+
+    def _is_reached(self) -> bool:
+        if self._transport is None:
+            return False
+        self._whereabouts.reached(self._bookie_id)
+        return True
+
+    async def _connect_to(self, at: At) -> None:
+        """Raises TransportError."""
+        self._at, endpoint = at, at.endpoint
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                if self._token is not None:
-                    self._proof = Proof(self._talk.version, self._token.read())
+                self._proof = Proof(self._talk.version, self._token.read()) if self._token is not None else None
                 if self._tls is None:
                     await self._loop.create_connection(lambda: _Socket(self), endpoint.host, endpoint.port)
                 else:
-                    await self._connect_over_tls(self._tls)
+                    await self._connect_over_tls(self._tls, endpoint)
                 if self._proof is not None:
                     await self._let_in.wait()
         except TimeoutError:
-            self._lost("no answer in time")
+            raise self._error("no answer in time") from None
         except BookKeeperError as error:
-            self.fail(error if isinstance(error, TransportError) else self._tls_failure(error))
+            if isinstance(error, TransportError):
+                raise
+            raise self._tls_failure(error) from error
         except OSError as error:
-            self._lost(str(error))
+            raise self._error(str(error)) from error
 
-    async def _connect_over_tls(self, tls: Tls) -> None:
+    async def _connect_over_tls(self, tls: Tls, endpoint: Endpoint) -> None:
         """Raises TlsError, OSError while there is no connection yet."""
-        endpoint = self._endpoint
         sock = await over_tcp(endpoint.host, endpoint.port)
         try:
             await ask_for_tls(sock)
@@ -149,7 +166,7 @@ class Connection:
             raise
 
     def _tls_failure(self, error: BaseException) -> TransportError:
-        return failure(f"bookie {self._bookie_id}", self._endpoint.where, error)
+        return failure(f"bookie {self._bookie_id}", self._where, error)
 
     def connected(self, transport: asyncio.WriteTransport) -> None:
         if self.broken is not None:
@@ -206,12 +223,17 @@ class Connection:
             self.fail(self._tls_failure(error or ConnectionError("the bookie closed it")))
         self._lost(str(error) if error else "the bookie closed it")
 
+    @property
+    def _where(self) -> str:
+        return self._at.endpoint.where
+
     def _lost(self, detail: str) -> None:
-        where = self._endpoint.where
+        self.fail(self._error(detail))
+
+    def _error(self, detail: str) -> TransportError:
         if self._transport is None:
-            self.fail(unreachable(self._bookie_id, where, detail))
-        else:
-            self.fail(TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{where}: {detail}"))
+            return unreachable(self._bookie_id, self._where, detail)
+        return TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{self._where}: {detail}")
 
     def fail(self, error: TransportError) -> None:
         """Breaks the connection."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from bk_core.errors import BookKeeperError, TransportError
-from bk_core.model import BookieServiceInfo, Endpoint, EntryId, LedgerId
+from bk_core.model import EntryId, LedgerId
 from bk_core.security.roles import Right
 from bk_core.transport.bookie_rpc.batches import Batches
 from bk_core.transport.bookie_rpc.connection import Connection
@@ -28,6 +28,7 @@ from bk_core.transport.port import (
     ReadTrailer,
     RefusedError,
 )
+from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
@@ -51,21 +52,22 @@ T = TypeVar("T")
 class BookieRpcLink:
     """:class:`~bk_core.transport.port.Link` over Apache's wire."""
 
-    def __init__(self, info: BookieServiceInfo, endpoint: Endpoint, caller: Caller, packer: Packer) -> None:
-        self.bookie_id = info.bookie_id
+    def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts, packer: Packer) -> None:
+        self.bookie_id = at.info.bookie_id
         self._packer = packer
         self._exchange = Exchange(packer)
-        self._lacs = Lacs(self._exchange, info.bookie_id)
+        self._lacs = Lacs(self._exchange, self.bookie_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
-        at = info.bookie_id, endpoint, caller.connect_timeout_s
+        timeout_s, tls, token = caller.connect_timeout_s, caller.tls, caller.token
         self._connection = Connection(
-            *at, self._exchange, turn=self._turn, failed=self._failed, tls=caller.tls, token=caller.token
+            at, whereabouts, timeout_s, self._exchange, turn=self._turn, failed=self._failed, tls=tls, token=token
         )
         self._batches = Batches(packer, self._exchange.reads)
         self._batches.over = not caller.batch_reads
+        turn, failed = self._connection.wake, self._no_batches
         self._second = Connection(
-            *at, self._batches, turn=self._connection.wake, failed=self._no_batches, tls=caller.tls, token=caller.token
+            at, whereabouts, timeout_s, self._batches, turn=turn, failed=failed, tls=tls, token=token
         )
         self._resuming = False
 

@@ -83,7 +83,9 @@ def test_a_client_with_tls_never_falls_back(lane: str, tmp_path: Path) -> None:
         async with asyncio.timeout(20), open_lane(lane, tmp_path) as plain:
             there = plain.transport
             assert isinstance(there, LaneTransport)
-            info = legacy_service_info(plain.bookie_id) if lane == BOOKIE_RPC else there._infos[plain.bookie_id]
+            info = (
+                legacy_service_info(plain.bookie_id) if lane == BOOKIE_RPC else there._whereabouts.get(plain.bookie_id)
+            )
             transport = LaneTransport(Caller(lanes=(lane,), tls=authority.issue("client").tls(), connect_timeout_s=3))
             transport.update_bookies([info])
             try:

@@ -192,7 +192,7 @@ def test_a_token_is_sent_over_tls_only(lane: str, tmp_path: Path) -> None:
         token = world.token()
         async with world.world.lane(lane, None, token=token, forget_tls=True) as opened:
             transport: Any = opened.transport
-            (info,) = transport._infos.values()
+            (info,) = transport._whereabouts._infos.values()
             object.__setattr__(
                 info, "endpoints", tuple(Endpoint(e.protocol, "127.0.0.1", port, e.protocol) for e in info.endpoints)
             )

@@ -177,7 +177,7 @@ def test_a_kept_reader_learns_the_bookies_of_each_plan_and_is_of_one_cluster_and
     options = parse_options(given, Use.READ)
     reader = clients.detached_reader(options, "c", bookie(1))
     assert clients.detached_reader(options, "c", bookie(2)) is reader
-    known = reader._inner._transport._infos
+    known = reader._inner._transport._whereabouts._infos
     eventually(lambda: set(known) == {"b1", "b2"})
     others = [
         clients.detached_reader(replace(options, ledger_password=b"two"), "c", bookie(1)),

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the bookies are, and how a connection finds one that has moved.
+
+A bookie keeps its id and may return at another address. So a connection that does not come about, or is refused by
+whoever answers, says nothing about the bookie until its registration has been looked up again (P3, L1).
+
+A search for a bookie begins with the first connection that fails and ends when a connection comes about. The longer it
+takes, the longer are the pauses between look-ups, so that bookies that are gone do not load the metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from bk_core.errors import BookKeeperError
+from bk_core.model import BookieId, BookieServiceInfo, Endpoint
+
+logger = logging.getLogger(__name__)
+
+LookUp: TypeAlias = Callable[[BookieId], BookieServiceInfo | None]
+"""Reads the present registration of a bookie; None if there is none. It blocks, and raises BookKeeperError."""
+
+PAUSE_S_MIN = 0.1
+PAUSE_S_MAX = 10.0
+"""The shortest and the longest pause between two look-ups of a bookie. In between it is a tenth of the time for which
+the bookie has been searched, so a writer looks a dozen times within the two seconds of its reconnect budget."""
+
+LOOK_UP_S_MAX = 1.0
+"""A connection waits so long for a look-up. A store that takes longer is away, and a writer has two seconds in all."""
+
+SILENT_S = 0.25
+"""A bookie that has not answered a new connection after this time is looked up, and again after each such time. A host
+that is gone drops packets, and would otherwise take the whole time for connecting."""
+
+T = TypeVar("T")
+
+
+class At(NamedTuple):
+    """A bookie's registration, and the endpoint of it that a link uses."""
+
+    info: BookieServiceInfo
+    endpoint: Endpoint
+
+
+class _Search:
+    """The look-ups of one bookie that cannot be reached. Times are the loop's."""
+
+    def __init__(self, now: float) -> None:
+        self.began = self.next_at = now
+        self.asked_at = 0.0
+        self.asking: asyncio.Task[None] | None = None
+
+
+class Whereabouts:
+    """The registrations that one client knows. Without ``look_up`` it knows only what it is told."""
+
+    def __init__(self, look_up: LookUp | None, endpoint_of: Callable[[BookieServiceInfo], Endpoint | None]) -> None:
+        self._look_up, self._endpoint_of = look_up, endpoint_of
+        self._infos: dict[BookieId, BookieServiceInfo] = {}
+        self._searches: dict[BookieId, _Search] = {}
+        self._doubted: set[BookieId] = set()
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def update(self, infos: Iterable[BookieServiceInfo]) -> None:
+        self._infos.update((info.bookie_id, info) for info in infos)
+
+    def get(self, bookie_id: BookieId) -> BookieServiceInfo | None:
+        return self._infos.get(bookie_id)
+
+    def reached(self, bookie_id: BookieId) -> None:
+        """A connection to the bookie came about: the search for it is over."""
+        self._searches.pop(bookie_id, None)
+
+    def broke(self, bookie_id: BookieId) -> None:
+        """A link to the bookie broke. Another bookie may answer at its address next."""
+        self._doubted.add(bookie_id)
+
+    async def checked(self, at: At) -> At:
+        """Where to connect on a wire on which a bookie does not say who it is: after a break the registration is looked
+        up before the address is used again (L1), even if it was looked up a moment ago."""
+        bookie_id = at.info.bookie_id
+        if bookie_id not in self._doubted:
+            return at
+        self._doubted.discard(bookie_id)
+        search = self._searches.get(bookie_id)
+        if search is not None and search.asking is None:
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(min(search.next_at - now, LOOK_UP_S_MAX))
+            search.next_at = min(search.next_at, asyncio.get_running_loop().time())
+        return await self.moved(at) or at
+
+    async def moved(self, at: At) -> At | None:
+        """Where the bookie that was not reached at ``at`` is registered now; None if it is there or nowhere, offers
+        another lane now, or is not to be looked up yet."""
+        bookie_id = at.info.bookie_id
+        if self._infos.get(bookie_id) == at.info and self._look_up is not None:
+            await self._looked_up(bookie_id, self._look_up)
+        info = self._infos.get(bookie_id)
+        if info is None or info == at.info:
+            return None
+        endpoint = self._endpoint_of(info)
+        if endpoint is None or endpoint.protocol != at.endpoint.protocol:
+            return None
+        if (old := at.endpoint.where) != (new := endpoint.where):
+            logger.info("bookie %s is registered at %s now, not at %s", bookie_id, new, old)
+        return At(info, endpoint)
+
+    async def _looked_up(self, bookie_id: BookieId, look_up: LookUp) -> None:
+        """Returns once the bookie was looked up; at once if that is not due, or takes too long already."""
+        now = asyncio.get_running_loop().time()
+        search = self._searches.setdefault(bookie_id, _Search(now))
+        if search.asking is None and now >= search.next_at:
+            search.asked_at = now
+            search.asking = asyncio.create_task(self._ask(bookie_id, look_up, search), context=contextvars.Context())
+            self._asking.add(search.asking)
+            search.asking.add_done_callback(self._asking.discard)
+        if search.asking is not None:
+            await asyncio.wait([search.asking], timeout=max(0.0, search.asked_at + LOOK_UP_S_MAX - now))
+
+    async def _ask(self, bookie_id: BookieId, look_up: LookUp, search: _Search) -> None:
+        try:
+            info = await asyncio.to_thread(look_up, bookie_id)
+        except BookKeeperError as error:
+            logger.debug("bookie %s could not be looked up: %s", bookie_id, error)
+        else:
+            if info is not None:
+                self._infos[bookie_id] = info
+        finally:
+            now = asyncio.get_running_loop().time()
+            search.next_at = now + min(max((now - search.began) / 10, PAUSE_S_MIN), PAUSE_S_MAX)
+            search.asking = None
+
+    async def close(self) -> None:
+        """End all look-ups."""
+        for asking in self._asking:
+            asking.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+
+
+async def reach(
+    at: At,
+    attempt: Callable[[At], Coroutine[None, None, T]],
+    *,
+    reached: Callable[[], bool],
+    moved: Callable[[At], Coroutine[None, None, At | None]],
+) -> T:
+    """Make an ``attempt`` at a connection, and another one wherever the bookie has moved to, until it is ``reached``.
+    Returns and raises as the last attempt. ``moved`` is asked when an attempt fails, and while it is silent."""
+    while True:
+        trying = asyncio.ensure_future(attempt(at))
+        try:
+            found = None
+            while found is None:
+                await asyncio.wait([trying], timeout=SILENT_S)
+                found = None if reached() else await moved(at)
+                if reached() or (found is None and trying.done()):
+                    return await trying
+            at = found
+        finally:
+            trying.cancel()
+            await asyncio.wait([trying])
+            if not trying.cancelled():
+                trying.exception()  # it is retrieved: the next attempt counts
