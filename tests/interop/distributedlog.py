@@ -20,7 +20,7 @@ from bk_cli.cluster import LocalCluster
 from tests.interop.jars import DISTRIBUTED_LOG, toolchain
 from tests.interop.java_process import JavaProgram, PeerError
 from tests.interop.pattern import Pattern
-from tests.interop.steps import Steps, run
+from tests.interop.steps import Steps, parser, run
 
 LOG = "events"
 PATTERN = Pattern(seed=5, size_min=8, size_max=4000)
@@ -171,4 +171,4 @@ def _fragments(cluster: LocalCluster, ledger_id: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run("tests.interop.distributedlog", "DistributedLog on our bookies.", trial))
+    sys.exit(run(parser("tests.interop.distributedlog", "DistributedLog on our bookies.").parse_args(), trial))

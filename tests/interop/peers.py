@@ -63,6 +63,14 @@ _SOON: Mapping[str, object] = {
 }
 """Of autorecovery in a test: by default it waits for half a minute here, and for five there."""
 
+APACHE_WAITS: Mapping[str, object] = {
+    "openLedgerRereplicationGracePeriod": 30_000,
+    "lockReleaseOfFailedLedgerGracePeriod": 300_000,
+    "rwRereplicateBackoffMs": 5000,
+    "zkTimeout": 10_000,
+}
+"""The defaults of these settings, for :meth:`ApacheCluster.autorecovery`."""
+
 
 class ApacheBookie:
     """One bookie; made by :class:`ApacheCluster`. Its directory outlives stops and kills."""

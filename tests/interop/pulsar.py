@@ -26,7 +26,7 @@ from bk_cli.cluster import LocalCluster
 from tests.interop.jars import PULSAR, KitError, toolchain
 from tests.interop.java_process import QUICK, Daemon, Program, run_main
 from tests.interop.pattern import Pattern
-from tests.interop.steps import Steps, run
+from tests.interop.steps import Steps, parser, run
 
 CLIENT = "pulsar-client"
 TOPIC = "persistent://public/default/events"
@@ -270,4 +270,4 @@ def _members(cluster: LocalCluster, ledger_id: int) -> list[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("tests.interop.pulsar", "A Pulsar broker on our bookies.", trial))
+    sys.exit(run(parser("tests.interop.pulsar", "A Pulsar broker on our bookies.").parse_args(), trial))

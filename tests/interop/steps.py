@@ -62,12 +62,18 @@ class Steps:
         return "\n".join(lines)
 
 
-def run(name: str, about: str, trial: Callable[[Steps, Path], None]) -> int:
-    """Run a trial in a folder of its own, which stays only if it failed. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog=name, description=about)
-    parser.add_argument("--report", type=Path, metavar="PATH", help="write the table there as well")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="where data and logs go while it runs")
-    ask = parser.parse_args()
+def parser(name: str, about: str) -> argparse.ArgumentParser:
+    """The options of every trial; a trial may add its own."""
+    made = argparse.ArgumentParser(prog=name, description=about)
+    made.set_defaults(name=name)
+    made.add_argument("--report", type=Path, metavar="PATH", help="write the table there as well")
+    made.add_argument("--work", type=Path, metavar="DIR", help="where data and logs go while it runs")
+    return made
+
+
+def run(ask: argparse.Namespace, trial: Callable[[Steps, Path], None]) -> int:
+    """Run a trial in a folder of its own, which stays only if it failed. ``ask`` is what :func:`parser` parsed. Returns
+    the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
     if ask.work is not None:
         ask.work.mkdir(parents=True, exist_ok=True)
@@ -79,17 +85,17 @@ def run(name: str, about: str, trial: Callable[[Steps, Path], None]) -> int:
         if not steps.done or steps.passed:  # else its step has told
             traceback.print_exc()
     except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
+        print(f"{ask.name}: interrupted", file=sys.stderr)
     passed = ended and steps.passed
     if passed:
         shutil.rmtree(work, ignore_errors=True)
     else:
-        print(f"{name}: data and logs are kept in {work}", file=sys.stderr)
+        print(f"{ask.name}: data and logs are kept in {work}", file=sys.stderr)
     if ask.report:
         ask.report.write_text(steps.table() + "\n", encoding="utf-8")
     failed = sum(step.failed for step in steps.done)
     print(
-        f"{name}: {len(steps.done) - failed} of {len(steps.done)} steps passed"
+        f"{ask.name}: {len(steps.done) - failed} of {len(steps.done)} steps passed"
         + ("" if ended else ", not all were run")
     )
     return 0 if passed else 1
