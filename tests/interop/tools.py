@@ -349,11 +349,8 @@ def autorecovery_in_time(world: World) -> str:
         world.java.delete(ledger_id)
     turn = next(world.turns)
     lost = world.ours.bookies[turn % len(world.ours.bookies)]
-    if turn % 2:
-        closed, count = world.of_java, 1
-        left: Callable[..., int] = functools.partial(world.of_ours, count=count, ensemble_size=4)
-    else:
-        closed, count, left = world.of_ours, ENTRIES, world.of_java
+    striped: Callable[..., int] = functools.partial(world.of_ours, count=1, ensemble_size=4)
+    closed, left, count = (world.of_ours, world.of_java, ENTRIES) if turn % 2 else (world.of_java, striped, 1)
     ledgers = {
         "closed": _ledger_on(world, lost.bookie_id, closed),
         "open": _ledger_on(world, lost.bookie_id, left, close=False),
