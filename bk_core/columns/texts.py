@@ -41,8 +41,8 @@ def check(rows: pa.RecordBatch, first_row: int) -> None:
 
 
 def in_column(column: pa.Array, kind: pa.DataType) -> Mask:
-    """Which rows of a column have a text that is no UTF-8, anywhere inside. ``kind`` says where texts are; the column
-    may have bytes there (:func:`as_bytes`)."""
+    """Mark the rows of a column that hold a text that is no UTF-8, at any depth. ``kind`` says where texts are; the
+    column may have bytes there (:func:`as_bytes`)."""
     types = pa.types
     if types.is_string(kind):
         return no_text(column.cast(pa.large_binary()).to_pylist())
@@ -78,7 +78,7 @@ def as_bytes(kind: pa.DataType) -> pa.DataType:
 
 
 def no_text(values: Sequence[Bytes | None]) -> Mask:
-    """Which of these are no UTF-8; None is nothing, and so not wrong."""
+    """Mark the values that are no UTF-8. None stands for a null and is not marked."""
 
     def is_wrong(value: Bytes | None) -> bool:
         try:

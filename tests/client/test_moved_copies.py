@@ -28,7 +28,7 @@ async def a_ledger_that_moved(cluster: MemoryBookKeeper) -> tuple[LedgerId, Ledg
         if killed:
             cluster.kill(killed)
         await writer.append(b"%d" % entry)
-        await eventually(lambda: killed not in writer.metadata.last_fragment.ensemble)  # noqa: B023
+        await eventually(lambda: killed not in writer.metadata.last_fragment.ensemble)  # noqa: B023 - it is called before the next turn
     await writer.close()
     for name in first:
         cluster.network.restart(name)

@@ -308,10 +308,10 @@ class _Finder:
     # --- places ---
 
     def _start(self, node: ast.AST) -> int:
-        return self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        return self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]  # statements and expressions have places
 
     def _end(self, node: ast.AST) -> int:
-        return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]  # statements and expressions have places
 
     def _text(self, node: ast.AST) -> str:
         return self._source[self._start(node) : self._end(node)].decode()
