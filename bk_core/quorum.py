@@ -17,10 +17,12 @@ def write_set(entry_id: EntryId, ensemble_size: int, write_quorum: int) -> tuple
 
 
 def holders(entry_id: EntryId, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
-    """The bookies that hold ``entry_id``. They alone are told that it is the LAC (P9). Apache's bookies answer READ_LAC
-    with an error if they know a LAC and have no entry of the ledger, and readers could not open an open ledger of few
-    entries. A bookie that an ensemble change put in later need not know an earlier LAC: the first entry id of the new
-    fragment proves it."""
+    """Return the bookies that hold ``entry_id``. The writer sends a LAC hint for it to these alone (P9).
+
+    An Apache bookie that knows a LAC and has no entry of the ledger answers READ_LAC with an error, and readers could
+    not open an open ledger of few entries. A bookie that an ensemble change put in later need not know an earlier LAC:
+    the first entry id of the new fragment proves it.
+    """
     ensemble = metadata.fragment_of(entry_id).ensemble
     return tuple(ensemble[at] for at in write_set(entry_id, len(ensemble), metadata.write_quorum_size))
 

@@ -247,8 +247,8 @@ class MetadataStore(Protocol):
 
     def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None: ...
     def audit_time_ms(self, audit: Audit) -> int | None:
-        """When this check of the whole cluster ended last, by the clock of who made it; None if never, or if that
-        cannot be read."""
+        """Return when the auditor last ended this check of the whole cluster, in ms by its own clock; None if it never
+        did, or if the record cannot be read."""
         ...
 
     def write_audit_time_ms(self, audit: Audit, time_ms: int) -> None: ...
@@ -262,7 +262,7 @@ class MetadataStore(Protocol):
         ...
 
     def current_auditor(self) -> str | None:
-        """Who cast the first vote, or None. A vote that cannot be read is a vote: the answer says so instead."""
+        """Return the owner of the first vote, or None without votes. An unreadable vote counts: the text says so."""
         ...
 
     # --- who may what ---

@@ -56,7 +56,7 @@ class _Search:
 
 
 class Whereabouts:
-    """The registrations that one client knows. Without ``look_up`` it knows only what it is told."""
+    """The registrations that one client knows. Without ``look_up`` its owner passes in all of them."""
 
     def __init__(self, look_up: LookUp | None, endpoint_of: Callable[[BookieServiceInfo], Endpoint | None]) -> None:
         self._look_up, self._endpoint_of = look_up, endpoint_of

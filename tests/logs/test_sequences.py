@@ -429,7 +429,7 @@ def test_every_answer_to_every_request_of_a_deletion_is_followed_by_what_its_tab
 
 
 def check_deleted(end: Told, deleted: DeletedLog) -> None:
-    """No error denies that the log is gone, and nobody is told so without a reason."""
+    """No error denies that the log is gone, and none says so without a reason."""
     is_marked = any(
         isinstance(request, ask.WriteHeads) and not isinstance(answer, BookKeeperError)
         for request, answer in zip(end.asked, end.answers, strict=True)

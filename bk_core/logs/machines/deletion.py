@@ -2,14 +2,14 @@
 """Deleting a log, and later the ledgers of a deleted log. Pure (N6, decision 0072).
 
 1. One compare-and-set puts a *mark* in the place of the head. It decides: a change of the log that was under way meets
-   another version, and whoever reads the head from then on is told that there is no log. If a leader wrote the log, its
-   ledgers are fenced first, so that nothing is confirmed to anybody once the log is gone.
+   another version, and every later read of the head raises NoSuchLogError. If a leader wrote the log, its ledgers are
+   fenced first, so that no append is confirmed once the log is gone.
 2. A record of the deletion is created. Its age is the age of the deletion.
 3. The mark is removed, with pages, transactions and unlinked records. The name is free again.
 4. When the record is as old as the delay, every ledger that was made for the log is deleted, and then the record.
 
-A crash leaves a mark, or a record. Whoever deletes the log again, makes one of the same name, vacuums or keeps all logs
-goes on at step 2 or 4; each step may be taken twice and by several at a time. No step is ever taken back.
+A crash leaves a mark, or a record. A second deletion, the creation of a log of this name, a vacuum and upkeep go on at
+step 2 or 4; each step may be taken twice and by several at a time. No step is ever taken back.
 """
 
 from __future__ import annotations

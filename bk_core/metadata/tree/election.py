@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _TRIES = 10
 UNKNOWN_OWNER = "unknown (its vote cannot be read)"
-"""Who is elected, if the first vote does not say so: the vote holds all the same."""
+"""The name of the elected process while its vote cannot be read: the vote still holds."""
 
 
 class TryAgain(Exception):

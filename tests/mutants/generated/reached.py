@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests execute which line: a plugin of pytest that records it, and the map made of these records.
+"""Records which tests execute which line: a plugin of pytest, and the map made of its records.
 
 A generated mutant is run against the tests that execute its line, so that most mutants cost seconds. The map is a data
 file of coverage.py with one context a test. It stays in ``.cache/mutants``; a run adds the tests of files that it does
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Map:
-    """Which tests execute a line, how long each takes, and which fail or hang without any mutant."""
+    """The tests that execute a line, how long each takes, and those that fail or hang without any mutant."""
 
     def __init__(self, folder: Path = ROOT / ".cache" / "mutants") -> None:
         self._folder = folder

@@ -171,7 +171,7 @@ class _Finder:
 
     # --- what each node offers ---
 
-    def _of(self, node: ast.AST) -> Iterator[Edit]:  # noqa: C901  one case a kind of node
+    def _of(self, node: ast.AST) -> Iterator[Edit]:  # noqa: C901 - one case for each kind of node
         match node:
             case ast.Compare(ops=[operator], comparators=[right]):
                 yield from self._comparison(node, operator, right)
