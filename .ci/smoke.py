@@ -47,8 +47,8 @@ for name in sys.argv[1:]:
             importlib.import_module(module.name)
 import pyspark_bookkeeper
 from importlib import resources
-from bookie_server.web.page import FILES
-static = resources.files("bookie_server.web") / "static"
+from bookie_server.admin.page.page import FILES
+static = resources.files("bookie_server.admin.page") / "static"
 left_out = [name for name, _ in FILES.values() if not (static / name).is_file()]
 assert not left_out, f"files of the web page are not in the wheel: {left_out}"
 print(f"imported {len(sys.argv) - 1} packages without pyspark")

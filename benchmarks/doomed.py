@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 from bk_core import client
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch

@@ -29,8 +29,8 @@ from benchmarks.measurement import Run
 from benchmarks.peers.apache import SETTINGS, VERSION
 from benchmarks.world import World
 from bk_cli.access import Access
-from bk_cli.children import child_environment, last_lines
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.children import child_environment, last_lines
+from bk_cli.local.cluster import LocalCluster
 from bk_core import client
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError

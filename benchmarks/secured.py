@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.processes import BOOKIES
-from bk_cli.children import free_ports, last_lines
-from bk_cli.cluster import START_TIMEOUT_S, BookieProcess
-from bk_cli.cluster_layout import PORTS_ABOVE
+from bk_cli.local.children import free_ports, last_lines
+from bk_cli.local.cluster import START_TIMEOUT_S, BookieProcess
+from bk_cli.local.cluster_layout import PORTS_ABOVE
 from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig
 from bk_core.errors import NotEnoughBookiesError

@@ -14,7 +14,7 @@ from bk_core import blocking
 from bk_core.logs.model.head import PublishId
 
 if TYPE_CHECKING:
-    from bk_core.blocking_logs import LogLeader
+    from bk_core.blocking.logs import LogLeader
     from bk_spark.stream.stream_reader import StreamReader
 
 Offset = dict[str, Any]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.figures import VariedBytes
 from benchmarks.processes import BOOKIES, ZOOKEEPER, Processes
-from bk_cli.cluster import LocalCluster
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.cluster import LocalCluster
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core import client
 from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig

@@ -18,13 +18,13 @@ from bk_cli import options
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, LedgerReader
-    from bk_core.blocking_logs import NamedLog
+    from bk_core.blocking.logs import NamedLog
     from bk_core.client import BookKeeper as AsyncBookKeeper
     from bk_core.client import ClientConfig
+    from bk_core.cluster.admin_ports import AdminPorts
     from bk_core.metadata.port import MetadataStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
     from bk_core.transport.port import Caller
-    from bookie_server.web.others import AdminPorts
 
 METADATA_TIMEOUT_S = 8.0
 """So that a wrong address is told within ten seconds, the start of the interpreter included."""
@@ -57,7 +57,7 @@ class Access:
 
     def admin_ports(self, timeout_s: float) -> AdminPorts:
         """For who asks admin ports; each answers within ``timeout_s``."""
-        from bookie_server.web.others import AdminPorts
+        from bk_core.cluster.admin_ports import AdminPorts
 
         config = self.config()
         return AdminPorts(timeout_s, config.tls(), config.token())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 
-from bk_core import log_level
+from bk_core.observe import log_level
 
 
 def listen() -> None:

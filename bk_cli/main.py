@@ -22,23 +22,26 @@ from bk_core.errors import BookKeeperError, InvalidArgumentError
 
 # name → where its click command is, and its line of help (so that --help imports nothing)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "local": ("bk_cli.local:local", "Run ZooKeeper and bookies on this machine."),
-    "cluster": ("bk_cli.new_cluster:cluster", "Make a cluster: its records in ZooKeeper; watch its bookies."),
-    "bookie": ("bk_cli.bookie:bookie", "Bookies: run one, look into them, take one out."),
-    "autorecovery": ("bk_cli.replication:autorecovery", "Put lost copies of ledgers back."),
-    "replication": ("bk_cli.replication:replication", "Show which ledgers lack copies; pause and resume repair."),
-    "rebalance": ("bk_cli.rebalance:rebalance", "Move copies from full bookies to empty ones."),
-    "ledger": ("bk_cli.ledger:ledger", "Ledgers: look into them, read and write them, end and delete them."),
-    "log": ("bk_cli.log:log", "Named logs: look into them, read them, keep them short."),
-    "placement": ("bk_cli.placement:placement", "Say which bookies ledgers get, and why."),
-    "role": ("bk_cli.role:role", "Roles: who may what, where bookies run in mode secure."),
-    "token": ("bk_cli.token:token", "Tokens: the keys that sign them, and tokens."),
-    "upkeep": ("bk_cli.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
-    "spark": ("bk_cli.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
-    "bench": ("bk_cli.bench:bench", "Append to a running cluster for some seconds, and say how fast that was."),
-    "web": ("bk_cli.web:web", "Serve a page that shows the cluster, for a browser."),
+    "local": ("bk_cli.local.local:local", "Run ZooKeeper and bookies on this machine."),
+    "cluster": ("bk_cli.operate.new_cluster:cluster", "Make a cluster: its records in ZooKeeper; watch its bookies."),
+    "bookie": ("bk_cli.bookies.bookie:bookie", "Bookies: run one, look into them, take one out."),
+    "autorecovery": ("bk_cli.bookies.replication:autorecovery", "Put lost copies of ledgers back."),
+    "replication": (
+        "bk_cli.bookies.replication:replication",
+        "Show which ledgers lack copies; pause and resume repair.",
+    ),
+    "rebalance": ("bk_cli.bookies.rebalance:rebalance", "Move copies from full bookies to empty ones."),
+    "ledger": ("bk_cli.data.ledger:ledger", "Ledgers: look into them, read and write them, end and delete them."),
+    "log": ("bk_cli.data.log:log", "Named logs: look into them, read them, keep them short."),
+    "placement": ("bk_cli.explain.placement:placement", "Say which bookies ledgers get, and why."),
+    "role": ("bk_cli.operate.role:role", "Roles: who may what, where bookies run in mode secure."),
+    "token": ("bk_cli.operate.token:token", "Tokens: the keys that sign them, and tokens."),
+    "upkeep": ("bk_cli.data.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
+    "spark": ("bk_cli.data.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
+    "bench": ("bk_cli.operate.bench:bench", "Append to a running cluster for some seconds, and say how fast that was."),
+    "web": ("bk_cli.operate.web:web", "Serve a page that shows the cluster, for a browser."),
     "completion": ("bk_cli.completion:completion", "Print the script that completes bk in a shell."),
-    "doctor": ("bk_cli.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),
+    "doctor": ("bk_cli.operate.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),
 }
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
+from bk_core.access.secret_files import secret_of_file
 from bk_core.errors import InvalidArgumentError
-from bk_core.secret_files import secret_of_file
 from bk_core.units import parse_size, parse_time_ms
 
 Command = TypeVar("Command", bound=Callable[..., object])

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from bk_core.cluster.payloads import payload_json, payload_text
 from bk_core.errors import BookKeeperError
-from bk_core.facts.payloads import payload_json, payload_text
 
 if TYPE_CHECKING:
     from rich.console import Console

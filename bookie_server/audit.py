@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bk_core.audit import DONE, LEDGERS_MAX, REFUSED, TEXT_MAX, UNKNOWN, AuditFile, line_of
 from bk_core.model import LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.observe.audit import DONE, LEDGERS_MAX, REFUSED, TEXT_MAX, UNKNOWN, AuditFile, line_of
+from bk_core.wire.lane.reasons import Reason
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # whatever the level of all others is

@@ -12,13 +12,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from bk_core.access.roles import OPEN, SECURITIES
+from bk_core.access.tls import IDENTITY_RULES, Tls, TlsPaths
+from bk_core.access.zookeeper_acl import ACL_OPEN, parse_acl
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
-from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.metadata.layout import check_bookie_id
-from bk_core.security.roles import OPEN, SECURITIES
-from bk_core.tls import IDENTITY_RULES, Tls, TlsPaths
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.machine.state import MachineLimits
 from bookie_server.storage.disk.space import SpaceLimits

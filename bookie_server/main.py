@@ -21,12 +21,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import bk_core
-from bk_core.audit import REFUSED, AuditFile
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataUnavailableError, StorageFailedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, Endpoint, LedgerId
-from bk_core.slow_log import SlowLog
+from bk_core.observe.audit import REFUSED, AuditFile
+from bk_core.observe.slow_log import SlowLog
+from bookie_server.admin.bookie_view import BookieView, HealingCounts, UpkeepCounts
+from bookie_server.admin.endpoints import AdminPort
 from bookie_server.audit import AuditLog
 from bookie_server.autorecovery.own_copies import OwnCopies, SuspectsOfIndexes
 from bookie_server.config import BookieConfig
@@ -36,7 +38,7 @@ from bookie_server.engine.log_driver import OpenLog
 from bookie_server.engine.loop import new_loop
 from bookie_server.engine.maintenance_thread import maintained
 from bookie_server.engine.own_reads import OwnReads
-from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.engine.several_directories import SpreadHoldings
 from bookie_server.garbage.garbage_thread import GarbageThread, garbage_thread
 from bookie_server.identity.availability import Availability
 from bookie_server.identity.directories import find_cluster
@@ -46,16 +48,14 @@ from bookie_server.identity.registration import advertised_address, service_info
 from bookie_server.machine.events import CopiesUnwanted, Event, LedgersDeleted, ReadOnlyChanged
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import Holdings
-from bookie_server.services.authority import Authority
-from bookie_server.services.clients import Clients
-from bookie_server.services.lane_streams import BookieFacts
-from bookie_server.services.room import raise_files_max
-from bookie_server.services.service import Service, authority_of, listen, port_tls
-from bookie_server.services.tls import PortTls
+from bookie_server.ports.access.authority import Authority
+from bookie_server.ports.access.tls import PortTls
+from bookie_server.ports.bounds.clients import Clients
+from bookie_server.ports.bounds.memory_bounds import raise_files_max
+from bookie_server.ports.lane.streams import BookieFacts
+from bookie_server.ports.service import Service, authority_of, listen, port_tls
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.space import SpaceWatch, Usage, choose_directory
-from bookie_server.web.admin import AdminPort
-from bookie_server.web.view import BookieView, HealingCounts, UpkeepCounts
 
 if TYPE_CHECKING:
     from bk_core.client.bookkeeper import BookKeeper

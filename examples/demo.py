@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core.blocking import BookKeeper, LedgerWriter, connect
 from bk_core.client import ClientConfig
 from bk_core.entries.batch import EntryBatch

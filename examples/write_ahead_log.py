@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from bk_core.blocking import BookKeeper, connect
-from bk_core.blocking_logs import NamedLog
+from bk_core.blocking.logs import NamedLog
 from bk_core.errors import BookKeeperError
 
 LOG = "wal-example"

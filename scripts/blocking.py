@@ -6,7 +6,7 @@ What becomes of a public name of an asyncio class:
 - a property or declared attribute: the same, asked for on the caller's thread; so is a method that is not ``async``;
 - an ``async`` method: waits for it on the client's thread. A handle that it returns is wrapped;
 - a method that returns a ``BatchIterator``: the same items from a ``BlockingIterator``;
-- what its base in ``bk_core/blocking_base.py`` or ``client/loop_thread.py`` defines: left out, written by hand there;
+- what its base in ``bk_core/blocking/base.py`` or ``blocking/loop_thread.py`` defines: left out, written by hand there;
 - what ``internal`` names: left out, because it serves the client itself.
 
 Signatures and docstrings are carried over as they stand in the source.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BY_HAND = ("bk_core.client.loop_thread", "bk_core.blocking_base")
+BY_HAND = ("bk_core.blocking.loop_thread", "bk_core.blocking.base")
 WORDS = (
     ("an async context manager", "a context manager"),
     ("Belongs to the loop it was made on", "Has a thread of its own"),
@@ -58,7 +58,7 @@ class Page:
 
 PAGES = (
     Page(
-        "bk_core/blocking.py",
+        "bk_core/blocking/__init__.py",
         """The client without ``await``: the asyncio client on a private daemon thread, one thread a connection.
 
 Written by scripts/blocking.py from :mod:`bk_core.client`; do not edit. The thread starts with :func:`connect`, never at
@@ -68,13 +68,13 @@ Handles may be used from several threads.
         "bk_core.client",
         (
             Facade(
-                "bk_core.client.writer",
+                "bk_core.client.writing.writer",
                 "LedgerWriter",
                 "LedgerWriterBase",
                 internal=("append_future", "end", "hold", "release"),
             ),
             Facade(
-                "bk_core.client.reader",
+                "bk_core.client.reading.reader",
                 "LedgerReader",
                 "BlockHandle",
                 internal=("end", "read_parts", "reading", "tailing"),
@@ -100,7 +100,7 @@ Handles may be used from several threads.
         functions=(("bk_core.client.bookkeeper", "connect"),),
     ),
     Page(
-        "bk_core/blocking_logs.py",
+        "bk_core/blocking/logs.py",
         """Named logs without ``await``: what ``BookKeeper.log`` of :mod:`bk_core.blocking` returns.
 
 Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
@@ -306,7 +306,8 @@ def by_hand(base: str) -> Iterator[str]:
 
 
 def formatted(text: str, path: str) -> str:
-    """As ``ruff`` leaves every other file of the repository."""
+    """As ``ruff`` leaves every other file of the repository. In an ``__init__.py`` it would keep unused imports."""
+    path = path.replace("__init__", "generated")
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check", "--quiet", "--select", "I,F401", "--fix", "-"], ["format", "--quiet", "-"]):
         options = [*ruff, *command, "--stdin-filename", path]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from bk_cli import children
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local import children
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.kit import amount, canaries
 from tests.kit import memory_store as memory_store  # for memory://
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.groups.append import append_all
 from benchmarks.measurement import Measurement, Run
 from benchmarks.world import World
-from bk_cli.cluster import BookieProcess
+from bk_cli.local.cluster import BookieProcess
 
 BYTES = 10e9
 NEEDED_BYTES = 12e9

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Self
 
-from bk_cli.children import last_lines
-from bk_cli.cluster import START_TIMEOUT_S, BookieProcess
-from bk_cli.cluster_layout import free_bookie_ports
+from bk_cli.local.children import last_lines
+from bk_cli.local.cluster import START_TIMEOUT_S, BookieProcess
+from bk_cli.local.cluster_layout import free_bookie_ports
 from bk_core.errors import NotEnoughBookiesError
 
 SETTINGS = "unix_socket = false\n"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.networks.bookies import Bookies, Place
 from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, ZOOKEEPER
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import BookKeeperError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.peers.raw_server import open_direct
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo
 from bk_core.wire.proto import bookie_rpc_pb2 as pb

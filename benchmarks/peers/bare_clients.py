@@ -18,7 +18,7 @@ from collections import deque
 from functools import partial
 
 from benchmarks.peers.raw_server import ENTRY_BYTES, READ, REQUEST, WRITE
-from bk_core.transport.lane_streams import MESSAGE_FRAMES_MAX
+from bk_core.transport.lane.streams import MESSAGE_FRAMES_MAX
 
 QUORUM = 2
 PATIENCE_S = 60

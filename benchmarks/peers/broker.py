@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bk_cli.children import child_environment, free_port, last_lines
-from bk_cli.java import find_java
+from bk_cli.local.children import child_environment, free_port, last_lines
+from bk_cli.local.java import find_java
 from bk_core.errors import BookKeeperError
 
 HOST = "127.0.0.1"
@@ -57,7 +57,7 @@ def kafka_broker(jars: Path, folder: Path) -> Iterator[str]:
     command = [java[0], f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC", *java[1:], "kafka.Kafka", str(config)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bk_cli.lifeline", *command],  # it ends with this process, however that ends
+            [sys.executable, "-m", "bk_cli.local.lifeline", *command],  # it ends with this process, however that ends
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -23,7 +23,7 @@ from benchmarks.measurement import Run
 from benchmarks.peers.bare_clients import PATIENCE_S, BareReaders, BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE, WRITE_HUGE
 from benchmarks.processes import RAW_SERVERS
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.model import DigestType

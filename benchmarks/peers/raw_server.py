@@ -21,9 +21,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bk_cli.lifeline import end_with
-from bk_core.memory import private_memory
-from bk_core.tls import Tls, TlsPaths
+from bk_cli.local.lifeline import end_with
+from bk_core.access.tls import Tls, TlsPaths
+from bk_core.memory.huge_pages import private_memory
 
 REQUEST = struct.Struct("<II")
 WRITE, ECHO, SYNC, STREAM, READ, WRITE_HUGE = range(6)

@@ -21,8 +21,8 @@ from benchmarks.peers.broker import kafka_broker
 from benchmarks.settings import Settings
 from benchmarks.spark.topics import CONNECTOR_JARS
 from benchmarks.storage.scratch import check_room, terminated_as_interrupted
-from bk_cli.children import child_environment, last_lines
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.children import child_environment, last_lines
+from bk_cli.local.cluster import LocalCluster
 from bk_core.errors import BookKeeperError
 
 BOOKIES = 3

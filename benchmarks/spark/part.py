@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure
 from benchmarks.spark.world import World, add_arguments, world_of
-from bk_cli.lifeline import end_with
+from bk_cli.local.lifeline import end_with
 
 
 def rows(size: int, world: World) -> list[Figure]:

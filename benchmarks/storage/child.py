@@ -18,7 +18,7 @@ def told_by(module_and_arguments: Sequence[str], *, killed: bool = False) -> Ite
     """Each line of ``python -m MODULE ARGUMENTS…`` and the seconds since the process was started.
 
     ``killed``: it is to end by SIGKILL. BookKeeperError when it ends otherwise. It is killed when nobody listens any
-    more; its standard input is a pipe that closes however this process ends (``bk_cli.lifeline``).
+    more; its standard input is a pipe that closes however this process ends (``bk_cli.local.lifeline``).
     """
     began = time.perf_counter()
     with subprocess.Popen(

@@ -24,7 +24,7 @@ from bk_core.errors import BookKeeperError
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import CheckpointSummary
 from bookie_server.storage.maintenance.maintenance import Maintenance

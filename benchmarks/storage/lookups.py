@@ -19,7 +19,7 @@ import numpy as np
 
 from bk_core.entries.frame import FrameExtent, FrameKind
 from bookie_server.engine.holdings import IndexHoldings
-from bookie_server.machine.places import IndexBlock, Place
+from bookie_server.machine.disk_places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import IndexHeader, StateCollector, build_index
 from bookie_server.storage.bytes.index_rows import (
     DENSE,

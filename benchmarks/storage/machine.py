@@ -9,7 +9,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from bk_cli.python_build import built_with_optimizations
+from bk_cli.local.python_build import built_with_optimizations
 
 _SECTOR = 512
 

@@ -15,7 +15,7 @@ from benchmarks.storage.child import told_by
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.machine import peak_bytes, resident_bytes
 from benchmarks.storage.world import Store, ledgers_of, scaled_segment
-from bk_cli.lifeline import end_with
+from bk_cli.local.lifeline import end_with
 
 SEGMENT_BYTES = 256 << 20
 SEGMENTS = 4

@@ -15,7 +15,7 @@ from benchmarks.storage.machine import DiskCounters
 from benchmarks.storage.world import ENTRY_BYTES, Ledger, Store, ledgers_of, scaled_segment
 from bookie_server.engine.holdings import IndexHoldings, answer_read
 from bookie_server.machine import events
-from bookie_server.machine.places import Place, Unresolved
+from bookie_server.machine.disk_places import Place, Unresolved
 from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.log.segment_reader import SegmentReader
 

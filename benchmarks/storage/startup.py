@@ -25,7 +25,7 @@ from benchmarks.storage.child import Told, told_by
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.machine import DiskCounters, peak_bytes
 from benchmarks.storage.world import BOOKIE_ID, CLUSTER, Ledger, scaled_segment
-from bk_cli.lifeline import end_with
+from bk_cli.local.lifeline import end_with
 from bk_core.entries.frame import FrameKind, encode_record
 from bookie_server.storage.disk.cookie import SEGMENTS_NAME, DataDirectory
 from bookie_server.storage.index.index import LedgerIndex

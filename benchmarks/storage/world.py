@@ -16,7 +16,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FRAME_HEADER_BYTES, assemble, encode_frame, parse_header
 from bk_core.model import DigestType
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.index.index import LedgerIndex

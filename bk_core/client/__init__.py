@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from bk_core.client.bookkeeper import BookKeeper, connect
     from bk_core.client.config import ClientConfig
     from bk_core.client.detached import DetachedReader
-    from bk_core.client.reader import LedgerReader
-    from bk_core.client.writer import LedgerWriter
+    from bk_core.client.reading.reader import LedgerReader
+    from bk_core.client.writing.writer import LedgerWriter
 
 __all__ = ["BookKeeper", "ClientConfig", "DetachedReader", "LedgerReader", "LedgerWriter", "connect"]
 
@@ -20,8 +20,8 @@ _HOMES = {
     "BookKeeper": "bookkeeper",
     "ClientConfig": "config",
     "DetachedReader": "detached",
-    "LedgerReader": "reader",
-    "LedgerWriter": "writer",
+    "LedgerReader": "reading.reader",
+    "LedgerWriter": "writing.writer",
     "connect": "bookkeeper",
 }
 

@@ -19,20 +19,20 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import TypeVar
 
+from bk_core.access.roles import OPEN, Right
 from bk_core.after_fork import check_can_connect
-from bk_core.audit import audited
-from bk_core.client.budget import process_budget
 from bk_core.client.config import ClientConfig
 from bk_core.client.deletion import Hints, delete_record
-from bk_core.client.fork import ForkGuard
-from bk_core.client.lac import quorum_lac
-from bk_core.client.metrics import ClientMetrics, Observer
-from bk_core.client.ranges import Quarantine
-from bk_core.client.reader import LedgerReader
-from bk_core.client.recovery import RecoveryDriver
-from bk_core.client.refused import Refused
-from bk_core.client.surveyor import Surveyor
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.reading.quorum_lac import quorum_lac
+from bk_core.client.reading.ranges import Quarantine
+from bk_core.client.reading.reader import LedgerReader
+from bk_core.client.reading.recovery import RecoveryDriver
+from bk_core.client.running.fork import ForkGuard
+from bk_core.client.running.metrics import ClientMetrics, Observer
+from bk_core.client.running.refused import Refused
+from bk_core.client.running.surveyor import Surveyor
+from bk_core.client.writing.process_budget import process_budget
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.digest import Digester
 from bk_core.errors import (
     BookKeeperError,
@@ -44,19 +44,19 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
+from bk_core.memory.slots import Slots
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, Versioned
+from bk_core.observe.audit import audited
+from bk_core.observe.traces import note, traced
 from bk_core.placement import Landscape, choose_ensemble
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import BookiesRead
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.security.roles import OPEN, Right
-from bk_core.traces import note, traced
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError, Transport
-from bk_core.transport.slots import Slots
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from bk_core.access.roles import MIXED, OPEN, SECURE, SECURITIES
+from bk_core.access.secret_files import TokenFile
+from bk_core.access.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
+from bk_core.access.zookeeper_acl import ACL_OPEN, parse_acl
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
-from bk_core.metadata.acl import ACL_OPEN, parse_acl
 from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bk_core.secret_files import TokenFile
-from bk_core.security.roles import MIXED, OPEN, SECURE, SECURITIES
-from bk_core.tls import ENDPOINT_IDENTIFICATIONS, HTTPS, Tls, TlsPaths
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import Caller
 from bk_core.transport.wallet import Wallet
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from bk_core.client.ranges import Quarantine
+from bk_core.client.reading.ranges import Quarantine
 from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bk_core.transport.port import Transport
-from bk_core.wire.lane import HINT_IDS_MAX
+from bk_core.wire.lane.reasons import HINT_IDS_MAX
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TypeAlias
 
-from bk_core.client.ahead import WantedRange, read_ahead
-from bk_core.client.batch_iterator import BatchIterator
-from bk_core.client.columns import WINDOW_BYTES, columns_or_entries, if_it_pays
 from bk_core.client.config import ClientConfig
-from bk_core.client.fork import ForkGuard
-from bk_core.client.metrics import ClientMetrics, Observer
-from bk_core.client.ranges import Quarantine, read_range
+from bk_core.client.reading.batch_iterator import BatchIterator
+from bk_core.client.reading.column_reads import WINDOW_BYTES, columns_or_entries, if_it_pays
+from bk_core.client.reading.ranges import Quarantine, read_range
+from bk_core.client.reading.read_ahead import WantedRange, read_ahead
+from bk_core.client.running.fork import ForkGuard
+from bk_core.client.running.metrics import ClientMetrics, Observer
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import ColumnBatch, Parts

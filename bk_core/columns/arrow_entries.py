@@ -24,7 +24,7 @@ from bk_core.entries.arrow_directory import BOUND_BYTES_MAX, HAS_MAX, HAS_MIN, N
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import crc32c
 from bk_core.errors import EntryTooLargeError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 ENTRY_BYTES_WANTED = 1 << 20
 """Entries are filled up to this (option maxEntryBytes)."""

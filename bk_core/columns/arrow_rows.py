@@ -19,7 +19,7 @@ import pyarrow.ipc as ipc
 
 from bk_core.columns import arrow_message, arrow_schema, texts
 from bk_core.columns.arrow_message import Head, NotABatch, Pair, Shape
-from bk_core.columns.places import Rows
+from bk_core.columns.row_origins import Rows
 from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import Directory
 from bk_core.entries.batch import Bytes, EntryBatch

@@ -2,7 +2,7 @@
 """Rows of a log as record batches, for programs that have Arrow and no Spark: which columns a read has, and how the
 entries of each codec become them.
 
-Every read can also have the columns of :mod:`~bk_core.columns.places`. Without a choice it has those of the codec;
+Every read can also have the columns of :mod:`~bk_core.columns.row_origins`. Without a choice it has those of the codec;
 where an entry is a row, its offset comes first.
 """
 
@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, json_rows, json_text, places, texts
-from bk_core.columns.places import LedgerAt, Rows, corrupt
+from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, json_rows, json_text, texts
+from bk_core.columns import row_origins as places
+from bk_core.columns.row_origins import LedgerAt, Rows, corrupt
 from bk_core.columns.where import Condition, Where
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted

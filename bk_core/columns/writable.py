@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from bk_core.columns import arrow_schema, places
+from bk_core.columns import arrow_schema
+from bk_core.columns import row_origins as places
 from bk_core.columns.arrow_entries import too_large
 from bk_core.columns.arrow_message import BODY_BYTES_MAX
 from bk_core.columns.conversion import converted, row_bytes
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 PIECE_BYTES = 8 << 20
 """Rows are encoded in pieces of about this size."""

@@ -29,7 +29,7 @@ from bk_core.entries.frame import (
     refuse,
     refuse_size,
 )
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 _ENTRIES = int(FrameKind.ENTRIES)
 # What the header CRC covers of a frame of one entry: the header's begin, in one number, ids, LAC and length before,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError
 from bk_core.model import DigestType
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -33,7 +33,7 @@ from bk_core.entries.batch import (
 from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsError
 from bk_core.model import DigestType
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 _TYPE_OF_WIDTH = {kind.digest_bytes: kind for kind in DigestType}
 FRAME_MAGIC = 0x4B42

@@ -17,7 +17,7 @@ from bk_core.entries.batch import EntryBatch, Join, joined
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame, encode_one, encode_striped
 from bk_core.model import EntryId
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -40,7 +40,7 @@ from bk_core.entries.frame import (
 from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType, EntryId
-from bk_core.wire.lane import Cut
+from bk_core.wire.lane.reasons import Cut
 
 CUT_ENTRIES_MAX = 1 << 11
 """A frame of more entries is answered whole: cutting costs time for each of them, and would save little."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
 

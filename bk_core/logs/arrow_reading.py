@@ -2,7 +2,7 @@
 """Reads a log as Arrow columns: planned once, then in batches, in order.
 
 The loop only receives; columns are made on the thread that wants them, while the loop receives on. Read-ahead is that
-of :mod:`bk_core.client.ahead`, so it is bounded in bytes however slowly the rows are taken.
+of :mod:`bk_core.client.reading.read_ahead`, so it is bounded in bytes however slowly the rows are taken.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bk_core.client.ahead import read_ahead
-from bk_core.client.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.columns import WINDOW_BYTES
-from bk_core.client.fork import ForkGuard
+from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
+from bk_core.client.reading.column_reads import WINDOW_BYTES
+from bk_core.client.reading.read_ahead import read_ahead
+from bk_core.client.running.fork import ForkGuard
 from bk_core.columns.log_rows import ARROW, LogRows, check_written
-from bk_core.columns.places import LedgerAt
+from bk_core.columns.row_origins import LedgerAt
 from bk_core.columns.where import Condition
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted

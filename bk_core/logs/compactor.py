@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import numpy as np
 
-from bk_core.client.ahead import read_ahead
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.repair import ByteRate
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.reading.read_ahead import read_ahead
+from bk_core.client.repairing.repair import ByteRate
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError
 from bk_core.logs.ledgers import create_for_log, drop_ledger, written_extent

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.driver import Driver
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.running.driver import Driver
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
 from bk_core.logs.appender import LogAppender
@@ -23,7 +23,7 @@ from bk_core.logs.model.head import LogHead
 from bk_core.logs.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
-from bk_core.traces import traced
+from bk_core.observe.traces import traced
 
 logger = logging.getLogger("bk_core.logs")
 

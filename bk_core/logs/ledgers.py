@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import (
     BookKeeperError,

@@ -18,10 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from bk_core.audit import audited
-from bk_core.client.batch_iterator import BatchIterator
 from bk_core.client.bookkeeper import BookKeeper, check_digest_type
-from bk_core.client.repair import ByteRate
+from bk_core.client.reading.batch_iterator import BatchIterator
+from bk_core.client.repairing.repair import ByteRate
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import BookKeeperError, InvalidArgumentError, LogExistsError, NoSuchLogError, Outcome
 from bk_core.logs.compactor import Compactor
@@ -41,7 +40,8 @@ from bk_core.logs.sequences import Answers
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
 from bk_core.model import DigestType, LedgerId, Versioned
-from bk_core.traces import traced
+from bk_core.observe.audit import audited
+from bk_core.observe.traces import traced
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader, Schema, Table

@@ -13,10 +13,10 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from bk_core.client.ahead import BYTES_MAX
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.columns import columns_or_entries, if_it_pays
-from bk_core.client.reader import LedgerReader
+from bk_core.client.reading.column_reads import columns_or_entries, if_it_pays
+from bk_core.client.reading.read_ahead import BYTES_MAX
+from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import MetadataUnavailableError, NoSuchEntryError

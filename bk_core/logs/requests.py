@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from bk_core.client.bookkeeper import BookKeeper, check_sizes
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.errors import (
     InvalidArgumentError,
     MetadataConflictError,

@@ -20,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.repair import ByteRate
+from bk_core.client.repairing.repair import ByteRate
 from bk_core.errors import (
     BookKeeperError,
     ClientClosedError,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
+    from bk_core.access.tls import Tls
     from bk_core.metadata.port import MetadataStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
-    from bk_core.tls import Tls
 
 OPENERS: dict[str, Callable[[str, float, float], MetadataStore]] = {}
 """By the scheme of their URIs, functions that open stores which are not part of this package, from a URI and the two
@@ -49,7 +49,7 @@ def open_store(
     """
     if (opener := OPENERS.get(uri.partition("://")[0])) is not None:
         return opener(uri, timeout_s, session_timeout_s)
-    from bk_core.metadata.acl import FIRST_FOLDERS, parse_acl
+    from bk_core.access.zookeeper_acl import FIRST_FOLDERS, parse_acl
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.tree.store import TreeStore
 
@@ -63,7 +63,7 @@ def open_tree(
     uri: str, *, timeout_s: float, session_timeout_s: float, tls: Tls | None, auth_path: str, acl: str
 ) -> ZooKeeperTree:
     """The session with ZooKeeper alone, as :func:`open_store` makes it: for who changes ACLs."""
-    from bk_core.metadata.acl import parse_acl
+    from bk_core.access.zookeeper_acl import parse_acl
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity
     from bk_core.metadata.zookeeper.session import ZooKeeperTree

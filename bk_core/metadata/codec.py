@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.metadata.proto.ledger_pb2 import LedgerMetadataFormat
 from bk_core.model import NO_ENTRY, DigestType, Fragment, LedgerMetadata, LedgerState
-from bk_core.wire.frames_codec import encode_varint
+from bk_core.wire.lane.grpc_frames import encode_varint
 
 NEWEST_VERSION = 3
 _TAG = b"BookieMetadataFormatVersion\t"

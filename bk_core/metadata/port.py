@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bk_core.access.roles import RolesTable
 from bk_core.metadata.records import BookieOrder, Cookie, UnderreplicationMark
 from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata, Versioned
-from bk_core.security.roles import RolesTable
 
 CancelWatch = Callable[[], None]
 

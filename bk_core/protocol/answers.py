@@ -19,7 +19,7 @@ from bk_core.entries.parts import Parts
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 
 
 @dataclass(slots=True)

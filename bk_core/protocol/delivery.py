@@ -27,7 +27,7 @@ from bk_core.entries.frame import with_session
 from bk_core.entries.packets import Packet
 from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 
 
 class LaneState(enum.Enum):

@@ -15,7 +15,7 @@ from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.placement import FLAT, Landscape
-from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, Cut, EntryRange, Reason
 
 
 # --- sessions with bookies (P1) --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import DeliveryConfig
 from bk_core.protocol.delivery import Delivery, LaneState
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 
 KeeperEffect: TypeAlias = ev.SessionEffect | ev.SetTimer | ev.CancelTimer
 

@@ -27,7 +27,7 @@ from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryErro
 from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Answer, Window
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 ReadEvent: TypeAlias = ev.ReadEvent | ev.TimerFired
 ReadEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.DeliverBatch | ev.FinishRead | ev.Fail | ev.SetTimer

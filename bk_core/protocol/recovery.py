@@ -38,7 +38,7 @@ from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.refusals import unknown_error
 from bk_core.protocol.replication.copies import last_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 
 CONTENDED = "another client recovered at the same time, again and again"
 

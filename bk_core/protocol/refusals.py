@@ -7,7 +7,7 @@ from copy import copy
 
 from bk_core import errors as err
 from bk_core.model import BookieId, EntryId, LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 
 
 def refusal_error(

@@ -20,7 +20,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.config import DeliveryConfig
 from bk_core.protocol.delivery import Delivery
 from bk_core.protocol.keeper import SessionKeeper
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 
 WriteBackEvent: TypeAlias = ev.SessionEvent | ev.BookiesRead | ev.TimerFired
 WriteBackEffect: TypeAlias = ev.SessionEffect | ev.ReadBookies | ev.SetTimer | ev.CancelTimer

@@ -34,7 +34,7 @@ from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.delivery import Delivery, LaneState
 from bk_core.protocol.keeper import STALL_TICKS, SessionKeeper
 from bk_core.protocol.refusals import conflict_error, fenced_error, overdue_error, refusal_error, unknown_error
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 
 WriterEvent: TypeAlias = (
     ev.Append | ev.Force | ev.Close | ev.SessionEvent | ev.ForceEvent | ev.MetadataEvent | ev.TimerFired

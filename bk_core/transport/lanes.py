@@ -22,14 +22,14 @@ bookie to another address until a connection has come about."""
 
 
 def _grpc() -> Connect:
-    from bk_core.transport.grpc import GrpcLink
+    from bk_core.transport.lane.grpc import GrpcLink
 
     return GrpcLink
 
 
 def _direct() -> Connect:
-    from bk_core.transport.direct import DirectLink
-    from bk_core.transport.slots import Slots
+    from bk_core.memory.slots import Slots
+    from bk_core.transport.lane.direct import DirectLink
 
     return partial(DirectLink, slots=Slots())
 

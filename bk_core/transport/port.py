@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.security.roles import Right
-from bk_core.wire.lane import AttachMode, Cut, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, Cut, EntryRange, Reason
 
 if TYPE_CHECKING:
-    from bk_core.secret_files import TokenFile
-    from bk_core.tls import Tls
+    from bk_core.access.secret_files import TokenFile
+    from bk_core.access.tls import Tls
     from bk_core.transport.wallet import Wallet
 
 

@@ -13,11 +13,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError
 from bk_core.model import LedgerId
-from bk_core.security.roles import Right
 from bk_core.transport.port import NewSession, RefusedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 
 if TYPE_CHECKING:
     from bk_core.wire.proto import lane_pb2

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bk_core.columns.places import LedgerAt
+from bk_core.columns.row_origins import LedgerAt
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.schemas import fields_of
 from bk_spark import compat

@@ -16,7 +16,7 @@ from bk_core.columns.arrow_entries import ENTRY_BYTES_WANTED, ArrowEntries
 from bk_core.columns.arrow_schema import to_bytes
 from bk_core.columns.writable import check_names
 from bk_core.logs.model import schemas as log_schemas
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.codecs import arrow_schema, metadata_columns, spark_types
 from bk_spark.codecs.arrow_rows import NAME, PLANNED_WITH, ArrowRows
 from bk_spark.codecs.codec import Codec, LogSchemas

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bk_core.columns import arrow_rows
 from bk_core.columns.arrow_schema import from_bytes
-from bk_core.columns.places import LedgerAt, corrupt
+from bk_core.columns.row_origins import LedgerAt, corrupt
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import SchemaChangedError, SchemaMismatchError

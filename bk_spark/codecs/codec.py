@@ -3,7 +3,7 @@
 
 :class:`Codec` is what others know of one; each codec's module has its own. Its two halves, :class:`RowCodec` and
 :class:`EntryCodec`, are made on the driver and pickled into tasks. They know nothing of ledgers, logs or the network;
-:class:`~bk_core.columns.places.LedgerAt` has what they must know about the place of the rows.
+:class:`~bk_core.columns.row_origins.LedgerAt` has what they must know about the place of the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.columns.arrow_entries import too_large
-from bk_core.columns.places import LedgerAt
+from bk_core.columns.row_origins import LedgerAt
 from bk_spark.codecs import metadata_columns, spark_types
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from bk_core.columns import envelope_bytes, texts
 from bk_core.columns.envelope_bytes import HEADERS_MAX, HEADERS_TYPE, TIMESTAMP
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.codecs.codec import Codec, LogSchemas, check_rows
 from bk_spark.codecs.read_columns import Decoded, EntryRows, ReadColumns
 

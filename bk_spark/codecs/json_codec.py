@@ -14,7 +14,7 @@ from bk_core.columns import json_rows, json_text, texts
 from bk_core.columns.arrow_schema import conformed
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.codecs import spark_types
 from bk_spark.codecs.codec import Codec, LogSchemas, check_rows
 from bk_spark.codecs.read_columns import Decoded, EntryRows, ReadColumns

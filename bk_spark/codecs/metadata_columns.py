@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bk_core.columns import places
-from bk_core.columns.places import ENTRY_LENGTH
+from bk_core.columns import row_origins as places
+from bk_core.columns.row_origins import ENTRY_LENGTH
 from bk_core.errors import InvalidArgumentError
 
 PLACES: dict[str, str] = {"log": "string", "ledger_id": "bigint", "entry_id": "bigint", "offset": "bigint"}

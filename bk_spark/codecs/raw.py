@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.codecs.codec import Codec, LogSchemas, check_rows
 from bk_spark.codecs.read_columns import Decoded, EntryRows, ReadColumns
 from bk_spark.errors import no_value_column

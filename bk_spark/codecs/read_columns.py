@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from bk_core.columns import places
-from bk_core.columns.places import LedgerAt, corrupt
+from bk_core.columns import row_origins as places
+from bk_core.columns.row_origins import LedgerAt, corrupt
 from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import InvalidArgumentError
 from bk_spark import compat

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from bk_core.access.secret_files import secret_of_file, secret_of_variable
 from bk_core.errors import InvalidArgumentError
-from bk_core.secret_files import secret_of_file, secret_of_variable
 from bk_core.units import parse_size, parse_time_ms
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, unknown_option
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound, parse_times
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select

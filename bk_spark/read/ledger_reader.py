@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from bk_core import __version__, traces
+from bk_core import __version__
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import IntegrityError, InvalidArgumentError, NoSuchLedgerError
+from bk_core.observe import traces
 from bk_spark import codecs, compat
 from bk_spark.errors import package_mismatch
 from bk_spark.options.options import BkOptions
@@ -29,7 +30,7 @@ from bk_spark.workers import clients, task_log, worker_reuse
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
-    from bk_core.client.ahead import WantedRange
+    from bk_core.client.reading.read_ahead import WantedRange
     from bk_core.entries.parts import ColumnsWanted
 
 ROWS_MIN = 10_000
@@ -159,7 +160,7 @@ class Progress:
 
 def wanted_range(planned: LedgerRange, columns: ColumnsWanted | None = None) -> WantedRange:
     """The range as the client wants it."""
-    from bk_core.client.ahead import WantedRange
+    from bk_core.client.reading.read_ahead import WantedRange
 
     assert planned.layout is not None, planned
     metadata = planned.layout.metadata()

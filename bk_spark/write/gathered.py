@@ -12,8 +12,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bk_core import traces
 from bk_core.errors import BookKeeperError, ClientClosedError, InvalidArgumentError, MetadataUnavailableError
+from bk_core.observe import traces
 from bk_spark.workers import clients
 from bk_spark.write.new_ledger import Attempt, NewLedger
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bk_core.entries.batch import U32, EntryBatch
 from bk_core.entries.packets import SLICE_ENTRIES_MAX
-from bk_core.transport.slots import Slots
+from bk_core.memory.slots import Slots
 
 FREE_BYTES_MAX = 8 << 20
 """So many bytes of buffers are kept for the next entries."""

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from bk_core import __version__, traces
+from bk_core import __version__
 from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchLogError
 from bk_core.logs.model.head import LogHead, NewExtent
+from bk_core.observe import traces
 from bk_spark import codecs
 from bk_spark.errors import package_mismatch, see
 from bk_spark.options.options import BkOptions
@@ -32,7 +33,7 @@ from bk_spark.write.held import HeldEntries, LogAt
 from bk_spark.write.new_ledger import Attempt, NewLedger
 
 if TYPE_CHECKING:
-    from bk_core.blocking_logs import NamedLog
+    from bk_core.blocking.logs import NamedLog
     from bk_core.entries.batch import EntryBatch
 
 logger = logging.getLogger("bk_spark.write.log_writer")

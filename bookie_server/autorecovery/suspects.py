@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bk_core.model import ENTRY_ID_MAX, BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.transport.port import ReadTrailer
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 
 LOOK_AGAIN_S = 60.0
 """So long after a mark was made the ledger is looked at again; after each further mark it is twice as long."""

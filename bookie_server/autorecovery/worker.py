@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.repair import ByteRate, End, RepairDriver, locked_ledgers, under_lock
+from bk_core.client.repairing.repair import ByteRate, End, RepairDriver, locked_ledgers, under_lock
 from bk_core.errors import BookKeeperError, MetadataCorruptError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned

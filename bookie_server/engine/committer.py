@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 
 from bk_core.entries.frame import FrameHeader, parse_header
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
-from bk_core.metrics import Histogram
-from bk_core.slow_log import SlowLog
-from bk_core.traces import spans
+from bk_core.observe.metrics import Histogram
+from bk_core.observe.slow_log import SlowLog
+from bk_core.observe.traces import spans
 from bookie_server.engine.group_size import GroupSize
 from bookie_server.engine.index_hop import poster
 from bookie_server.engine.slow import slow_commit
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 
 logger = logging.getLogger(__name__)

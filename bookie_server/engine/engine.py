@@ -17,13 +17,13 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, LocalProtocolError
 from bk_core.model import LedgerId
-from bk_core.slow_log import SlowLog
-from bk_core.wire.lane import Reason
+from bk_core.observe.slow_log import SlowLog
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.engine.log_driver import LogDriver, OpenLog
 from bookie_server.engine.loop import BookieLoop
 from bookie_server.machine import events
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.machine import BookieMachine, MachineNumbers
-from bookie_server.machine.places import Place
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import cast
 from bk_core.entries.frame import STRIPED, FrameKind, record_payload
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine import events
+from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.machine.events import Piece
-from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.machine.state import LedgerFacts, Pending, Plan
 from bookie_server.storage.bytes.membership import RunMembers, striping_of
 from bookie_server.storage.bytes.segment import index_name, segment_name

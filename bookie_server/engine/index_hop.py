@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future, wait
 from typing import Any, TypeVar
 
 from bk_core.errors import BookKeeperError, Outcome
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.compaction import Copy
 from bookie_server.storage.maintenance.index_port import Stopping

@@ -19,15 +19,15 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from bk_core.errors import BookKeeperError, StorageFailedError
-from bk_core.metrics import Histogram
-from bk_core.slow_log import SlowLog
+from bk_core.observe.metrics import Histogram
+from bk_core.observe.slow_log import SlowLog
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.holdings import answer_read, read_at_once
 from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.engine.slow import slow_read
 from bookie_server.machine import events
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.log.segment_log import CommitStats, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import Copy

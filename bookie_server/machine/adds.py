@@ -27,7 +27,7 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import LEDGER_ID_MAX, EntryId, LedgerId
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
     CloseStream,

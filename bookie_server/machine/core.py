@@ -11,7 +11,7 @@ import hmac
 
 from bk_core.entries.frame import FrameExtent, FrameKind, encode_record, parse_header
 from bk_core.model import LEDGER_KEY_BYTES, EntryId, LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.events import Effect
 from bookie_server.machine.owners import Owners
 from bookie_server.machine.state import Holdings, Ledger, LogQueue, MachineLimits, Pending, lac_of_body

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 
 from bk_core.entries.frame import FrameKind
 from bk_core.model import LEDGER_ID_MAX, LedgerId
-from bk_core.wire.lane import HINT_IDS_MAX, Reason
+from bk_core.wire.lane.reasons import HINT_IDS_MAX, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (
     CopiesUnwanted,

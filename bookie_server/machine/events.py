@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias
 from bk_core.entries.frame import FrameHeader
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.port import LacEvidence, ReadTrailer
-from bk_core.wire.lane import AttachMode, Cut, Reason
-from bookie_server.machine.places import Place, Unresolved
+from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
+from bookie_server.machine.disk_places import Place, Unresolved
 
 StreamId: TypeAlias = int
 RequestId: TypeAlias = tuple[StreamId, int]

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from bk_core.model import LEDGER_ID_MAX, LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.core import Core, Refusal
+from bookie_server.machine.disk_places import Unresolved
 from bookie_server.machine.events import (
     FramesRead,
     MembershipsRead,
@@ -24,7 +25,6 @@ from bookie_server.machine.events import (
     ResumeStream,
     StreamId,
 )
-from bookie_server.machine.places import Unresolved
 from bookie_server.machine.turns import FairQueue
 
 _FEW = 16

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
+from bookie_server.machine.disk_places import Place, Unresolved
 from bookie_server.machine.events import Commit, FramesArrived, Piece, RequestId, StreamId
 from bookie_server.machine.owners import Owner
-from bookie_server.machine.places import Place, Unresolved
 
 _WAITING_FACTOR = 3
 """Messages may wait for room with this many times the bytes that may wait for a commit: a message from each of many

@@ -123,7 +123,7 @@ def test_a_process_is_counted_with_its_children() -> None:
     spin = "import time; end = time.monotonic() + 20; exec('while time.monotonic() < end: pass')"  # ends by itself
     busy = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}])"
     with processes.born("busy"):
-        child = subprocess.Popen([sys.executable, "-m", "bk_cli.lifeline", sys.executable, "-c", busy], stdin=-1)
+        child = subprocess.Popen([sys.executable, "-m", "bk_cli.local.lifeline", sys.executable, "-c", busy], stdin=-1)
     try:
         before = processes.spent_s()["busy"]
         while processes.spent_s()["busy"] < before + 0.2:

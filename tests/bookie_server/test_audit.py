@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bk_core import audit as core
-from bk_core.audit import AuditFile
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import Reason
+from bk_core.observe import audit as core
+from bk_core.observe.audit import AuditFile
+from bk_core.wire.lane.reasons import Reason
 from bookie_server import audit as module
 from bookie_server.audit import AGAIN_S, BURST, KINDS_MAX, LINES_PER_S, AuditLog, outcome_of
 

@@ -23,7 +23,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, RefusedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from tests.kit.lanes import KEY, Lane, Listener
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.rule("S6")]

@@ -25,7 +25,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, ReadTrailer, RefusedError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from tests.kit.lanes import Lane, Listener, digester
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper]

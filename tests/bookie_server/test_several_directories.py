@@ -24,7 +24,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import Fragment, LedgerMetadata
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine.events import LedgersDeleted
 from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload

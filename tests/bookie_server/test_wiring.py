@@ -28,10 +28,10 @@ from bk_core.transport.port import Caller
 from bookie_server import main
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
-from bookie_server.services.clients import Clients
-from bookie_server.services.grpc import GrpcServer
-from bookie_server.services.service import Service
-from bookie_server.services.tls import PortTls
+from bookie_server.ports.access.tls import PortTls
+from bookie_server.ports.bounds.clients import Clients
+from bookie_server.ports.lane.grpc import GrpcServer
+from bookie_server.ports.service import Service
 from tests.kit.lanes import Lane, Listener, bookie_config
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 

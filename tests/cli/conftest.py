@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bk_cli import main
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from tests.kit import canaries
 from tests.kit.clusters import temporary_cluster
 

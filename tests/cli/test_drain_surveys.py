@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.bookie_leaving import DrainWatch
+from bk_cli.bookies.bookie_leaving import DrainWatch
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
 from tests.kit.memory_store import MemoryStore
@@ -69,7 +69,7 @@ def test_a_bookie_that_takes_new_entries_is_never_drained(store: MemoryStore) ->
 
 
 def test_what_is_left_of_a_drain_is_looked_at_by_turns(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bk_cli.bookie_leaving.LOOKS_MAX", 2)
+    monkeypatch.setattr("bk_cli.bookies.bookie_leaving.LOOKS_MAX", 2)
     ledgers = [a_ledger(store, "b1", "b2") for _ in range(5)]
     watch = DrainWatch(store, "b1")
     watch.survey()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from bk_cli import level_signals
-from bk_core import log_level
 from bk_core.errors import InvalidArgumentError
+from bk_core.observe import log_level
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
-from tests.cli.test_log_upkeep import SECRET, fill
+from tests.cli.data.test_log_upkeep import SECRET, fill
 from tests.kit.canaries import PASSWORD
 
 pytestmark = pytest.mark.e2e

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_cli import output
-from bk_core.facts.payloads import payload_json, payload_text
+from bk_core.cluster.payloads import payload_json, payload_text
 
 
 @given(st.binary(max_size=200))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bk_cli import main
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.head import PublishId

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bk_cli import main
-from bk_core.facts.unreadable import find_unreadable
+from bk_core.cluster.unreadable import find_unreadable
 from bk_core.logs.store import LogStore
 from bk_core.metadata import open_store
 from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from bk_core.client.ahead import WantedRange
 from bk_core.client.detached import DetachedReader
+from bk_core.client.reading.read_ahead import WantedRange
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.model import DigestType

@@ -16,7 +16,7 @@ from bk_core.errors import MetadataConflictError, NoSuchLedgerError
 from bk_core.logs.ledgers import delete_of_log
 from bk_core.logs.model.head import APPLICATION
 from bk_core.model import LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine import events as ev
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 from tests.kit.memory_transport import MemoryLink

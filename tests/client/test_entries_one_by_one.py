@@ -19,7 +19,7 @@ from bk_core.errors import (
     LedgerClosedError,
     WindowFullError,
 )
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.memory_cluster import FAST, hold, memory_cluster, release, run
 
 SMALL = ClientConfig(frame_bytes=1_000, window_bytes_max=4_000, slow_bookie_bytes_max=64_000)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.client import BookKeeper, LedgerWriter
-from bk_core.client.append_queue import ENTRY_COST_BYTES, AppendQueue
+from bk_core.client.writing.append_queue import ENTRY_COST_BYTES, AppendQueue
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     BookKeeperError,

@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.client import ClientConfig
 from bk_core.client.detached import DetachedReader
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.errors import EntryUnreadableError
 from bk_core.logs.named_log import NamedLog
 from bk_core.metadata.records import BookieOrder, Order

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.client import ClientConfig, LedgerWriter
-from bk_core.client.budget import ProcessBudget, process_budget
+from bk_core.client.writing.process_budget import ProcessBudget, process_budget
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted

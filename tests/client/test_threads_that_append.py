@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pytest
 
 from bk_core.client import ClientConfig
-from bk_core.client.append_queue import AppendQueue
+from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WindowFullError
 from bk_core.logs.leader import LogLeader

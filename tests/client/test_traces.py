@@ -124,7 +124,7 @@ def test_sparks_tasks_have_spans_with_their_ledgers_below(trace: Trace) -> None:
 def test_without_an_sdk_nothing_of_opentelemetry_is_imported_and_nothing_is_made() -> None:
     code = (
         "import asyncio, sys; from bk_core.client import connect; from tests.kit import memory_store\n"
-        "import bookie_server.main; from bk_core.traces import spans\n"
+        "import bookie_server.main; from bk_core.observe.traces import spans\n"
         "print(spans(), [each for each in sys.modules if each.startswith('opentelemetry')])\n"
         "import opentelemetry.trace; print(spans())"
     )

@@ -26,7 +26,7 @@ from bk_core.errors import (
 from bk_core.model import DigestType, LedgerState
 from bk_core.placement import FLAT
 from bk_core.protocol.events import MetadataConflicted
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import FAST, eventually, memory_cluster
 

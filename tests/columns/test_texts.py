@@ -12,7 +12,7 @@ import pytest
 from bk_core.columns import arrow_entries, arrow_rows, arrow_schema, texts
 from bk_core.columns.arrow_entries import ArrowEntries
 from bk_core.columns.log_rows import LogRows
-from bk_core.columns.places import LedgerAt
+from bk_core.columns.row_origins import LedgerAt
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptEntryError, InvalidArgumentError
 

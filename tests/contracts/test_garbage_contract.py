@@ -21,7 +21,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import Fragment, LedgerId
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, RefusedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.garbage.garbage_thread import GarbageThread, StoreEvidence
 from bookie_server.main import Bookie

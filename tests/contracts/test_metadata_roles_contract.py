@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from bk_core.access.roles import Line, Role, RolesTable
 from bk_core.errors import MetadataConflictError, MetadataCorruptError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import Versioned
-from bk_core.security.roles import Line, Role, RolesTable
 from tests.kit.metadata_worlds import MetadataWorld, tree_of
 
 ONE = RolesTable((Line("CN=a", Role.ADMIN),))

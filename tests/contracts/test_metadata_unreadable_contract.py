@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
+from bk_core.cluster.unreadable import find_unreadable
 from bk_core.errors import MetadataCorruptError
-from bk_core.facts.unreadable import find_unreadable
 from bk_core.logs.model.deleted import encode_deleted_log
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.store import deleted_logs

@@ -10,7 +10,7 @@ import pytest
 from bk_core.entries.digest import crc32c, ledger_key
 from bk_core.entries.frame import decode_frame
 from bk_core.transport.port import RefusedError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, digester, on_each_lane
 
 OTHER_KEY = ledger_key(b"other")

@@ -13,7 +13,7 @@ import sys
 import time
 
 import bk_core.blocking
-import bk_core.transport.grpc  # imported before the fork, as an application server would
+import bk_core.transport.lane.grpc  # imported before the fork, as an application server would
 from bk_core.client import ClientConfig
 from bk_core.errors import ForkedHandleError
 

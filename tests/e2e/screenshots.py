@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bk_cli.cluster import LocalCluster
-from bk_core.blocking_logs import LogLeader
+from bk_cli.local.cluster import LocalCluster
+from bk_core.blocking.logs import LogLeader
 from tests.kit.browser import Tab, browser
 from tests.kit.page_world import PageWorld, page_world
 

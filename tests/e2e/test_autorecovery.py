@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from bk_cli import main
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
-from bk_core.client.repair import BURST_S
+from bk_core.client.repairing.repair import BURST_S
 from bk_core.metadata import open_store
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from tests.kit.canaries import PASSWORD

@@ -20,9 +20,9 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from bk_cli.children import last_lines
-from bk_cli.cluster_layout import free_bookie_ports
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.children import last_lines
+from bk_cli.local.cluster_layout import free_bookie_ports
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core import blocking
 from bk_core.metadata import open_store
 from tests.interop.jars import toolchain

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from bk_cli import exit_codes, main
-from bk_cli.children import free_ports
-from bk_cli.cluster import BookieProcess, LocalCluster
-from bk_cli.cluster_layout import PORTS_ABOVE
+from bk_cli.local.children import free_ports
+from bk_cli.local.cluster import BookieProcess, LocalCluster
+from bk_cli.local.cluster_layout import PORTS_ABOVE
 from bk_core import blocking
 from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 

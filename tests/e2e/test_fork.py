@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from tests.kit.lane_table import OURS, SURVIVES_FORK
 
 SCRIPT = Path(__file__).with_name("forking_clients.py")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.cluster_layout import free_bookie_ports
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.cluster_layout import free_bookie_ports
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core import blocking
 from tests.kit.dockerfile import Image
 

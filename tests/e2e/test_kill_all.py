@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core.blocking import LedgerWriter, connect
 from bk_core.errors import BookKeeperError, WindowFullError
 

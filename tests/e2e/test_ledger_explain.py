@@ -16,9 +16,9 @@ import pytest
 
 from bk_cli import main
 from bk_cli.access import Access
-from bk_cli.children import child_environment
-from bk_cli.cluster import BookieProcess, LocalCluster
-from bk_cli.ledger_seen import see_ledger
+from bk_cli.explain.ledger_seen import see_ledger
+from bk_cli.local.children import child_environment
+from bk_cli.local.cluster import BookieProcess, LocalCluster
 from bk_core import blocking
 from bk_core.errors import BookKeeperError
 from tests.kit.canaries import PASSWORD

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")

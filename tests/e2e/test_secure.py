@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from bk_cli import main
-from bk_cli.cluster import LocalCluster
-from bk_cli.local_security import ADMIN, BOOKIE, CLIENT, LocalSecurity
+from bk_cli.local.cluster import LocalCluster
+from bk_cli.local.local_security import ADMIN, BOOKIE, CLIENT, LocalSecurity
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import BookKeeperError, PermissionDeniedError
-from bookie_server.services.authority import KEPT_S
+from bookie_server.ports.access.authority import KEPT_S
 from tests.kit import canaries
 from tests.kit.canaries import PASSWORD
 from tests.kit.metadata_worlds import eventually

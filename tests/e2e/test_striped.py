@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.children import child_environment
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.children import child_environment
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking, client
 from tests.kit.clusters import temporary_cluster
 from tests.kit.striped import QUICK, ROWS, SHAPES, Strikes, check_changes, payloads, rows_of, until, write_with_changes

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import AuthenticationError, BookKeeperError, TlsError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 from bk_core.errors import AuthenticationError
 from tests.kit import canaries
 from tests.kit.tls_cluster import TlsCluster

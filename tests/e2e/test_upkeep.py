@@ -18,7 +18,7 @@ from bk_cli import main
 from bk_core import blocking
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from tests.cli.test_log_upkeep import publish, values
+from tests.cli.data.test_log_upkeep import publish, values
 from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
 from tests.kit.metadata_worlds import tree_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import MetadataAccessError, NoSuchLedgerError

@@ -12,7 +12,7 @@ from bk_core.entries.apache_frame import check_apache, encode_apache, encode_apa
 from bk_core.entries.digest import ENTRY_HEADER
 from bk_core.entries.frame import check_frame, parse_header
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import FRAME_BYTES_MAX
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 from tests.kit.amount import examples
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 TYPES = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError
 from bk_core.model import DigestType
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 PAYLOADS = st.lists(st.binary(max_size=20), max_size=30)
 

@@ -31,7 +31,7 @@ from bk_core.entries.frame import (
 from bk_core.errors import EntryTooLargeError, IntegrityError, InvalidArgumentError
 from bk_core.model import DigestType
 from bk_core.quorum import write_set
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.amount import examples
 from tests.kit.apache_frames import encode_apache, entry_bytes
 

@@ -27,7 +27,7 @@ from bk_core.entries.frame import (
 from bk_core.entries.parts import CUT_ENTRIES_MAX, Heads, Parts, Regions, cut_frames
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
-from bk_core.wire.lane import CUT_RANGES_MAX, Cut
+from bk_core.wire.lane.reasons import CUT_RANGES_MAX, Cut
 from tests.kit.column_entries import column_entry, directory_of, regions_of
 
 LEDGER, FIRST, WANTED = 7, 40, (0, 2)

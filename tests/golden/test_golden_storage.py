@@ -13,7 +13,7 @@ import pytest
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_header, split_frames
 from bk_core.model import DigestType
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.events import Piece
 from bookie_server.storage.bytes.segment import decode_group_header, decode_segment_header
 from bookie_server.storage.disk.cookie import DataDirectory, decode_identity

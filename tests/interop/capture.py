@@ -24,8 +24,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from bk_cli.java import find_java
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.java import find_java
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.jars import MAIN, SECOND, toolchain
 from tests.interop.peer_client import PASSWORD, JavaBookieClient, PeerClient
 from tests.interop.peers import ApacheCluster

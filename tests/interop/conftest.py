@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.jars import MAIN, toolchain
 from tests.interop.peer_client import PeerClient
 from tests.interop.peers import ApacheCluster

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core.wire.bookie_rpc.frames import frames
 from bk_core.wire.bookie_rpc.status import BY_CODE, Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bk_cli.access import Access
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from tests.interop.jars import DISTRIBUTED_LOG, toolchain
 from tests.interop.java_process import JavaProgram, PeerError
 from tests.interop.pattern import Pattern

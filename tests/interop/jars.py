@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's jars, and our Java programs compiled against them, in the cache of ``bk_cli/apache_jars.py``.
+"""Apache's jars, and our Java programs compiled against them, in the cache of ``bk_cli/local/apache_jars.py``.
 
 ``python -m tests.interop.jars [NAME …]`` fills the cache, which CI does before its tests.
 """
@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bk_cli.apache_jars import VERSION, cached, resolved
-from bk_cli.java import find_java
+from bk_cli.local.apache_jars import VERSION, cached, resolved
+from bk_cli.local.java import find_java
 
 MAIN, SECOND, THIRD = VERSION, "4.18.0", "4.16.6"
 """The peers: the version that most people run, the newest, and one before it."""

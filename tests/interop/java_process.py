@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bk_cli.children import child_environment, last_lines
+from bk_cli.local.children import child_environment, last_lines
 from tests.interop.jars import KitError, Toolchain
 
 START_S = 180.0  # of a JVM of ours, on a busy machine
@@ -92,7 +92,7 @@ def run_main(
 
 
 class Daemon:
-    """A main class of the jars that runs until it is killed; and ends when this process does (bk_cli/lifeline.py)."""
+    """A main class of the jars that runs until it is killed or this process ends (bk_cli/local/lifeline.py)."""
 
     def __init__(
         self, tools: Toolchain, main: str, arguments: Sequence[str], log_path: Path, flags: Sequence[str] = QUICK
@@ -102,7 +102,7 @@ class Daemon:
         with open(log_path, "ab") as log:
             self._log_start = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bk_cli.lifeline", *command],
+                [sys.executable, "-m", "bk_cli.local.lifeline", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from bk_core.blocking.loop_thread import LoopThread
 from bk_core.client import BookKeeper, ClientConfig
-from bk_core.client.loop_thread import LoopThread
-from bk_core.client.reader import LedgerReader
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.reading.reader import LedgerReader
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError
 from bk_core.metadata import open_store

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from kazoo.client import KazooClient
 
-from bk_cli.children import free_ports
+from bk_cli.local.children import free_ports
 from bk_core.metadata.layout import parse_service_uri
 from tests.interop.jars import KitError, Toolchain
 from tests.interop.java_process import QUICK, START_S, Daemon, Finished, JavaProgram, run_main

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from bk_cli.access import Access
-from bk_cli.children import child_environment, free_ports
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.children import child_environment, free_ports
+from bk_cli.local.cluster import LocalCluster
 from tests.interop.jars import PULSAR, KitError, toolchain
 from tests.interop.java_process import QUICK, Daemon, Program, run_main
 from tests.interop.pattern import Pattern

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from bk_core.access.roles import Line, Role, RolesTable
 from bk_core.metadata import open_store
-from bk_core.security.roles import Line, Role, RolesTable
 from tests.kit.certificates import Authority, java_settings
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli import cluster_layout
-from bk_cli.cluster import ApacheBookieProcess, LocalCluster
+from bk_cli.local import cluster_layout
+from bk_cli.local.cluster import ApacheBookieProcess, LocalCluster
 from bk_core import blocking
 from bk_core.errors import InvalidArgumentError
 from tests.cli.conftest import Bk

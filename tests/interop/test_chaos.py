@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.chaos import (
     APACHE,
     OURS,

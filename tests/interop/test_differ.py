@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop import differ as differing
 from tests.interop.differ import Address, Pair, Tally, differ, two_bookies
 from tests.interop.differ_rules import RULES

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from bk_cli.access import Access
-from bk_cli.ledger_findings import recovery_verdict
-from bk_cli.ledger_seen import see_ledger
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.explain.ledger_findings import recovery_verdict
+from bk_cli.explain.ledger_seen import see_ledger
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.client import ClientConfig, connect
 from bk_core.entries.apache import lac_body
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, DigestType

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from tests.interop.jars import MAIN, toolchain
 from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern

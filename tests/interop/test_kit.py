@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli import apache_jars
-from bk_cli.apache_jars import CACHE_VARIABLE, HOME
+from bk_cli.local import apache_jars
+from bk_cli.local.apache_jars import CACHE_VARIABLE, HOME
 from bk_core.errors import PackageMismatchError
 from tests.interop.pattern import Pattern, checksum
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.cells import DIMENSIONS, Cell, all_cells, pairs_in, pairwise, possible
 from tests.interop.matrix import Results
 from tests.interop.stories import STORIES, Matrix

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.metadata import open_store
 from bk_core.metadata.codec import decode_ledger, encode_ledger
 from bk_core.metadata.layout import Layout, ledger_path, parse_service_uri

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bk_core.client import BookKeeper, ClientConfig, connect
-from bk_core.client.writer import LedgerWriter
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WrongPasswordError
 from tests.interop.pattern import Pattern, checksum

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import BookKeeperError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.client import BookKeeper, ClientConfig, LedgerWriter, connect
 from bk_core.errors import InvalidArgumentError, LedgerFencedError, NoSuchEntryError
 from bookie_server.main import Bookie

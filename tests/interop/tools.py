@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bk_cli.access import Access
-from bk_cli.children import child_environment, last_lines
-from bk_cli.cluster import BookieProcess, LocalCluster
-from bk_cli.cluster_layout import free_bookie_ports
+from bk_cli.local.children import child_environment, last_lines
+from bk_cli.local.cluster import BookieProcess, LocalCluster
+from bk_cli.local.cluster_layout import free_bookie_ports
 from bk_core.blocking import connect
+from bk_core.cluster.bookie_answers import ask_bookies
 from bk_core.errors import BookKeeperError
-from bk_core.facts.asking import ask_bookies
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerMetadata, LedgerState

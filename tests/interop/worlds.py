@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from bk_cli.cluster import BookieProcess
-from bk_cli.cluster_layout import free_bookie_ports
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.cluster import BookieProcess
+from bk_cli.local.cluster_layout import free_bookie_ports
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import BookKeeperError
 from tests.interop.jars import KitError, toolchain
 from tests.interop.peer_client import PeerClient

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from bk_core.tls import Tls, TlsPaths
+from bk_core.access.tls import Tls, TlsPaths
 
 HOSTS = ("localhost", "127.0.0.1")
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from tests.kit import canaries
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.maintenance.checkpointer import Checkpointer

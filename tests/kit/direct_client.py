@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from bk_core.model import DIRECT
-from bk_core.wire.direct import preamble
+from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
 from tests.kit.lanes import lane_port

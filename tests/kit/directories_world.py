@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookieIdentityError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import read_known_state
 from bookie_server.identity.opening import OpenStorage, open_storage

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bk_core.model import EntryId, LedgerId
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.index.index import LedgerIndex
 
 

@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 
 from bk_core.entries.frame import IDS, STRIPED, FrameExtent, FrameKind
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import IndexBlock, Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import IndexBlock, Place
 from bookie_server.storage.bytes.index_file import (
     INDEX_RECORDS_PER_BLOCK,
     IndexHeader,

@@ -22,7 +22,7 @@ from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
 from bk_core.transport.lanes import LANES, LaneTransport
 from bk_core.transport.port import Caller, LacEvidence, Link, NewSession, ReadPart, ReadTrailer, Transport
 from bk_core.wire.bookie_rpc.status import reason_of, refused_add
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheBookie, ApacheServer

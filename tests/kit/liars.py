@@ -15,20 +15,20 @@ from typing import Any, Protocol
 import grpc
 
 from bk_core.client import BookKeeper, ClientConfig
+from bk_core.memory.slots import Slots
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import DIRECT
-from bk_core.transport.direct import DirectLink
-from bk_core.transport.grpc import GrpcLink
-from bk_core.transport.lane_link import LaneLink
+from bk_core.transport.lane.direct import DirectLink
+from bk_core.transport.lane.grpc import GrpcLink
+from bk_core.transport.lane.link import LaneLink
+from bk_core.transport.lane.messages import SERVICE
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.messages import SERVICE
 from bk_core.transport.port import Caller, Link
-from bk_core.transport.slots import Slots
 from bk_core.transport.whereabouts import At, Whereabouts
-from bk_core.wire.direct import PREAMBLE_BYTES, stream_of
-from bk_core.wire.frames_codec import pack, unpack
-from bk_core.wire.lane import LaneMessage
+from bk_core.wire.lane.direct_messages import PREAMBLE_BYTES, stream_of
+from bk_core.wire.lane.grpc_frames import pack, unpack
+from bk_core.wire.lane.reasons import LaneMessage
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheServer
 from tests.kit.direct_client import HEAD

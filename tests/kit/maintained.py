@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bk_core.entries.frame import FrameKind, encode_record
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.maintenance.maintenance import Maintenance

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from bk_core.errors import BookieUnreachableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.port import BookieInfo, ReadPart
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits

@@ -18,7 +18,7 @@ from bk_core.entries.frame import (
     slice_frame,
 )
 from bk_core.model import EntryId, LedgerId
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.state import LedgerFacts, Pending, Plan
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from bk_core.access.roles import Right
 from bk_core.errors import BookieUnreachableError, BookKeeperError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.security.roles import Right
 from bk_core.transport.port import (
     AddListener,
     BookieInfo,
@@ -27,7 +27,7 @@ from bk_core.transport.port import (
     RefusedError,
     ToldRead,
 )
-from bk_core.wire.lane import AttachMode, Cut, Reason
+from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
-from bk_core.blocking_logs import LogLeader
+from bk_core.blocking.logs import LogLeader
 from bk_core.metadata import open_store
 from bk_core.model import LedgerId
 

@@ -13,8 +13,8 @@ import socket
 import struct
 from typing import Any
 
-from bk_core.transport.messages import SERVICE, hello
-from bk_core.wire.direct import preamble
+from bk_core.transport.lane.messages import SERVICE, hello
+from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.proto import lane_pb2
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

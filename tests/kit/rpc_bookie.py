@@ -15,9 +15,9 @@ from bookie_server.engine.engine import BookieEngine, StreamSink
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
-from bookie_server.services.bookie_rpc.auth import AuthPlugin, NoAuth
-from bookie_server.services.bookie_rpc.connection import Connection
-from bookie_server.services.lane_streams import BookieFacts
+from bookie_server.ports.bookie_rpc.auth import AuthPlugin, NoAuth
+from bookie_server.ports.bookie_rpc.connection import Connection
+from bookie_server.ports.lane.streams import BookieFacts
 from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
 
 NOW_MS = 1_700_000_000_000

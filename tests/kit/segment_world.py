@@ -24,8 +24,8 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.membership import Membership
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import Files

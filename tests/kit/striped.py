@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bk_cli.cluster import BookieProcess, LocalCluster
+from bk_cli.local.cluster import BookieProcess, LocalCluster
 from bk_core import client
 from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bk_cli.children import free_ports
-from bk_cli.cluster import PORTS_ABOVE, BookieProcess
+from bk_cli.local.children import free_ports
+from bk_cli.local.cluster import PORTS_ABOVE, BookieProcess
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.metadata import open_store

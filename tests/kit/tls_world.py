@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bk_core.access.secret_files import TokenFile
+from bk_core.access.tls import Tls
 from bk_core.metadata import open_store
-from bk_core.secret_files import TokenFile
-from bk_core.tls import Tls
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bookie_server.main import Bookie

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from bk_cli.children import free_ports
-from bk_cli.cluster import PORTS_ABOVE, BookieProcess
+from bk_cli.local.children import free_ports
+from bk_cli.local.cluster import PORTS_ABOVE, BookieProcess
 from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bk_cli.children import free_ports
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.children import free_ports
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.trials.proxy import FaultProxy, ProxyThread
 
 HOST = "127.0.0.1"

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bk_cli.children import free_port
-from bk_cli.zookeeper_jars import find_jars
-from bk_cli.zookeeper_server import ServerTls, ZooKeeperServer
+from bk_cli.local.children import free_port
+from bk_cli.local.zookeeper_jars import find_jars
+from bk_cli.local.zookeeper_server import ServerTls, ZooKeeperServer
 from tests.kit.certificates import Files
 
 

@@ -20,7 +20,7 @@ from bk_core.errors import (
     WindowFullError,
 )
 from bk_core.model import LedgerState
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.memory_cluster import eventually, memory_cluster, run
 from tests.logs.leader_kit import log_of, read_all
 

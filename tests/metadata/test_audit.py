@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bk_core.access.roles import Line, Role, RolesTable, scope_of
 from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, MetadataConflictError, MetadataUnavailableError, NoSuchLedgerError, Outcome
 from bk_core.logs.machines.publication import PublishOptions
@@ -16,7 +17,6 @@ from bk_core.logs.model.head import PublishId
 from bk_core.logs.named_log import NamedLog, publish_to_logs
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import Fragment, LedgerMetadata
-from bk_core.security.roles import Line, Role, RolesTable, scope_of
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster, run
 from tests.kit.memory_store import MemoryCluster, MemoryStore

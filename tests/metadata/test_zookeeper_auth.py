@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from bk_core.access.tls import Tls
+from bk_core.access.zookeeper_acl import ALL, FIRST_FOLDERS, Grant
 from bk_core.errors import InvalidArgumentError, MetadataAccessError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store, open_tree
-from bk_core.metadata.acl import ALL, FIRST_FOLDERS, Grant
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.zookeeper.session import ZooKeeperTree
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
-from bk_core.tls import Tls
 from tests.kit.certificates import Authority
 from tests.kit.zookeeper_auth import AuthZooKeeper, credentials
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import ForkedHandleError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore, SessionState

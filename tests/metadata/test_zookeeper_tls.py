@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bk_core.access.tls import Tls
 from bk_core.errors import MetadataUnavailableError, TlsError
 from bk_core.metadata import open_store
 from bk_core.metadata.zookeeper.session import BoundedHandler, ZooKeeperTree
-from bk_core.tls import Tls
 from tests.kit.certificates import Authority
 from tests.kit.zookeeper_tls import TlsZooKeeper
 

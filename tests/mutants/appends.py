@@ -12,7 +12,7 @@ APPENDER = ("tests/sim/threads/test_append_threads.py::test_many_orders_of_threa
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an entry is queued outside the lock",
-        "bk_core/client/writer.py",
+        "bk_core/client/writing/writer.py",
         "        with queue.lock:\n            if type(payload) is bytes and",
         "        if True:\n            if type(payload) is bytes and",
         WRITER,
@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an entry is queued after the close",
-        "bk_core/client/room.py",
+        "bk_core/client/writing/append_room.py",
         "self._queue.free_to = -1 if self._line or self._shut else held_max",
         "self._queue.free_to = -1 if self._line else held_max",
         (f"{ONE_BY_ONE}none_is_queued_once_the_writer_has_ended",),
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a forked child queues an entry",
-        "bk_core/client/writer.py",
+        "bk_core/client/writing/writer.py",
         "and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:",
         "and size <= ENTRY_BYTES_MAX:",
         (f"{ONE_BY_ONE}none_is_queued_in_a_forked_child",),
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an entry over the limit is queued where there is room",
-        "bk_core/client/writer.py",
+        "bk_core/client/writing/writer.py",
         "if held <= queue.free_to and size <= ENTRY_BYTES_MAX and",
         "if held <= queue.free_to and",
         (f"{ONE_BY_ONE}none_is_queued_that_no_frame_can_hold_however_much_room_there_is",),
@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a close is not told under the lock",
-        "bk_core/client/writer.py",
+        "bk_core/client/writing/writer.py",
         "        with self._queue.lock:  # so every entry that got an id on another thread is queued\n"
         "            self._closing = True\n",
         "        self._closing = True\n",
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the queue is taken from without the lock",
-        "bk_core/client/append_queue.py",
+        "bk_core/client/writing/append_queue.py",
         "        with self.lock:\n            head = self._items[0] if",
         "        if True:\n            head = self._items[0] if",
         WRITER,

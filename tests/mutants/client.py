@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ROOM = "tests/client/test_room.py::"
+ROOM = "tests/client/writing/test_append_room.py::"
 BUDGET = "tests/client/test_process_budget.py::"
 CLOSED = "tests/client/test_closed_clients.py::"
 AGAIN = "tests/client/test_second_tries.py::"
 HEDGES = "tests/protocol/test_reader_hedges.py::"
-BLOCKING = "tests/client/test_blocking.py::"
+BLOCKING = "tests/blocking/test_blocking.py::"
 INTERRUPTS = "tests/client/test_interrupts.py::"
-LONE = "tests/client/test_lone_read.py::test_"
+LONE = "tests/client/reading/test_lone_read.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a lone read takes whatever entry comes",
-        "bk_core/client/lone_read.py",
+        "bk_core/client/reading/lone_read.py",
         "    if len(batch) != 1 or batch.first_entry_id != entry_id:\n",
         "    if len(batch) != 1:\n",
         (LONE + "an_entry_that_was_not_asked_for_is_not_given",),
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lone read believes an answer that is not of its entry",
-        "bk_core/client/lone_read.py",
+        "bk_core/client/reading/lone_read.py",
         "len(parts) == 1 and end.answered_through == entry_id and not (end.absent or end.unknown)",
         "len(parts) == 1",
         (LONE + "a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked",),
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "others are let past a batch that waits between two of its pieces",
-        "bk_core/client/room.py",
+        "bk_core/client/writing/append_room.py",
         "return not self._line and (self._queue.held",
         "return (self._queue.held",
         (ROOM + "test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id",),
@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a writer that ends keeps its part of the budget",
-        "bk_core/client/room.py",
+        "bk_core/client/writing/append_room.py",
         "            self._held_max = -1\n            self._share.leave()\n",
         "            self._held_max = -1\n",
         (BUDGET + "test_a_writer_that_ends_gives_its_part_back_and_others_go_on",),
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is kept for a slow bookie does not count",
-        "bk_core/client/room.py",
+        "bk_core/client/writing/append_room.py",
         "self._extra = max(0, retained - self._queue.taken_bytes)",
         "self._extra = 0",
         (BUDGET + "test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up",),
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "room that another writer gives back wakes nobody",
-        "bk_core/client/budget.py",
+        "bk_core/client/writing/process_budget.py",
         "                loop.call_soon_threadsafe(look_again)\n",
         "                pass\n",
         (BUDGET + "test_a_writer_that_ends_gives_its_part_back_and_others_go_on",),
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the largest bound of several clients holds",
-        "bk_core/client/budget.py",
+        "bk_core/client/writing/process_budget.py",
         "            self.decision.resize(min(",
         "            self.decision.resize(max(",
         (BUDGET + "test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through",),
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a client that is collected waits for the lock",
-        "bk_core/client/budget.py",
+        "bk_core/client/writing/process_budget.py",
         "        return functools.partial(self._closed.append, number)\n",
         "        def close() -> None:\n            with self._lock:\n                self._closed.append(number)\n\n"
         "        return close\n",
@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the bound of a client that closed goes on to hold",
-        "bk_core/client/budget.py",
+        "bk_core/client/writing/process_budget.py",
         "            if self._closed:\n                self._resize()\n            return self",
         "            return self",
         (BUDGET + "test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_nobody",),
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a block that a forked child leaves hides the exception it leaves by",
-        "bk_core/client/loop_thread.py",
+        "bk_core/blocking/loop_thread.py",
         "        except ForkedHandleError:\n            if error is None:\n                raise\n",
         "        except ForkedHandleError:\n            raise\n",
         (BLOCKING + "test_a_forked_child_leaves_the_blocks_of_its_parent_by_its_own_exception",),

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_WIRE = "bk_core/wire/direct.py"
-_SOCKET = "bk_core/transport/message_socket.py"
-_SLOTS = "bk_core/transport/slots.py"
-_LINK = "bk_core/transport/direct.py"
-_SERVER = "bookie_server/services/direct.py"
-_WIRE_TEST = "tests/wire/test_direct.py"
-_SOCKET_TEST = "tests/transport/test_message_socket.py"
-_SERVER_TEST = "tests/bookie_server/services/test_direct.py"
-_STREAMS_TEST = "tests/transport/test_lane_streams.py"
+_WIRE = "bk_core/wire/lane/direct_messages.py"
+_SOCKET = "bk_core/transport/lane/message_socket.py"
+_SLOTS = "bk_core/memory/slots.py"
+_LINK = "bk_core/transport/lane/direct.py"
+_SERVER = "bookie_server/ports/lane/direct.py"
+_WIRE_TEST = "tests/wire/lane/test_direct_messages.py"
+_SOCKET_TEST = "tests/transport/lane/test_message_socket.py"
+_SERVER_TEST = "tests/bookie_server/ports/lane/test_direct.py"
+_STREAMS_TEST = "tests/transport/lane/test_streams.py"
 _CUTS = "bookie_server/storage/bytes/entry_cuts.py"
 _CUTS_TEST = "tests/bookie_server/storage/log/test_entry_cuts.py"
 _GUARD = "tests/repo/test_hot_path.py"
-_UNIX_TEST = "tests/bookie_server/services/test_unix_socket.py"
-_LINK_TEST = "tests/transport/test_direct.py"
+_UNIX_TEST = "tests/bookie_server/ports/test_unix_socket.py"
+_LINK_TEST = "tests/transport/lane/test_direct.py"
 _CONTRACT = "tests/contracts/test_transport_contract.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -78,11 +78,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "frames of ended sessions are counted",
-        "bk_core/transport/lane_streams.py",
+        "bk_core/transport/lane/streams.py",
         "            if session in self._listeners:  # else the session ended meanwhile, and the frame is dropped\n",
         "            if looked == MESSAGE_FRAMES_MAX:\n                break\n"
         "            if session in self._listeners:\n",
-        ("tests/transport/test_lane_streams.py::test_frames_of_ended_sessions_hold_up_nobody",),
+        ("tests/transport/lane/test_streams.py::test_frames_of_ended_sessions_hold_up_nobody",),
         "256 frames that nobody wants any more stop all ledgers on the way to a bookie",
         rule="P1",
     ),

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-LANE = "tests/transport/test_lane_streams.py::test_"
+LANE = "tests/transport/lane/test_streams.py::test_"
 WATCHES = "tests/metadata/test_watches.py::test_"
-AHEAD = "tests/client/test_ahead.py::test_"
-ROOM = "tests/bookie_server/services/test_room.py::test_"
-CLIENT_STREAMS, SERVER_CONTROL = "bk_core/transport/lane_streams.py", "bookie_server/services/control_stream.py"
+AHEAD = "tests/client/reading/test_read_ahead.py::test_"
+ROOM = "tests/bookie_server/ports/bounds/test_memory_bounds.py::test_"
+CLIENT_STREAMS, SERVER_CONTROL = "bk_core/transport/lane/streams.py", "bookie_server/ports/lane/control_stream.py"
 
 STREAMS = (
     Mutant(
@@ -47,7 +47,7 @@ METADATA = ()
 CLIENT = (
     Mutant(
         "ranges under way are not counted",
-        "bk_core/client/ahead.py",
+        "bk_core/client/reading/read_ahead.py",
         "            held += wanted.bytes\n",
         "",
         (AHEAD + "what_is_under_way_is_bounded_in_bytes",),
@@ -56,7 +56,7 @@ CLIENT = (
     ),
     Mutant(
         "batches wait without a bound",
-        "bk_core/client/ahead.py",
+        "bk_core/client/reading/read_ahead.py",
         "asyncio.Queue(BATCHES_QUEUED_MAX)",
         "asyncio.Queue()",
         (AHEAD + "a_slow_consumer_holds_the_readers_back",),

@@ -14,8 +14,8 @@ DELIVERY, WRITER = "bk_core/protocol/delivery.py", "bk_core/protocol/writer.py"
 LINK, ADDS, QUEUE, HANDLE = (
     "bk_core/transport/bookie_rpc/link.py",
     "bk_core/transport/bookie_rpc/adds.py",
-    "bk_core/client/append_queue.py",
-    "bk_core/client/writer.py",
+    "bk_core/client/writing/append_queue.py",
+    "bk_core/client/writing/writer.py",
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -98,10 +98,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "explain takes an unknown entry for a denied one",
-        "bk_cli/ledger_findings.py",
+        "bk_cli/explain/ledger_findings.py",
         "        if list(said.values()).count(ABSENT) >= needed:\n",
         "        if len(said) - list(said.values()).count(FOUND) >= needed:\n",
-        ("tests/cli/test_ledger_findings.py::test_what_a_recovery_would_decide",),
+        ("tests/cli/explain/test_ledger_findings.py::test_what_a_recovery_would_decide",),
         "an operator is told that a recovery would end the ledger where acked entries may follow",
         "MUST4",
     ),

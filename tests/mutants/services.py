@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of ``bookie_server/services``: the port, its streams, what clients may hold."""
+"""Mutants of ``bookie_server/ports``: the port, its streams, what clients may hold."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_ROOM = "tests/bookie_server/services/test_room.py"
-_CONNECTIONS = "tests/bookie_server/services/test_connections.py"
-_STREAMS = "tests/bookie_server/services/test_streams_end.py"
-_GRPC = "bookie_server/services/grpc.py"
-_CLIENTS = "bookie_server/services/clients.py"
-_CONTROL = "bookie_server/services/control_stream.py"
-_HANG_UP = "bookie_server/services/hang_up.py"
+_ROOM = "tests/bookie_server/ports/bounds/test_memory_bounds.py"
+_CONNECTIONS = "tests/bookie_server/ports/bounds/test_connections.py"
+_STREAMS = "tests/bookie_server/ports/test_streams_end.py"
+_GRPC = "bookie_server/ports/lane/grpc.py"
+_CLIENTS = "bookie_server/ports/bounds/clients.py"
+_CONTROL = "bookie_server/ports/lane/control_stream.py"
+_HANG_UP = "bookie_server/ports/bounds/hang_up.py"
 
-_RPC = "bookie_server/services/bookie_rpc"
-_RPC_TEST = "tests/bookie_server/services/bookie_rpc/test_connection.py"
-_RPC_SERVER = "tests/bookie_server/services/bookie_rpc/test_server.py"
+_RPC = "bookie_server/ports/bookie_rpc"
+_RPC_TEST = "tests/bookie_server/ports/bookie_rpc/test_connection.py"
+_RPC_SERVER = "tests/bookie_server/ports/bookie_rpc/test_server.py"
 
-_LANES = "bookie_server/services/lane_streams.py"
-_MUCH = "tests/bookie_server/services/test_direct.py::test_a_message_that_is_much_work_ends_its_stream"
+_LANES = "bookie_server/ports/lane/streams.py"
+_MUCH = "tests/bookie_server/ports/lane/test_direct.py::test_a_message_that_is_much_work_ends_its_stream"
 _MUCH += "_before_the_work_is_done"
 
 MUTANTS: tuple[Mutant, ...] = (

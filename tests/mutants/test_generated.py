@@ -120,24 +120,26 @@ def test_a_seed_chooses_the_same_programs_again_and_another_seed_others() -> Non
 
 
 def test_only_changed_lines_are_mutated_when_a_commit_is_named() -> None:
-    chosen = choose(["bk_core/budget.py"], 1000, "1", {"bk_core/budget.py": set(range(1, 60))})
+    chosen = choose(
+        ["bk_core/memory/shared_budget.py"], 1000, "1", {"bk_core/memory/shared_budget.py": set(range(1, 60))}
+    )
     assert chosen
     assert all(each.edit.line < 60 for each in chosen)
 
 
 def test_generated_files_are_not_mutated() -> None:
     names = files([])
-    assert "bk_core/client/writer.py" in names
-    assert not [name for name in names if name.endswith("_pb2.py") or name == "bk_core/blocking.py"]
+    assert "bk_core/client/writing/writer.py" in names
+    assert not [name for name in names if name.endswith("_pb2.py") or name == "bk_core/blocking/__init__.py"]
 
 
 def test_tests_written_for_a_file_come_first_and_the_quick_ones_of_them() -> None:
     own, near, far = (
-        "tests/client/test_agenda.py::a",
-        "tests/client/test_agenda.py::b",
+        "tests/client/running/test_agenda.py::a",
+        "tests/client/running/test_agenda.py::b",
         "tests/repo/test_protocol_doc.py::c",
     )
-    stages = in_stages("bk_core/client/agenda.py", {far: 0.1, own: 2.0, near: 1.0})
+    stages = in_stages("bk_core/client/running/agenda.py", {far: 0.1, own: 2.0, near: 1.0})
     assert list(stages.values()) == [[near, own], [far]]
     assert mirrored("bookie_server/engine/engine.py") == (
         "tests/bookie_server/engine", "tests/bookie_server/engine/test_engine.py",
@@ -146,13 +148,13 @@ def test_tests_written_for_a_file_come_first_and_the_quick_ones_of_them() -> Non
 
 def test_servers_that_can_notice_are_those_of_the_same_subject() -> None:
     assert "tests/e2e/test_autorecovery.py" in real_tests("bookie_server/autorecovery/worker.py")
-    assert "tests/cli/test_log_upkeep.py" in real_tests("bk_cli/log_upkeep.py")
+    assert "tests/cli/data/test_log_upkeep.py" in real_tests("bk_cli/data/log_upkeep.py")
 
 
 def test_a_mutant_is_planted_in_a_copy(tmp_path: Path) -> None:
     before = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True).stdout
     copy_of_checkout(tmp_path)
-    for mutant in choose(files(["bk_core/budget.py"]), 5, "1", None):
+    for mutant in choose(files(["bk_core/memory/shared_budget.py"]), 5, "1", None):
         path = tmp_path / mutant.path
         assert path.read_bytes() == (ROOT / mutant.path).read_bytes()
         assert not path.samefile(ROOT / mutant.path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of ``bk_core/transport`` and ``bookie_server/services``."""
+"""Mutants of ``bk_core/transport`` and ``bookie_server/ports``."""
 
 from __future__ import annotations
 

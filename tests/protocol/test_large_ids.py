@@ -25,7 +25,7 @@ from bk_core.entries.packets import encode_packet
 from bk_core.metadata.codec import decode_ledger, encode_ledger
 from bk_core.metadata.layout import Layout, ledger_id_of, ledger_path
 from bk_core.model import ENTRY_ID_MAX, DigestType, Fragment, LedgerMetadata
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from tests.bookie_server.machine.machine_bench import Bench, acks, ended, trailers
 from tests.kit.apache_frames import entry_bytes, parse_entries
 from tests.kit.memory_cluster import eventually, memory_cluster

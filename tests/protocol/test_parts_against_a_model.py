@@ -14,7 +14,7 @@ import pytest
 
 from bk_core.entries.parts import Heads, Parts, Regions, cut_frames
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import Cut
+from bk_core.wire.lane.reasons import Cut
 from tests.kit.amount import some
 from tests.kit.column_entries import column_entry, directory_of, regions_of
 from tests.protocol.kit import LEDGER

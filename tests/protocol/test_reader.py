@@ -27,7 +27,7 @@ from bk_core.protocol.events import (
     TimerFired,
 )
 from bk_core.protocol.reader import RangeRead
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.flagged import with_flags
 from tests.protocol.kit import LEDGER, digester, metadata
 

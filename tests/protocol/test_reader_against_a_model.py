@@ -21,7 +21,7 @@ from bk_core.errors import EntryUnreadableError, NoSuchEntryError
 from bk_core.model import DigestType, Fragment, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import PASSES, RangeRead
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.amount import some
 from tests.protocol.kit import LEDGER, digester, metadata
 

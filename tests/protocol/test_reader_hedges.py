@@ -13,7 +13,7 @@ from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, encode_
 from bk_core.errors import NoSuchEntryError
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import RangeRead
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.snapshot import copied, fingerprint_of
 from tests.protocol.kit import LEDGER, digester, metadata
 from tests.protocol.test_reader import VALUES, delivered, plain, reading, striped

@@ -39,7 +39,7 @@ from bk_core.protocol.events import (
     WriteMetadata,
 )
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from tests.kit.flagged import with_flags
 from tests.protocol.kit import LEDGER, digester, metadata, recovery
 

@@ -11,7 +11,7 @@ from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError, Recovery
 from bk_core.model import LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.recovery import LedgerRecovery, Phase
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from tests.protocol.kit import metadata
 from tests.protocol.test_recovery import absent, claimed, fenced, finish_write_back, frame, of
 

@@ -15,7 +15,7 @@ import pytest
 
 from bk_core.entries.frame import encode_frame
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine import events as bev
 from bookie_server.machine.machine import BookieMachine
 from tests.kit.memory_holdings import MemoryHoldings

@@ -16,7 +16,7 @@ from bk_core.model import LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase, RecoveryEffect, RecoveryEvent
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep
 from tests.protocol.kit import LEDGER, digester, metadata
 

@@ -13,7 +13,7 @@ from bk_core.model import Fragment, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.writer import LedgerWrite, WriterEffect, WriterEvent, WriterState
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep, twin_of
 from tests.protocol.kit import LEDGER, batch, digester, metadata
 

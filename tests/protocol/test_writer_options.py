@@ -22,7 +22,7 @@ from bk_core.model import Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.writer import LedgerWrite, WriterState
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from tests.protocol.kit import LEDGER, append, batch, digester, metadata
 
 

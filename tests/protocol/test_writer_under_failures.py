@@ -35,7 +35,7 @@ from bk_core.protocol.events import (
     WriteMetadata,
 )
 from bk_core.protocol.writer import LedgerWrite, WriterState
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from tests.kit.amount import some
 from tests.protocol.kit import LEDGER, batch, digester, metadata
 

@@ -13,9 +13,9 @@ from types import TracebackType
 
 from kazoo.client import KazooClient
 
-from bk_cli.cluster import BookieProcess
-from bk_cli.cluster_layout import free_bookie_ports
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.cluster import BookieProcess
+from bk_cli.local.cluster_layout import free_bookie_ports
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 
 ROOT = Path(__file__).parents[2]
 BOOKIES = 4

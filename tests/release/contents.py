@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from bk_core import blocking
+from bk_core.access.roles import Line, Role, RolesTable, scope_of
 from bk_core.blocking import BookKeeper, LedgerWriter, connect
 from bk_core.client import ClientConfig
 from bk_core.entries.batch import EntryBatch
@@ -22,7 +23,6 @@ from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record,
 from bk_core.metadata import open_store
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import DigestType
-from bk_core.security.roles import Line, Role, RolesTable, scope_of
 
 PASSWORD = b"release"
 LOG_PASSWORD = b"log"

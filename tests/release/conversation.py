@@ -20,7 +20,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
-from bk_core.wire.direct import preamble
+from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.proto import lane_pb2
 from tests.release.contents import PASSWORD
 

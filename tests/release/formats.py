@@ -19,6 +19,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 
+from bk_core.access import grants, roles
 from bk_core.columns import envelope_bytes
 from bk_core.entries import arrow_directory, frame
 from bk_core.logs.model import codec as log_codec
@@ -29,10 +30,9 @@ from bk_core.metadata import codec as ledger_codec
 from bk_core.metadata import layout, records
 from bk_core.metadata.proto import ledger_pb2
 from bk_core.model import DigestType
-from bk_core.security import grants, roles
-from bk_core.transport import messages
-from bk_core.wire import direct
+from bk_core.transport.lane import messages
 from bk_core.wire.bookie_rpc import v2
+from bk_core.wire.lane import direct_messages as direct
 from bk_core.wire.proto import bookie_rpc_pb2, lane_pb2
 from bk_spark.options import table_options
 from bookie_server.identity import known_state

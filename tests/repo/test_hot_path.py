@@ -43,12 +43,12 @@ from bk_core.client import BookKeeper, ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import encode_one
+from bk_core.memory.slots import Slots
 from bk_core.metadata import open_store
 from bk_core.model import BOOKIE_RPC, DIRECT, DigestType
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
-from bk_core.transport.slots import Slots
-from bk_core.wire.direct import preamble
+from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.loop import new_loop
 from bookie_server.main import Bookie

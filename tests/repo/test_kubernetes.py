@@ -18,8 +18,8 @@ import yaml
 import bk_core
 from bk_cli.main import bk
 from bk_core.client import BookKeeper
+from bookie_server.admin import endpoints as admin
 from bookie_server.config import BookieConfig, load_config
-from bookie_server.web import admin
 from tests.kit.dockerfile import Image
 from tests.repo.test_compose import parse
 

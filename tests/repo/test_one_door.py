@@ -17,9 +17,19 @@ DOORS = {
         *("bk_core/client/bookkeeper.py", "bk_core/client/detached.py"),  # where a program gives none
         *("bk_cli/access.py", "bk_spark/workers/clients.py", "bookie_server/main.py"),
     },
-    "connect": {"bk_core/blocking.py", "bk_cli/access.py", "bk_spark/workers/clients.py", "bookie_server/main.py"},
+    "connect": {
+        "bk_core/blocking/__init__.py",
+        "bk_cli/access.py",
+        "bk_spark/workers/clients.py",
+        "bookie_server/main.py",
+    },
     "open_store": {
-        *("bk_core/client/bookkeeper.py", "bk_cli/access.py", "bookie_server/main.py", "bookie_server/web/admin.py"),
+        *(
+            "bk_core/client/bookkeeper.py",
+            "bk_cli/access.py",
+            "bookie_server/main.py",
+            "bookie_server/admin/endpoints.py",
+        ),
     },
     "open_tree": {"bk_cli/access.py"},
     "AdminPorts": {"bk_cli/access.py"},

@@ -14,8 +14,8 @@ import pytest
 
 from bk_cli.main import bk
 from bk_core.client.config import ClientConfig
+from bookie_server.admin.bookie_metrics import METRICS
 from bookie_server.config import BookieConfig
-from bookie_server.web.bookie_metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("operations", "cli", "bookie", "compatibility", "storage", "python", "spark", "performance")

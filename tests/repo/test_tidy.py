@@ -34,7 +34,7 @@ def relative(path: Path) -> str:
 
 def test_every_source_file_begins_with_its_licence() -> None:
     sources = files_of("*.py", "*.pyi", "*.proto", "*.toml", "*.yml", "*.java", "Dockerfile")
-    sources += files_of("bookie_server/web/static/*")
+    sources += files_of("bookie_server/admin/page/static/*")
     bare = [relative(p) for p in sources if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(head(p))]
     assert bare == [], "put the SPDX line first"
 
@@ -155,7 +155,7 @@ def test_only_the_command_line_reads_the_environment() -> None:
     ]
     assert found == [
         "bk_core/__init__.py",
-        "bk_core/secret_files.py",
+        "bk_core/access/secret_files.py",
         "bk_spark/workers/task_log.py",
         "bk_spark/workers/worker_reuse.py",
     ]

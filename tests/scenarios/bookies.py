@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bk_core.entries.frame import FrameKind
 from bk_core.model import LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine import events as mev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits

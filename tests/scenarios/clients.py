@@ -13,7 +13,7 @@ from typing import Any
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.model import DigestType, LedgerId
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from bookie_server.machine import events as mev
 from tests.kit.memory_holdings import stored
 from tests.scenarios.bookies import Answer, Bookie, Connection

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import Fragment, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine import events as mev
 from tests.scenarios.actors import Follower, Reader, Recoverer, Writer
 from tests.scenarios.bookies import Bookie

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from bk_core.entries.frame import FrameKind, record_payload
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.model import BookieId, LedgerId
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import Holdings, LedgerFacts, MachineLimits

@@ -19,7 +19,7 @@ from bk_core.entries.frame import FrameKind, split_frames
 from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.protocol.delivery import LaneState
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine import events as ev
 from tests.sim.apache import ApacheSimBookie
 from tests.sim.bookie import SimBookie

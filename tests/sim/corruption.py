@@ -20,8 +20,8 @@ from typing import Any
 
 from bk_core.entries.frame import FrameHeader, FrameKind, entry_ids_of, parse_header, record_payload
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, IntegrityError
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.state import lac_of_body
 from bookie_server.storage.bytes.scan import ScannedSegment, SegmentScanner
 from bookie_server.storage.bytes.segment import decode_segment_header

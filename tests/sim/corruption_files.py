@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_file import decode_index_header
 from bookie_server.storage.bytes.segment import decode_segment_header
 from bookie_server.storage.log.segment_reader import check_stored_frame

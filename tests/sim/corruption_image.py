@@ -23,7 +23,7 @@ from bk_core.entries.frame import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import GROUP_MAGIC
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort

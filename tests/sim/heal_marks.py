@@ -17,7 +17,7 @@ from bk_core.metadata.records import BookieOrder
 from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.transport.port import ReadTrailer
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.own_copies import OwnCopies
 from bookie_server.autorecovery.presence import Presence, Present

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from bk_core.client import repair
+from bk_core.client.repairing import repair
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core.entries.digest import ledger_key
 from bk_core.model import LedgerId
 from bk_core.protocol import events as pe
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine import events as ev
 from tests.sim.scheduler import Item
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from bk_core.entries.frame import FrameKind, encode_record, parse_header
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine import events as ev
 from tests.sim.scheduler import Scheduler
 

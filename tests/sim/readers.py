@@ -157,8 +157,9 @@ class TailHost(Host):
             self._read_again()
 
     def _record_read(self, said: object) -> None:
-        """Copies may have moved, so the record is read anew before the next try, as ``bk_core/client/reader.py`` does.
-        A follower takes it after its end, too."""
+        """Copies may have moved, so the record is read anew before the next try.
+
+        ``bk_core/client/reading/reader.py`` does the same. A follower takes it after its end, too."""
         if isinstance(said, pe.MetadataRead):
             before, self.over = self.over, False
             self.feed(pe.MetadataChanged(said.metadata))

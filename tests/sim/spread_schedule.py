@@ -19,10 +19,10 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.config import BookieConfig
 from bookie_server.engine.holdings import IndexHoldings, answer_read
-from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.engine.several_directories import SpreadHoldings
 from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine

@@ -22,13 +22,13 @@ from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, DigestType, EntryId, LedgerId
 from bk_core.transport.port import ReadTrailer
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.engine.holdings import IndexHoldings, answer_read
 from bookie_server.identity.opening import OpenStorage, open_storage
 from bookie_server.machine import events as ev
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.machine import BookieMachine
-from bookie_server.machine.places import Place
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.start.replay import OpenReport

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from bk_core.entries.frame import FrameKind, entry_ids_of, frame_extent, parse_header, record_payload
 from bk_core.errors import DataDirectoryError
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.state import lac_of_body
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import drop_record, entries

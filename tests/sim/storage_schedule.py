@@ -23,7 +23,7 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, parse_header, record_payload, split_frames
 from bk_core.errors import BookieIdentityError, BookKeeperError, DataDirectoryError, StorageFailedError
 from bk_core.model import DigestType
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits, lac_of_body

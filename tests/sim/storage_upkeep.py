@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from bookie_server.identity.opening import OpenStorage
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.cookie import decode_identity
 from bookie_server.storage.index.checkpoint import checkpoint_name
 from bookie_server.storage.maintenance.checkpointer import Checkpointer

@@ -15,7 +15,7 @@ import pytest
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameKind
 from bk_core.errors import BookKeeperError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.check.findings import DirectoryFindings
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.identity.known_state import record_positions
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.disk.cookie import IDENTITY_NAME, decode_identity

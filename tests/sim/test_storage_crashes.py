@@ -11,7 +11,7 @@ import random
 import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFailedError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, encode_group_header, group_seed
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.disk import KEEPS, SimDisk

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 
 from benchmarks.spark.in_memory import InMemory
-from bk_cli.java import find_java
+from bk_cli.local.java import find_java
 from tests.spark.sessions import ROOT, environment, settings
 
 MAKE_S_MAX = 180.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.logs.model.head import NewExtent, PublishId

@@ -21,7 +21,7 @@ from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.runs import BatchRead
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.amount import some
 from tests.kit.apache_bookie import ApacheConnection
 from tests.kit.lanes import KEY

@@ -30,7 +30,7 @@ from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.runs import AddRun, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.amount import some
 from tests.kit.apache_bookie import ApacheBookie, ApacheConnection

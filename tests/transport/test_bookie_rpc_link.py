@@ -21,7 +21,7 @@ from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from tests.kit.apache_bookie import ApacheServer
 from tests.kit.lanes import KEY, Listener, digester, frame
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from bk_core.transport.lane_streams import ReadStream
-from bk_core.transport.messages import LANE_VERSION, hello
-from bk_core.wire.lane import Cut
+from bk_core.transport.lane.messages import LANE_VERSION, hello
+from bk_core.transport.lane.streams import ReadStream
+from bk_core.wire.lane.reasons import Cut
 from bk_core.wire.proto import lane_pb2
 
 

@@ -13,10 +13,10 @@ import pytest
 from bk_core.client import BookKeeper
 from bk_core.entries.frame import encode_record
 from bk_core.model import DIRECT
-from bk_core.transport import message_socket
+from bk_core.transport.lane import message_socket
 from bk_core.wire.bookie_rpc import v3
-from bk_core.wire.frames_codec import pack, unpack
-from bk_core.wire.lane import LaneMessage
+from bk_core.wire.lane.grpc_frames import pack, unpack
+from bk_core.wire.lane.reasons import LaneMessage
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from tests.kit.direct_client import HEAD

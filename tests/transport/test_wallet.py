@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from bk_core.access.roles import Right
 from bk_core.errors import TransportError
 from bk_core.model import LedgerId
-from bk_core.security.roles import Right
 from bk_core.transport import wallet as module
 from bk_core.transport.port import NewSession, RefusedError
 from bk_core.transport.wallet import Ask, Held, Permits, Wallet
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:

@@ -16,7 +16,7 @@ from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieServiceInfo, Endpoint
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bk_core.transport.whereabouts import LOOK_UP_S_MAX, At, LookUp, Whereabouts, _Search
-from tests.transport.test_direct import Peer, serve_well
+from tests.transport.lane.test_direct import Peer, serve_well
 
 
 def registered(port: int, protocol: str = DIRECT) -> BookieServiceInfo:

@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from bk_core.access.roles import OPEN, SECURE
 from bk_core.client import BookKeeper, ClientConfig, LedgerReader, LedgerWriter, connect
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchEntryError, Outcome, WindowFullError
 from bk_core.model import BOOKIE_RPC
-from bk_core.security.roles import OPEN, SECURE
 from tests.kit.lane_table import OURS
 from tests.trials.journal import Journal, digest, payload
 

@@ -12,8 +12,8 @@ import signal
 import time
 from pathlib import Path
 
-from bk_cli.children import last_lines
-from bk_cli.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
+from bk_cli.local.children import last_lines
+from bk_cli.local.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
 from bk_core.client import ClientConfig
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.clients import SETTINGS_VARIABLE

@@ -22,18 +22,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bk_cli.children import child_environment
+from bk_cli.local.children import child_environment
 
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
 _PRELOADED = (
-    "bk_cli.bookie",
+    "bk_cli.bookies.bookie",
     "bk_cli.main",
     "bookie_server.main",
-    "bookie_server.services.grpc",
-    "bk_core.client.lac",
+    "bookie_server.ports.lane.grpc",
+    "bk_core.client.reading.quorum_lac",
     "bk_core.metadata.tree.store",
-    "bk_core.transport.grpc",
+    "bk_core.transport.lane.grpc",
     "tests.trials.clients",
 )
 ANSWER_S = 20.0

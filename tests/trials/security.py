@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bk_cli.local_security import BOOKIE, CLIENT, LocalSecurity
-from bk_core.security.roles import MIXED, RolesTable
+from bk_cli.local.local_security import BOOKIE, CLIENT, LocalSecurity
+from bk_core.access.roles import MIXED, RolesTable
 from tests.interop.secured import java_settings
 from tests.kit.certificates import Files
 from tests.kit.zookeeper_auth import credentials

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 
 SIZES = (40, 60, 60, 90, 400, 1100, 1100, 4000, 200_000)
 

@@ -21,7 +21,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller, RefusedError
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from tests.kit.lanes import Lane, Listener
 from tests.trials.nursery import Child, Nursery
 from tests.trials.storage_bookie import BOOKIE_ID

@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.metadata import open_store
 from tests.trials.nursery import Nursery
 from tests.trials.storage_counts import NAMES

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bk_cli.cluster import LEDGERS_ROOT, LocalCluster
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.cluster import LEDGERS_ROOT, LocalCluster
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.blocking import BookKeeper, LedgerWriter, connect
 from bk_core.errors import BookKeeperError
 from tests.kit.metadata_worlds import tree_of

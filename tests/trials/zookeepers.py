@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from bk_core.access.roles import RolesTable
 from bk_core.metadata import StoreSettings, open_store
-from bk_core.security.roles import RolesTable
 from tests.kit.zookeeper_ensemble import HOST, EnsembleServer, ZooKeeperEnsemble
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.proxy import FaultProxy, ProxyThread

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from bk_core.access.roles import LOG_KEY
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId
-from bk_core.security.roles import LOG_KEY
 
 HEAD_BYTES_MAX = 8 << 10
 """The largest head, so that 100 of them fit into one multi (N3)."""

@@ -12,7 +12,6 @@ import threading
 import time
 from typing import TypeAlias
 
-from bk_core.audit import audited
 from bk_core.errors import (
     BookieIdentityError,
     ClientClosedError,
@@ -42,6 +41,7 @@ from bk_core.metadata.tree.watches import Snapshot, Watches
 from bk_core.metadata.unreadable import Kind
 from bk_core.metadata.worker import Worker
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Versioned
+from bk_core.observe.audit import audited
 
 logger = logging.getLogger(__name__)
 Registrations: TypeAlias = tuple[tuple[BookieId, bytes], ...]

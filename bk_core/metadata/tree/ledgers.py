@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
-from bk_core.audit import audited
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -53,6 +52,7 @@ from bk_core.metadata.tree.tree import (
 from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.unreadable import Kind
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
+from bk_core.observe.audit import audited
 
 _ID_TRIES = 100
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 
-from bk_core.audit import audited
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.layout import check_bookie_id
 from bk_core.metadata.records import BookieOrder, decode_order, encode_order
@@ -14,6 +13,7 @@ from bk_core.metadata.tree.base import Part, first_loss
 from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError, NoNodeError
 from bk_core.metadata.unreadable import Kind
 from bk_core.model import BookieId
+from bk_core.observe.audit import audited
 
 
 class Orders(Part):

@@ -8,7 +8,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from bk_core.audit import audited
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.layout import ledger_of_mark, lock_path, mark_path
 from bk_core.metadata.port import Audit
@@ -38,6 +37,7 @@ from bk_core.metadata.tree.tree import (
 )
 from bk_core.metadata.unreadable import Kind
 from bk_core.model import BookieId, LedgerId, Versioned
+from bk_core.observe.audit import audited
 
 
 class Underreplication(Election):

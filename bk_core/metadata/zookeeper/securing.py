@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from bk_core.access.zookeeper_acl import BESIDE_ROOT, FIRST_FOLDERS, OPEN_ACL, Acl, ZooKeeperAcl, kind_of, may_change
 from bk_core.errors import InvalidArgumentError, MetadataAccessError
-from bk_core.metadata.acl import BESIDE_ROOT, FIRST_FOLDERS, OPEN_ACL, Acl, ZooKeeperAcl, kind_of, may_change
 from bk_core.metadata.tree.tree import NoNodeError, ensure_path
 from bk_core.metadata.zookeeper.session import ZooKeeperTree
 

@@ -52,6 +52,8 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
+from bk_core.access.tls import Tls, failure
+from bk_core.access.zookeeper_acl import OPEN_TO_ALL, Acl, Grant, ZooKeeperAcl, acl_bytes
 from bk_core.errors import (
     ClientClosedError,
     ForkedHandleError,
@@ -61,7 +63,6 @@ from bk_core.errors import (
     Outcome,
     TlsError,
 )
-from bk_core.metadata.acl import OPEN_TO_ALL, Acl, Grant, ZooKeeperAcl, acl_bytes
 from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
@@ -84,7 +85,6 @@ from bk_core.metadata.tree.tree import (
 from bk_core.metadata.worker import Worker
 from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity
 from bk_core.metadata.zookeeper.told import without_data
-from bk_core.tls import Tls, failure
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")

@@ -20,7 +20,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
 from bk_core.protocol.replication.events import BudgetGranted, SpendBudget
 from bk_core.protocol.replication.requests import Purse, ReplicationConfig
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 
 CheckEvent: TypeAlias = ev.SessionEvent | ev.ReadEvent | ev.TimerFired | BudgetGranted
 CheckEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.SetTimer | ev.CancelTimer | SpendBudget

@@ -23,7 +23,7 @@ from bk_core.protocol.keeper import KeeperEffect, SessionKeeper
 from bk_core.protocol.reader import RangeRead, ReadEffect
 from bk_core.protocol.replication.events import BudgetGranted, SpendBudget
 from bk_core.protocol.replication.requests import REQUESTS_MAX, Purse, ReplicationConfig
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 
 CopyEvent: TypeAlias = ev.SessionEvent | ev.ReadEvent | ev.TimerFired | BudgetGranted
 CopyEffect: TypeAlias = KeeperEffect | ev.SendRead | ev.CancelRead | SpendBudget

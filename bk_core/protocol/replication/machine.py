@@ -63,7 +63,7 @@ from bk_core.protocol.replication.events import (
     RecoverLedger,
 )
 from bk_core.protocol.replication.requests import ReplicationConfig, request_bases
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 
 _Copy: TypeAlias = tuple[EntryId, EntryId | None, BookieId]  # of a fragment, with its first and last entry id
 _Metadata: TypeAlias = ev.MetadataRead | ev.MetadataWritten | ev.MetadataConflicted | ev.MetadataCallFailed

@@ -24,7 +24,7 @@ from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
 from bk_core.wire.bookie_rpc.runs import AddAnswers
 from bk_core.wire.bookie_rpc.status import Status, reason_of
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 
 ADDS_MAX = 5_000
 """The most adds of one client that wait for answers of one bookie; Apache's bookies refuse what exceeds 10,000 of all

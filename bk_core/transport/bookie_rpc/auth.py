@@ -7,8 +7,8 @@ this plug-in, or refuses the token, answers EUA in version 3, and ends the conne
 
 from __future__ import annotations
 
+from bk_core.access.tokens import PLUGIN, not_let_in
 from bk_core.errors import AuthenticationError, RemoteProtocolError
-from bk_core.tokens import PLUGIN, not_let_in
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.frames import Buffer

@@ -16,14 +16,14 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from bk_core.access.secret_files import TokenFile
+from bk_core.access.tls import Tls, failure
+from bk_core.access.tokens import not_let_in
 from bk_core.errors import AuthenticationError, BookKeeperError, TransportError
 from bk_core.model import BookieId, Endpoint
-from bk_core.secret_files import TokenFile
-from bk_core.tls import Tls, failure
-from bk_core.tokens import not_let_in
 from bk_core.transport.bookie_rpc.auth import Proof
 from bk_core.transport.bookie_rpc.start_tls import ask_for_tls
-from bk_core.transport.lane_link import unreachable
+from bk_core.transport.lane.link import unreachable
 from bk_core.transport.tcp import over_tcp
 from bk_core.transport.whereabouts import At, Whereabouts, reach
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, Buffer

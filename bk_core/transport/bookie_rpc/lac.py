@@ -20,7 +20,7 @@ from bk_core.transport.port import LacEvidence, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 Told: TypeAlias = Callable[[LacEvidence | RefusedError], None]

@@ -9,16 +9,16 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import EntryId, LedgerId
-from bk_core.security.roles import Right
 from bk_core.transport.bookie_rpc.batches import Batches
 from bk_core.transport.bookie_rpc.connection import Connection
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs, Told
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
-from bk_core.transport.lane_streams import READ_BYTES_MAX, too_late
+from bk_core.transport.lane.streams import READ_BYTES_MAX, too_late
 from bk_core.transport.port import (
     BookieInfo,
     Caller,
@@ -32,7 +32,7 @@ from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import HINT_IDS_MAX, Cut, Reason
+from bk_core.wire.lane.reasons import HINT_IDS_MAX, Cut, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
 from bk_core.wire.bookie_rpc.runs import ReadAnswers
 from bk_core.wire.bookie_rpc.status import Status, reason_of
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 READS_MAX = 5_000

@@ -13,9 +13,9 @@ import struct
 
 from google.protobuf.message import DecodeError
 
+from bk_core.access.tls import NoTlsError
 from bk_core.errors import RemoteProtocolError
-from bk_core.tls import NoTlsError
-from bk_core.transport.tls_socket import exactly
+from bk_core.transport.lane.tls_socket import exactly
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb

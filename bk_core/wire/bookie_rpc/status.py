@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bk_core.wire.bookie_rpc.frames import I64
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 
 
 class Status(enum.IntEnum):

@@ -25,7 +25,7 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import placement_stamp
 
 ENTRIES_MAX = 16

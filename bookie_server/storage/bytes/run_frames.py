@@ -23,7 +23,7 @@ from bk_core.entries.frame import (
     slice_frame,
 )
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.membership import RunMembers
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, GROUP_HEADER_BYTES, GROUP_MAGIC, placement_stamp
 from bookie_server.storage.disk.files import BLOCK, round_up

@@ -35,7 +35,7 @@ from bk_core.entries.frame import (
     frame_tag,
 )
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_file import StateCollector
 from bookie_server.storage.bytes.index_rows import index_row
 from bookie_server.storage.bytes.segment import (

@@ -23,7 +23,7 @@ import numpy as np
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.metadata.records import decode_cookie
 from bk_core.model import LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.index_file import IndexHeader, build_index
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, Rows, sorted_rows, summary_of
 from bookie_server.storage.bytes.scan import ScannedSegment

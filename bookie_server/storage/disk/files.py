@@ -27,7 +27,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from bk_core.memory import private_memory
+from bk_core.memory.huge_pages import private_memory
 
 BLOCK = 4096
 """The alignment of buffers, offsets and lengths for O_DIRECT."""

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TypeAlias
 
-from bookie_server.machine.places import IndexBlock, Unresolved
+from bookie_server.machine.disk_places import IndexBlock, Unresolved
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.bytes.membership import RunMembers, Runs, Striping
 from bookie_server.storage.index.ledger_frames import BlockFrames, column

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
 from bk_core.model import EntryId, LedgerId
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
+from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.machine.events import Piece
-from bookie_server.machine.places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.index_rows import I64, Rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping, striping_of

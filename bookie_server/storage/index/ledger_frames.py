@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.frame import FrameExtent
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_rows import DENSE, RUN, STRIPE, Rows, striping_of_count
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping

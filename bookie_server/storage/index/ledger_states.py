@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.model import LedgerId
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.index_rows import I64, Rows
 from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.index.ledger_table import (

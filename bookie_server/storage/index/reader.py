@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import IndexBlock
+from bookie_server.machine.disk_places import IndexBlock
 from bookie_server.storage.bytes.index_file import (
     IndexSections,
     decode_index_block,

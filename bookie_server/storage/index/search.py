@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Protocol
 
-from bookie_server.machine.places import Place, Unresolved
+from bookie_server.machine.disk_places import Place, Unresolved
 from bookie_server.storage.bytes.membership import Frame, Membership, RunMembers, Striping, cover, runs_of
 
 UNRESOLVED_MAX = 8

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN, SUMMARY_ROW, Rows
 
 _CHUNK_ROWS = 512

@@ -17,7 +17,7 @@ from time import perf_counter
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, FrameKind
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_file import StateCollector
 from bookie_server.storage.bytes.index_rows import index_row
 from bookie_server.storage.bytes.segment import (

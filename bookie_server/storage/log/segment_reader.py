@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from bk_core.entries.frame import check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
+from bk_core.memory.slots import SLOT_BYTES_MIN, Slots
 from bk_core.model import EntryId, LedgerId
-from bk_core.transport.slots import SLOT_BYTES_MIN, Slots
-from bookie_server.machine.places import IndexBlock, Place, Unresolved
+from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.entry_cuts import ENTRIES_MAX, FrameColumns, columns_of_place
 from bookie_server.storage.bytes.membership import runs_of_ids, striping_of
 from bookie_server.storage.bytes.run_frames import check_stored_frame, entries_of_run, members_of_run

@@ -30,7 +30,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bk_core.errors import DataDirectoryError, IntegrityError, InvalidArgumentError
-from bookie_server.machine.places import IndexBlock, Place, Unresolved
+from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.index_rows import I64, sorted_rows
 from bookie_server.storage.bytes.joined_frames import Copies, FrameTable, join_frames
 from bookie_server.storage.bytes.segment import segment_name

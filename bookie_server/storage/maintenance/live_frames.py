@@ -20,7 +20,7 @@ from bk_core.entries.batch import I64, U8, array_view
 from bk_core.entries.digest import crc32c
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_VERSION, FrameKind
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import IndexBlock, Place, Unresolved
+from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, RUN, Rows
 from bookie_server.storage.bytes.joined_frames import FRAME_HEAD, FrameTable, dense_rows, frame_sizes
 from bookie_server.storage.bytes.run_frames import check_stored_frame, members_of_run

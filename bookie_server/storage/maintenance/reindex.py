@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bk_core.entries.digest import crc32c
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_file import BuiltIndex, IndexHeader, StateCollector, build_index
 from bookie_server.storage.bytes.index_rows import INDEX_ROW, RUN, Rows
 from bookie_server.storage.bytes.scan import ScannedSegment

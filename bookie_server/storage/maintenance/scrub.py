@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bookie_server.machine.places import IndexBlock, Place
+from bookie_server.machine.disk_places import IndexBlock, Place
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.bytes.verify import describe, entries_lost, names_damage
 from bookie_server.storage.disk.files import Files

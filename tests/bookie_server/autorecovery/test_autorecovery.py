@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.client.repair import ByteRate
+from bk_core.client.repairing.repair import ByteRate
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
 from bk_core.metadata.port import Audit

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bk_cli.bookie_leaving import DrainWatch
+from bk_cli.bookies.bookie_leaving import DrainWatch
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieServiceInfo
 from bookie_server.autorecovery.worker import PutOff

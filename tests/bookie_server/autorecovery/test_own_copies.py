@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bk_cli.children import free_port
+from bk_cli.local.children import free_port
 from bk_core.client.bookkeeper import connect
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata import open_store
@@ -24,7 +24,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import ENTRY_ID_MAX, DigestType, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import BookieInfo, Caller, ReadTrailer
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery import own_copies, suspects
 from bookie_server.autorecovery.main import AutoRecovery
 from bookie_server.autorecovery.own_copies import OwnCopies

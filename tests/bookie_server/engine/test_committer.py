@@ -18,7 +18,7 @@ from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedErr
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.maintenance.maintenance import Maintenance
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookKeeperError, LocalProtocolError, StorageFailedError
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.log_driver import OpenLog
 from bookie_server.engine.loop import BookieLoop
 from bookie_server.engine.maintenance_thread import maintained
-from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.engine.several_directories import SpreadHoldings
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine

@@ -19,7 +19,7 @@ from bk_core.metadata import open_store
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
 from bookie_server.engine.holdings import IndexHoldings
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan
 from bookie_server.main import Bookie
 from bookie_server.storage.bytes.membership import runs_of_ids

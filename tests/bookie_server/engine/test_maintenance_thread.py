@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookKeeperError, IntegrityError, StorageFailedError
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.index_hop import LoopIndexPort, copier, wait_for
@@ -26,8 +26,8 @@ from bookie_server.engine.log_driver import OpenLog
 from bookie_server.engine.maintenance_thread import MaintenanceThread, maintained
 from bookie_server.identity.opening import OpenStorage
 from bookie_server.machine import events as ev
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.machine import BookieMachine
-from bookie_server.machine.places import Place
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import Stopping

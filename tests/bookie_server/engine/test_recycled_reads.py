@@ -10,7 +10,7 @@ import pytest
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame, split_frames
 from bk_core.model import DigestType
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.engine.holdings import IndexHoldings, answer_read
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine

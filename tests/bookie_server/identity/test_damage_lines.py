@@ -9,8 +9,8 @@ import pytest
 
 from bookie_server.engine.holdings import answer_read
 from bookie_server.machine import events as ev
+from bookie_server.machine.disk_places import IndexBlock
 from bookie_server.machine.events import Piece
-from bookie_server.machine.places import IndexBlock
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from tests.kit.segment_world import Storage, entries
 

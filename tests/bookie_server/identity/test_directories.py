@@ -14,7 +14,7 @@ from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.records import decode_cookie
 from bk_core.model import DIRECTORY_PROPERTY, BookieServiceInfo, Fragment, LedgerMetadata
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.registration import properties_of

@@ -14,7 +14,7 @@ import pytest
 from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgumentError
 from bk_core.metadata.layout import mark_path
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.loss import mark_lacking

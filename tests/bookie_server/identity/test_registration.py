@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import (
     BookieIdentityError,
     BookKeeperError,

@@ -19,7 +19,7 @@ from bk_core.metadata import open_store
 from bk_core.model import LedgerId, LedgerState
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import Caller
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import Lane, bookie_config
 from tests.kit.memory_cluster import FAST

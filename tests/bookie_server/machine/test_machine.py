@@ -11,7 +11,7 @@ import pytest
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import FrameKind, decode_frame
 from bk_core.transport.port import ReadTrailer
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from tests.bookie_server.machine.machine_bench import ADDS, READS, Bench, acks, ended, entries, trailers

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from bk_core.entries.frame import FrameKind
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from tests.bookie_server.machine.machine_bench import ADDS, CONTROL, READS, Bench, ended, entries, trailers
 from tests.kit.lanes import KEY

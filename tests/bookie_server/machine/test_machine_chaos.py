@@ -14,7 +14,7 @@ from itertools import chain
 import pytest
 
 from bk_core.entries.frame import FrameKind, entry_ids_of, frame_extent, parse_header, split_frames
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits

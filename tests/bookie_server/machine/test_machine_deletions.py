@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.entries.apache import lac_body
 from bk_core.entries.frame import FrameKind
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from tests.bookie_server.machine.machine_bench import ADDS, CONTROL, READS, Bench, acks, ended, entries

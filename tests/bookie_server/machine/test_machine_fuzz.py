@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.digest import crc32c
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from tests.bookie_server.engine.test_holdings import striped

@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.entries.frame import FrameKind, parse_header
 from bk_core.model import LedgerId
-from bk_core.wire.lane import AttachMode, EntryRange, Reason
+from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import LedgerFacts, Pending

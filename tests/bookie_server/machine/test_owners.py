@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bk_core.wire.lane import AttachMode
+from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine import events as ev
 from tests.bookie_server.machine.machine_bench import ADDS, CONTROL, READS, Bench, ended, entries
 from tests.kit.lanes import KEY

@@ -18,7 +18,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.replication import events as re
 from bk_core.protocol.replication.machine import LedgerReplication, Phase
 from bk_core.protocol.replication.requests import ReplicationConfig
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from tests.kit.memory_store import MemoryStore
 
 LEDGER = 7

@@ -10,7 +10,7 @@ from typing import Any
 
 from bk_core.entries.frame import FrameKind, decode_frame, parse_header
 from bk_core.protocol import events as ev
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from bookie_server.machine import events as bev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits

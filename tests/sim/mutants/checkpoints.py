@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.storage.bytes import blocks, segment
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.index import ledger_states, ledger_table, state_rows

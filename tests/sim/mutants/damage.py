@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_file import INDEX_RECORDS_PER_BLOCK, IndexHeader
 from bookie_server.storage.bytes.index_rows import INDEX_ROW
 from bookie_server.storage.bytes.scan import SegmentScanner

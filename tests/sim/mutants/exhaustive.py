@@ -24,7 +24,7 @@ from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.refusals import fenced_error
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWrite
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine.adds import Adds
 from bookie_server.machine.core import Core
 from bookie_server.machine.lac import LacRequest

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from bk_core.client import repair
+from bk_core.client.repairing import repair
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.layout import mark_path
 from bk_core.metadata.tree.tree import BadVersionError, NoNodeError
@@ -24,7 +24,7 @@ from bk_core.protocol.replication.check import CopyCheck
 from bk_core.protocol.replication.copy import FragmentCopy
 from bk_core.protocol.replication.events import ClusterRead, FinishReplication, Outcome, RecoverLedger
 from bk_core.protocol.replication.machine import LedgerReplication, Phase
-from bk_core.wire.lane import EntryRange
+from bk_core.wire.lane.reasons import EntryRange
 from bookie_server.autorecovery import own_copies
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.suspects import OwnPart, Suspects

@@ -29,7 +29,7 @@ from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack
 from bk_core.protocol.writer import LedgerWrite
-from bk_core.wire.lane import EntryRange, Reason
+from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine.adds import Adds
 from bookie_server.machine.reads import Reads
 from bookie_server.machine.requests import Requests

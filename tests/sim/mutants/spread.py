@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.engine.several_directories import SpreadHoldings
 from bookie_server.machine.core import Core
 from bookie_server.machine.requests import Requests
 from tests.sim.mutants.storage import Planted, _planted

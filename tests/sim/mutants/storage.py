@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from bk_core.entries.frame import FrameKind, check_header, parse_header
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.identity import directories
 from bookie_server.machine.core import Core
 from bookie_server.machine.requests import Requests

@@ -13,14 +13,14 @@ from random import Random
 from typing import Any, cast
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.engine import committer, index_hop, log_driver, maintenance_thread
 from bookie_server.engine import engine as engine_module
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.log_driver import OpenLog
 from bookie_server.engine.maintenance_thread import maintained
-from bookie_server.engine.spread import SpreadHoldings
+from bookie_server.engine.several_directories import SpreadHoldings
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits

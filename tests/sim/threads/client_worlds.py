@@ -17,10 +17,12 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any
 
-import bk_core.client.budget as budget_module
-import bk_core.client.writer as writer_module
-from bk_core.client import BookKeeper, ClientConfig, append_queue, room
-from bk_core.client.writer import LedgerWriter
+import bk_core.client.writing.process_budget as budget_module
+import bk_core.client.writing.writer as writer_module
+from bk_core.client import BookKeeper, ClientConfig
+from bk_core.client.writing import append_queue
+from bk_core.client.writing import append_room as room
+from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, WindowFullError
 from bk_core.logs import appender

@@ -15,7 +15,7 @@ from typing import Any
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bookie_server.engine import committer
 from bookie_server.engine.committer import Committer
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from tests.kit.lanes import frame
 from tests.sim.storage import StorageBackEnd
 from tests.sim.threads.baton import Engine, Turns

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import Handle
 from tests.sim.disk import SimDisk, _Inode
 from tests.sim.storage import SEGMENTS_DIR

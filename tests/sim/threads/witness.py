@@ -14,7 +14,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.model import DigestType, EntryId, LedgerId
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine

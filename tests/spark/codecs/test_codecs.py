@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types
 
 from bk_core.blocking import BookKeeper
-from bk_core.client.ahead import WantedRange
+from bk_core.client.reading.read_ahead import WantedRange
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     BookKeeperError,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types
 
-from bk_core.columns.places import LedgerAt
+from bk_core.columns.row_origins import LedgerAt
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, SchemaMismatchError
 from bk_spark import codecs

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from bk_cli.children import child_environment, free_port, last_lines
+from bk_cli.local.children import child_environment, free_port, last_lines
 from tests.spark import sessions
 
 HOST = "127.0.0.1"
@@ -33,7 +33,12 @@ class SparkProcess:
         self.log_path = where / f"{name}.log"
         work = where / name
         work.mkdir(parents=True)
-        command = [sys.executable, "-m", "bk_cli.lifeline", str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
+        command = [
+            sys.executable,
+            "-m",
+            "bk_cli.local.lifeline",
+            str(Path(pyspark.__file__).parent / "bin" / "spark-class"),
+        ]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, main_class, *arguments],

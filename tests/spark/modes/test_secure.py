@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bk_cli.cluster import LocalCluster
+from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import LedgerFencedError

@@ -11,7 +11,7 @@ import pytest
 from bk_cli.main import run
 from bk_core.client import ClientConfig
 from bk_core.errors import InvalidArgumentError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark import codecs, compat
 from bk_spark.options.options import OPTIONS, BkOptions, Use, parse_options
 from bk_spark.write import fan_out

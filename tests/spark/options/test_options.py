@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from bk_core.access.secret_files import SECRET_BYTES_MAX
 from bk_core.errors import BookKeeperError, InvalidArgumentError
-from bk_core.secret_files import SECRET_BYTES_MAX
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, Bound
 from bk_spark.options.options import _ALL, OPTIONS, BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, PatternSelection

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bk_core import __version__
-from bk_core.client.ahead import WantedRange
+from bk_core.client.reading.read_ahead import WantedRange
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import IntegrityError, NoSuchLedgerError, PackageMismatchError
 from bk_core.model import Fragment

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, PublishConflictError
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.workers import clients
 from bk_spark.write import gathered, log_writer

@@ -19,16 +19,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bk_cli.children import last_lines
-from bk_cli.cluster import APACHE_JAVA, APACHE_SETTINGS
-from bk_cli.cluster_layout import PORTS_ABOVE, free_bookie_ports
-from bk_cli.java import find_java
-from bk_cli.local_security import ADMIN
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.children import last_lines
+from bk_cli.local.cluster import APACHE_JAVA, APACHE_SETTINGS
+from bk_cli.local.cluster_layout import PORTS_ABOVE, free_bookie_ports
+from bk_cli.local.java import find_java
+from bk_cli.local.local_security import ADMIN
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.client import BookKeeper, ClientConfig, connect
+from bk_core.cluster.admin_ports import Numbers, parse_numbers
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bookie_server.web.others import Numbers, parse_numbers
 from tests.interop.jars import toolchain
 from tests.trials.clients import SETTINGS_VARIABLE
 from tests.trials.heal.schedule import Slot

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from bk_cli import bookie_leaving, main
-from bk_core.client.repair import RepairDriver
+from bk_cli import main
+from bk_cli.bookies import bookie_leaving
+from bk_core.client.repairing.repair import RepairDriver
 from bk_core.errors import BookieIdentityError
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import FramesAcked, SendFrame

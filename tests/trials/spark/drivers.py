@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bk_cli.children import child_environment, last_lines
+from bk_cli.local.children import child_environment, last_lines
 
 READY_S = 180.0
 ANSWER_S = 300.0

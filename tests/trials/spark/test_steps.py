@@ -11,7 +11,7 @@ import pytest
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from bk_cli.zookeeper_server import ZooKeeperServer
+from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import LogWrite

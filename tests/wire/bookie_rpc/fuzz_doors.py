@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from bk_core.access.tokens import MECHANISM
 from bk_core.errors import RemoteProtocolError
-from bk_core.tokens import MECHANISM
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bk_core.wire.proto import lane_pb2
-from bookie_server.services.control_stream import STREAMS
-from bookie_server.services.principal import Principal, Proof
-from bookie_server.web.http import HEAD_BYTES_MAX, NEEDS_TOKEN, PHRASES, Answer, HttpServer, Request
-from bookie_server.web.places import Places
+from bookie_server.admin.http.connection_places import Places
+from bookie_server.admin.http.server import HEAD_BYTES_MAX, NEEDS_TOKEN, PHRASES, Answer, HttpServer, Request
+from bookie_server.ports.access.principal import Principal, Proof
+from bookie_server.ports.lane.control_stream import STREAMS
 from tests.kit.lanes import KEY, frame
 from tests.kit.rpc_bookie import RpcBookie
 from tests.wire.bookie_rpc.fuzz import Tally, mutate

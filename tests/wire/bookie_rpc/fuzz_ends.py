@@ -26,7 +26,7 @@ from bk_core.transport.port import NewSession, ReadPart, ReadTrailer
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, Answer, ReadAnswers, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.apache_bookie import ApacheBookie, ApacheConnection
 from tests.kit.bookie_requests import read, some_request

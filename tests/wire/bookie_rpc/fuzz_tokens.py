@@ -16,15 +16,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from bk_core.tls import Admission
-from bk_core.tokens import PLUGIN
+from bk_core.access.tls import Admission
+from bk_core.access.tokens import PLUGIN
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
-from bookie_server.services.bookie_rpc.auth import TokenAuth
-from bookie_server.services.principal import Proof
-from bookie_server.services.tls import PortTls
-from bookie_server.services.tokens import TokenKeys, TokenRefusedError, parse_keys, verify
-from bookie_server.web.http import Refused, request_of
+from bookie_server.admin.http.server import Refused, request_of
+from bookie_server.ports.access.principal import Proof
+from bookie_server.ports.access.tls import PortTls
+from bookie_server.ports.access.tokens import TokenKeys, TokenRefusedError, parse_keys, verify
+from bookie_server.ports.bookie_rpc.auth import TokenAuth
 from tests.kit.bookie_requests import some_request
 from tests.kit.certificates import Authority
 from tests.kit.rpc_bookie import RpcBookie

@@ -33,7 +33,7 @@ from bk_core.wire.bookie_rpc.runs import (
     Single,
 )
 from bk_core.wire.bookie_rpc.status import Status
-from bk_core.wire.lane import ENTRY_BYTES_MAX
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.apache_frames import entry_bytes
 from tests.kit.bookie_requests import add_requests, fencing_read, read_requests

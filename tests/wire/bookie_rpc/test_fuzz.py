@@ -11,9 +11,9 @@ import pytest
 from bk_core.transport.bookie_rpc import adds, reads
 from bk_core.wire.bookie_rpc import layouts
 from bk_core.wire.bookie_rpc.status import Status
-from bookie_server.services import tls
-from bookie_server.services.bookie_rpc import adds as bookie_adds
-from bookie_server.services.tokens import Claims
+from bookie_server.ports.access import tls
+from bookie_server.ports.access.tokens import Claims
+from bookie_server.ports.bookie_rpc import adds as bookie_adds
 from tests.kit.amount import some
 from tests.wire.bookie_rpc import fuzz_cli
 from tests.wire.bookie_rpc.fuzz import Tally, run_rounds

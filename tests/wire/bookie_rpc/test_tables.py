@@ -23,7 +23,7 @@ from bk_core.wire.bookie_rpc.status import (
     refused_read,
     to_v2,
 )
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.availability import decode_availability
 

@@ -11,8 +11,8 @@ import pytest
 
 from bk_core.entries.frame import decode_frame, frame_extent, split_frames
 from bk_core.errors import IntegrityError
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import IndexBlock, Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import IndexBlock, Place
 from bookie_server.storage.bytes.membership import RunMembers
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files

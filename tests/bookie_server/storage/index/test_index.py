@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.frame import FrameExtent, FrameKind
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import Place
 from bookie_server.machine.events import Piece
-from bookie_server.machine.places import Place
 from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, SUMMARY_ROW, sorted_rows
 from bookie_server.storage.bytes.membership import Membership, Striping, runs_of_ids
 from bookie_server.storage.index.index import LedgerIndex, Lookup

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bk_core.entries.frame import FrameKind
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.index_rows import SUMMARY_ROW, Rows
 from bookie_server.storage.index import ledger_table
 from bookie_server.storage.index.index import LedgerIndex

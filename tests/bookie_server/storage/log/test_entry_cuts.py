@@ -14,7 +14,7 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame, encode_frame, parse_header, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.log import segment_reader

@@ -15,7 +15,7 @@ import pytest
 
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError, StorageFailedError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, segment_name
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffer
 from bookie_server.storage.log.segment_log import AHEAD_BYTES

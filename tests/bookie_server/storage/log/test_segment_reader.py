@@ -11,7 +11,7 @@ import pytest
 
 from bk_core.entries.frame import decode_frame
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.membership import Striping
 from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.disk.files import Files, Handle

@@ -13,8 +13,8 @@ from bk_core.entries.batch import I64, EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import IndexBlock
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import IndexBlock
 from bookie_server.storage.bytes.index_file import IndexHeader, build_index
 from bookie_server.storage.bytes.joined_frames import frame_sizes
 from bookie_server.storage.maintenance import live_frames

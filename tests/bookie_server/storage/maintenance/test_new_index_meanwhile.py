@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import IntegrityError
-from bookie_server.machine.places import IndexBlock
+from bookie_server.machine.disk_places import IndexBlock
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.ledger_frames import BlockFrames

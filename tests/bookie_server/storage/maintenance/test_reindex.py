@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from bk_core.errors import StorageFailedError
-from bk_core.wire.lane import Reason
-from bookie_server.machine.places import IndexBlock, Place
+from bk_core.wire.lane.reasons import Reason
+from bookie_server.machine.disk_places import IndexBlock, Place
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.search import SPARSE_SECTION
 from bookie_server.storage.maintenance.reindex import PUT_OFF_STEPS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bookie_server.machine.places import Place
+from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.maintenance.scrub import Scrubber
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld

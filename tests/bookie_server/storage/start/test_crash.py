@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.segment import (
     decode_group_header,
     decode_segment_header,

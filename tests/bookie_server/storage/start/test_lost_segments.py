@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.segment import free_name, index_name, segment_name, unsealed_name
 from bookie_server.storage.check.check import examine
 from tests.kit.checkpoint_world import LIVE, filled

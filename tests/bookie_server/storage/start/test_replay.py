@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import UnknownFlagsError
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.index_file import decode_index_header
 from bookie_server.storage.bytes.segment import placement_stamp, segment_name
 from bookie_server.storage.disk.files import Files

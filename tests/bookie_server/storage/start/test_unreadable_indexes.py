@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.wire.lane import Reason
+from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.check.check import examine
 from tests.kit.segment_world import Storage, entries, key_record
 

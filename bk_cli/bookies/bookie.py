@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk bookie``: one storage server in this process."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from bk_cli import level_signals, options
+from bk_cli.access import Access, access
+from bk_core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from bookie_server.config import BookieConfig
+
+DEFAULT_PORT = 3181
+LIFELINE_GRACE_S = 2.0  # a clean stop would wait for bk local's ZooKeeper, which may end at the same time
+
+
+@click.group()
+def bookie() -> None:
+    """A bookie: stores entries of many ledgers and acknowledges them once they are on disk."""
+
+
+@bookie.command("run")
+@click.option(
+    "--data",
+    "data_dirs",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    help="Its data directory; made if missing. Given several times: ledgers are spread over them, best one a disk.",
+)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings in a TOML file (docs/configuration.md lists them); what is given here wins.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port for Apache's clients.")
+@click.option("--direct-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 2000]")
+@click.option("--grpc-port", type=click.IntRange(1, 65535), help="TCP port for ours, gRPC.  [default: --port + 1000]")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="TCP port for metrics and health over HTTP; 0: none.  [default: --port + 3000]",
+)
+@click.option("--admin-host", metavar="HOST", default="127.0.0.1", help="Local address of the admin port.")
+@click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
+@click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
+@click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
+@click.option("--allow-loopback", is_flag=True, help="Register an address that only this machine can reach.")
+@click.option(
+    "--init-cluster",
+    is_flag=True,
+    help="Make the cluster if there is none and this bookie has no data yet; several bookies may do so at once.",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Once only, where the data of this bookie is gone for good: start with a wiped or older directory. "
+    "Its ledgers are fenced here, and what is missing is answered as unknown until it is repaired.",
+)
+@click.option("--lifeline-fd", type=int, hidden=True, help="End when this pipe closes (set by bk local).")
+@options.metadata_service_uri
+def run(
+    config: Path | None, init_cluster: bool, accept_loss: bool, lifeline_fd: int | None, uri: str, **settings: Any
+) -> int:
+    """Run a bookie until SIGTERM or Ctrl-C."""
+    from bookie_server.main import run as run_bookie
+
+    root = logging.getLogger()
+    root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    level_signals.listen()
+    if lifeline_fd is not None:
+        from bk_cli.local import lifeline
+
+        lifeline.end_with(lifeline_fd, LIFELINE_GRACE_S)
+    return run_bookie(_configuration(config, uri, settings), accept_loss=accept_loss, init_cluster=init_cluster)
+
+
+def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> BookieConfig:
+    """The settings of the file, overridden by those given on the command line or in the environment."""
+    from bookie_server.config import BookieConfig, load_config
+
+    source = click.get_current_context().get_parameter_source
+    given = {name: value for name, value in settings.items() if source(name) is not ParameterSource.DEFAULT}
+    if path is not None:
+        if source("uri") is not ParameterSource.DEFAULT:
+            given["metadata_service_uri"] = uri
+        return load_config(path, **given)
+    if "data_dirs" not in given:
+        raise InvalidArgumentError(
+            "no data directory is named", remedy="give --data DIR, or --config FILE with data_dir or data_dirs"
+        )
+    return BookieConfig(metadata_service_uri=uri, **given)
+
+
+@bookie.command("list")
+@options.as_json
+@access()
+def list_bookies(access: Access, as_json: bool) -> None:
+    """List all bookies: state, whether they answer, room, lanes, and how many ledgers lack their copy."""
+    from bk_cli.bookies import bookie_list
+
+    bookie_list.list_bookies(access, as_json=as_json)
+
+
+_ID = click.argument("bookie_id", metavar="ID")
+
+
+@bookie.command("read-only")
+@_ID
+@click.argument("switch", type=click.Choice(("on", "off")))
+@options.as_json
+@access()
+def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int:
+    """Let a bookie take no new entries, over restarts, until it is switched off; off also cancels a drain.
+
+    It serves reads, fences and recoveries. Writers replace it with their next entry.
+    """
+    from bk_cli.bookies import bookie_leaving
+
+    return bookie_leaving.set_read_only(access, bookie_id, is_on=switch == "on", as_json=as_json)
+
+
+@bookie.command("drain")
+@_ID
+@options.dry_run
+@click.option("--fence", is_flag=True, help="Recover open ledgers whose writers keep them, which fences the writers.")
+@click.option(
+    "--wait",
+    "wait_ms",
+    metavar="TIME",
+    callback=lambda ctx, param, text: None if text is None else options.time_option(ctx, param, text),
+    help="Watch it for so long; 0: not at all.  [default: until it is drained]",
+)
+@options.as_json
+@access()
+def drain(access: Access, bookie_id: str, dry_run: bool, fence: bool, wait_ms: int | None, as_json: bool) -> int:
+    """Move all copies of a bookie to others, while it runs; then it may be stopped and removed.
+
+    The bookie turns read-only, and auto-recovery moves what it has. Shows what is left and what waits for what. Ctrl-C
+    ends only the watching: run it again to see how far it is. Refused if no other bookie could take its copies;
+    --dry-run asks whether it would be.
+    """
+    from bk_cli.bookies import bookie_leaving
+
+    if dry_run:
+        bookie_leaving.may_leave(access, bookie_id, as_json=as_json)
+        return 0
+    wait_s = None if wait_ms is None else wait_ms / 1000
+    return bookie_leaving.drain(access, bookie_id, fences=fence, wait_s=wait_s, as_json=as_json)
+
+
+@bookie.command("remove")
+@_ID
+@options.as_json
+@access()
+def remove(access: Access, bookie_id: str, as_json: bool) -> None:
+    """Remove a stopped bookie from the cluster: its cookie goes, if no ledger names it."""
+    from bk_cli.bookies import bookie_leaving
+
+    bookie_leaving.remove(access, bookie_id, as_json=as_json)
+
+
+_DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@bookie.command("check")
+@_DIRECTORY
+@click.option("--repair", is_flag=True, help="Write bad indexes anew. Entries are never touched.")
+@options.as_json
+def check(directory: Path, repair: bool, as_json: bool) -> int:
+    """Verify every frame, index and checkpoint of a stopped bookie's data directory.
+
+    Says what is damaged, what a start will make of it, and how to go on. Ends with 1 if anything is damaged. Writes
+    nothing without --repair.
+    """
+    from bk_cli.bookies import bookie_check
+
+    return bookie_check.check(directory, repair=repair, as_json=as_json)
+
+
+@bookie.command("inspect")
+@click.argument("which", metavar="DIR | ID")
+@access()
+@options.as_json
+def inspect(which: str, access: Access, as_json: bool) -> int:
+    """Show the segments and ledgers in a stopped bookie's data directory DIR; or, of a bookie ID that runs, what its
+    admin port says: state, room, what is on its way, commits, memory, and with --json its settings.
+
+    Ends with 1 if a bookie that runs is not ready.
+    """
+    if Path(which).is_dir():
+        from bk_cli.bookies import bookie_check
+
+        return bookie_check.inspect(Path(which), as_json=as_json)
+    from bk_cli.bookies import bookie_live
+
+    return bookie_live.inspect(access, which, as_json=as_json)

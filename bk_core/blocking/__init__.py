@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client without ``await``: the asyncio client on a private daemon thread, one thread a connection.
+
+Written by scripts/blocking.py from :mod:`bk_core.client`; do not edit. The thread starts with :func:`connect`, never at
+import: Spark forks its workers (RULES K4). Every call waits for its answer on that thread and raises what it raised.
+Handles may be used from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bk_core import client
+from bk_core.blocking.base import BookKeeperBase, DetachedReaderBase, LedgerWriterBase
+from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
+from bk_core.client.config import ClientConfig
+from bk_core.client.detached import Refresh
+from bk_core.client.running.metrics import ClientMetrics
+from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
+
+
+class LedgerWriter(LedgerWriterBase):
+    """A ledger open for appending. Made by ``BookKeeper.create_ledger``; a context manager that closes it.
+
+    ``length`` is in payload bytes. After a failure every call raises the error that ended the writer.
+    """
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._inner.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._inner.metadata
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        return self._inner.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The highest id given to an entry, sent or not."""
+        return self._inner.last_add_pushed
+
+    @property
+    def length(self) -> int:
+        return self._inner.length
+
+    @property
+    def is_failed(self) -> bool:
+        return self._inner.is_failed
+
+    def append_nowait(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
+        """Queue one entry and return its id; any thread may call. The payload must not be changed afterwards.
+
+        ``entry_id`` is for a ledger made with ``explicit_ids``, whose ids the caller gives: each once, in any order.
+        The entry is sent once every id below it was given. Raises WindowFullError when the window has no room,
+        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer; in all cases
+        the entry was not queued.
+        """
+        return self._inner.append_nowait(payload, entry_id)
+
+    def append_batch(self, batch: EntryBatch) -> EntryId:
+        """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
+        consecutive ids: no other entry comes between them.
+
+        The batch's buffers must not be changed until the entries are confirmed. For an empty batch the last id given
+        out is returned. After an error of unknown outcome, or a cancellation, the ledger may hold its first entries.
+        """
+        return self._thread.call(self._inner.append_batch(batch))
+
+    def wait_confirmed(self, entry_id: EntryId) -> None:
+        """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
+        that came first; the error's outcome says whether the entry may be in the ledger."""
+        self._thread.call(self._inner.wait_confirmed(entry_id))
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is confirmed."""
+        self._thread.call(self._inner.flush())
+
+    def force(self) -> EntryId:
+        """Make everything appended so far durable, of a ledger made with ``deferred_sync``; returns the LAC. Without
+        deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
+        return self._thread.call(self._inner.force())
+
+    def write_lac(self) -> EntryId:
+        """Tell the bookies that hold the last confirmed entry that it is; returns its id once an ack quorum has taken
+        this. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
+        and the error that ended this writer.
+
+        A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
+        """
+        return self._thread.call(self._inner.write_lac())
+
+    def close(self) -> None:
+        """Send the queued entries and close the ledger at its last entry. May be called again.
+
+        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
+        entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger
+        is marked under-replicated before this returns (P8).
+        """
+        self._thread.call(self._inner.close())
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger, which stays OPEN until somebody recovers it. Entries in flight may or may
+        not be part of it."""
+        self._thread.call(self._inner.abandon())
+
+
+class LedgerReader(BlockHandle[client.LedgerReader]):
+    """A ledger open for reading. Made by ``BookKeeper.open_ledger``; a context manager that closes it."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._inner.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._inner.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        return self._inner.is_closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last entry that may be read: the last entry of a closed ledger; of an open one the highest known LAC."""
+        return self._inner.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of a closed ledger; 0 while it is open, because its record does not hold the length yet."""
+        return self._inner.length
+
+    def length_to(self, last: EntryId) -> int:
+        """Payload bytes of the entries 0 to ``last``, which must be readable. Unless the record says it, reads entry
+        ``last``, which holds the sum. Raises as :meth:`read`."""
+        return self._thread.call(self._inner.length_to(last))
+
+    def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BlockingIterator[EntryBatch]:
+        """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
+
+        Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
+        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads beyond the LAC of an
+        open ledger what some bookie has already: such an entry may never become part of the ledger, and
+        NoSuchEntryError says only that it is not there yet.
+        """
+        return BlockingIterator(self._thread, self._inner.read(first, last, unconfirmed=unconfirmed))
+
+    def tail(self, from_entry: EntryId = 0) -> BlockingIterator[EntryBatch]:
+        """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
+
+        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
+        below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
+        ClientClosedError when this reader or its client is closed.
+        """
+        return BlockingIterator(self._thread, self._inner.tail(from_entry))
+
+    def refresh_lac(self) -> EntryId:
+        """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and what ends a :meth:`tail`."""
+        return self._thread.call(self._inner.refresh_lac())
+
+    def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC."""
+        return self._thread.call(self._inner.wait_lac(above, timeout_s))
+
+    def close(self) -> None:
+        """End the watches; calls that wait raise ClientClosedError. The ledger does not change."""
+        self._thread.call(self._inner.close())
+
+
+class BookKeeper(BookKeeperBase):
+    """A client of one cluster. Has a thread of its own; a context manager that closes it."""
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata port, whose calls block."""
+        return self._inner.store
+
+    @property
+    def instance_id(self) -> str:
+        """The id of the cluster."""
+        return self._inner.instance_id
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._inner.config
+
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+    ) -> LedgerWriter:
+        """Create a ledger and open it for appending.
+
+        ``ledger_id``: 0 to 2^63 − 2; None has the store choose one. ``explicit_ids``: the caller gives each entry its
+        id, in any order (``append(payload, entry_id)``); entries are confirmed in the order of their ids.
+        ``deferred_sync``: bookies may ack before they sync; ``force`` makes durable what was appended, and moves the
+        LAC.
+
+        Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
+        AuthenticationError or InsecureBookieError if no bookie is one for this client; then nothing was created.
+        """
+        return LedgerWriter(
+            self._thread.call(
+                self._inner.create_ledger(
+                    ensemble_size=ensemble_size,
+                    write_quorum_size=write_quorum_size,
+                    ack_quorum_size=ack_quorum_size,
+                    digest_type=digest_type,
+                    password=password,
+                    custom_metadata=custom_metadata,
+                    ledger_id=ledger_id,
+                    explicit_ids=explicit_ids,
+                    deferred_sync=deferred_sync,
+                )
+            ),
+            self._thread,
+        )
+
+    def open_ledger(
+        self, ledger_id: LedgerId, *, recover: bool, password: bytes = b"", digest_type: DigestType | None = None
+    ) -> LedgerReader:
+        """Open a ledger for reading.
+
+        ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
+        ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
+        ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError,
+        AuthenticationError if no bookie that could be asked lets this client in.
+        """
+        return LedgerReader(
+            self._thread.call(
+                self._inner.open_ledger(ledger_id, recover=recover, password=password, digest_type=digest_type)
+            ),
+            self._thread,
+        )
+
+    def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
+        """Delete the ledger's metadata, only of ``version`` if given. Its bookies are told, best effort, and free the
+        space later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
+        self._thread.call(self._inner.delete_ledger(ledger_id, version=version))
+
+    def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """The ledger's record; unless it is closed, as it is now. Raises NoSuchLedgerError, which names near ids."""
+        return self._thread.call(self._inner.read_metadata(ledger_id))
+
+    def list_ledgers(self) -> list[LedgerId]:
+        """Ids of all ledgers, ascending."""
+        return self._thread.call(self._inner.list_ledgers())
+
+    def metrics(self) -> ClientMetrics:
+        """What this client counted since it was made, as a copy. ``metrics().text()`` is Prometheus' text."""
+        return self._inner.metrics()
+
+
+class DetachedReader(DetachedReaderBase):
+    """Reads ranges that are known to exist. Password and digest type are those in the metadata.
+
+    Has a thread of its own; a context manager that closes it.
+    """
+
+    def __init__(
+        self,
+        infos: Mapping[BookieId, BookieServiceInfo],
+        *,
+        instance_id: str,
+        config: ClientConfig | None = None,
+        refresh: Refresh | None = None,
+    ) -> None:
+        async def make() -> client.DetachedReader:
+            return client.DetachedReader(infos, instance_id=instance_id, config=config, refresh=refresh)
+
+        super().__init__(make)
+
+    def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
+        """Add or change addresses of bookies."""
+        self._thread.call(self._inner.update_bookies(infos))
+
+    def read(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
+    ) -> BlockingIterator[EntryBatch]:
+        """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
+        return BlockingIterator(self._thread, self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
+
+    def metrics(self) -> ClientMetrics:
+        """What this reader counted since it was made, as a copy."""
+        return self._inner.metrics()
+
+
+def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:
+    """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
+
+    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError when the service does not answer within
+    ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a forked child
+    of a process that had connected before.
+    """
+    return BookKeeper(lambda: client.connect(uri, config=config))

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iterator that every read and every tail of the asyncio client returns.
+
+Cancelling a coroutine ends it, so an async generator whose ``__anext__`` is cancelled has ended: its next call looks
+like the end of the data. Here each step of the source is a task of its own. Cancelling the caller's wait leaves that
+task alone, and the next call takes its result. So nothing is lost, nothing comes twice, and only :meth:`aclose` (or
+dropping the iterator) ends the work. A step costs one task, which a whole batch shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from bk_core.client.running.fork import ForkGuard
+from bk_core.errors import ClientClosedError, InvalidArgumentError, Outcome
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class BatchIterator(AsyncIterator[T], Generic[T]):
+    """What a read or a tail gives, in order, each item once; an async context manager that closes it.
+
+    A call that was cancelled, by ``asyncio.wait_for`` for instance, loses nothing: the next call goes on where the
+    iterator was. What ended the iterator, its end or an error, is raised again by each later call. One call may wait at
+    a time: a second one raises InvalidArgumentError. Close it unless you read to its end; an iterator that is dropped
+    closes itself, from any thread.
+    """
+
+    _step: asyncio.Task[tuple[T | None, Exception | None]] | None = None
+    """The step under way, or done and not taken yet."""
+
+    def __init__(self, source: AsyncGenerator[T, None]) -> None:
+        self._source, self._guard = source, ForkGuard()
+        self._is_awaited = False
+        self._ended: Exception | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def __aiter__(self) -> BatchIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next item. Raises StopAsyncIteration at the end and once this is closed, InvalidArgumentError while
+        another call waits, ClientClosedError if this is closed meanwhile, and what the read or tail raises."""
+        self._guard.check("this iterator")
+        if self._is_awaited:
+            raise InvalidArgumentError(
+                "an iterator of entries is asked for two items at once",
+                value="two calls of __anext__ at the same time",
+                remedy="let one task read it, or open a second iterator",
+            )
+        if self._ended is not None:
+            raise self._ended
+        if self._step is None:
+            self._step = asyncio.get_running_loop().create_task(_advance(self._source))
+        step, self._is_awaited = self._step, True
+        try:
+            if not step.done():
+                await _done(step)
+        finally:
+            self._is_awaited = False
+        if step.cancelled():
+            raise ClientClosedError("this iterator was closed while it was waiting", outcome=Outcome.NOT_APPLIED)
+        self._step = None
+        item, error = step.result()
+        if error is not None:
+            self._ended = self._ended or error
+            raise error
+        return item  # type: ignore[return-value]  # without an error there is an item
+
+    async def aclose(self) -> None:
+        """End the reads, watches and tasks of this iterator, and wait until they have ended. A call that waits raises
+        ClientClosedError; later calls raise StopAsyncIteration."""
+        if self._guard.forked or (self._ended is not None and self._closing is None):
+            return  # the source has ended, or belongs to the parent process
+        if self._closing is None:
+            self._ended = StopAsyncIteration()
+            self._closing = asyncio.get_running_loop().create_task(_end(self._step, self._source))
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> BatchIterator[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        step = self._step
+        if step is not None and not step.done() and not self._guard.forked:
+            with suppress(RuntimeError):  # the loop has ended, and the step with it
+                step.get_loop().call_soon_threadsafe(step.cancel)
+
+
+class KeptItems(Generic[T]):
+    """The items of an iterator by number, for a thread that waits for the loop: the last one is kept until the next is
+    asked for, because an interrupt may meet the thread when the item has left the iterator already."""
+
+    def __init__(self, source: BatchIterator[T]) -> None:
+        self.source = source
+        self._turn = asyncio.Lock()  # the question before may have been cancelled and not have ended yet
+        self._number = -1
+        self._item: object = None
+
+    async def item(self, number: int, end: D) -> T | D:
+        """The item of this number, which is that of the last call or the next one; ``end`` after the last."""
+        async with self._turn:
+            if number != self._number:
+                self._item = None  # given and not needed: memory for the next one
+                self._item = await anext(self.source, end)
+                self._number = number
+            return self._item  # type: ignore[return-value]  # set by this call or the one before
+
+
+async def _advance(source: AsyncGenerator[T, None]) -> tuple[T | None, Exception | None]:
+    """The next item, or what ended the source. It knows no iterator, so a dropped one can end it."""
+    try:
+        return await anext(source), None
+    except Exception as error:  # StopAsyncIteration too
+        return None, error
+
+
+async def _done(step: asyncio.Task[tuple[T | None, Exception | None]]) -> None:
+    """Wait for ``step``; a cancelled wait leaves it alone."""
+    waiter = step.get_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    step.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        step.remove_done_callback(wake)
+
+
+async def _end(step: asyncio.Task[tuple[T | None, Exception | None]] | None, source: AsyncGenerator[T, None]) -> None:
+    if step is not None:
+        step.cancel()
+        await asyncio.wait((step,))
+    await source.aclose()

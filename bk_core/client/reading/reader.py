@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle of a ledger that is read. Opened without recovery, it never disturbs the writer and reads up to the LAC.
+Opened with recovery, the ledger is closed and read up to its last entry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from types import TracebackType
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.reading.batch_iterator import BatchIterator
+from bk_core.client.reading.lone_read import lone_read
+from bk_core.client.reading.quorum_lac import LacFollower
+from bk_core.client.reading.ranges import Quarantine, read_range
+from bk_core.client.running.fork import ForkGuard
+from bk_core.client.running.metrics import Observer
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester
+from bk_core.entries.parts import Parts
+from bk_core.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    NoSuchEntryError,
+    Outcome,
+)
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
+from bk_core.transport.port import Transport
+
+TAIL_WAIT_S = 30.0
+
+
+class LedgerReader:
+    """A ledger open for reading. Made by ``BookKeeper.open_ledger``; an async context manager that closes it."""
+
+    def __init__(
+        self,
+        metadata: Versioned[LedgerMetadata],
+        lac: EntryId,
+        digester: Digester,
+        *,
+        store: MetadataStore,
+        transport: Transport,
+        config: ClientConfig,
+        prefer: int,
+        refresh: Callable[[], Awaitable[object]],
+        slow: Quarantine,
+        observer: Observer | None = None,
+    ) -> None:
+        self._observer = observer or Observer(config.slow_operation_ms)
+        self._refresh = refresh  # gives the transport the bookies' current addresses
+        self._transport, self._config, self._digester, self._prefer = transport, config, digester, prefer
+        self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
+        self._slow = slow
+        self._guard = ForkGuard()
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._digester.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._follower.metadata.value
+
+    @property
+    def is_closed(self) -> bool:
+        return self._follower.closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last entry that may be read: the last entry of a closed ledger; of an open one the highest known LAC."""
+        return self._follower.lac
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of a closed ledger; 0 while it is open, because its record does not hold the length yet."""
+        return self.metadata.length
+
+    async def length_to(self, last: EntryId) -> int:
+        """Payload bytes of the entries 0 to ``last``, which must be readable. Unless the record says it, reads entry
+        ``last``, which holds the sum. Raises as :meth:`read`."""
+        if last < 0:
+            return 0
+        if self.is_closed and last == self.last_add_confirmed:
+            return self.length
+        async with aclosing(self.reading(last, last)) as batches:
+            return sum([batch.length_before + batch.payload_bytes async for batch in batches])
+
+    def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BatchIterator[EntryBatch]:
+        """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
+
+        Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
+        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads beyond the LAC of an
+        open ledger what some bookie has already: such an entry may never become part of the ledger, and
+        NoSuchEntryError says only that it is not there yet.
+        """
+        return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
+
+    async def reading(
+        self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
+    ) -> AsyncGenerator[EntryBatch, None]:
+        """As :meth:`read`, for generators of this package: a cancelled step ends it."""
+        self._guard.check("this ledger")
+        self._follower.check_running()
+        if not 0 <= first <= last + 1 or (last > self.last_add_confirmed and (self.is_closed or not unconfirmed)):
+            raise InvalidArgumentError(
+                f"entries {first} to {last} of ledger {self.ledger_id} cannot be read",
+                value=f"readable: 0 to {self.last_add_confirmed}",
+                remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
+            )
+        if first == last and (lone := await self._lone(first)) is not None:
+            yield lone
+            return
+        position = first
+        try:
+            async with aclosing(self._range(first, last)) as batches:
+                async for batch in batches:
+                    yield batch
+                    position = batch.last_entry_id + 1
+        except (EntryUnreadableError, NoSuchEntryError):
+            await self._follower.refresh_record()  # copies may have moved; the old bookie may deny the entry
+            await self._refresh()
+        else:
+            return
+        try:
+            async with aclosing(self._range(position, last)) as batches:
+                async for batch in batches:
+                    yield batch
+                    position = batch.last_entry_id + 1
+        except NoSuchEntryError as error:
+            if position <= self.last_add_confirmed:
+                raise
+            raise NoSuchEntryError(
+                f"entry {position} of ledger {self.ledger_id} is not there yet, and is not confirmed",
+                value=error.value,
+                remedy=f"confirmed: 0 to {self.last_add_confirmed}",
+            ) from error
+
+    def read_parts(self, first: EntryId, last: EntryId, parts: Parts) -> AsyncGenerator[EntryBatch, None]:
+        """Parts of readable entries, from the bookies that are known. Raises EntryUnreadableError also for entries of
+        which no part can be checked: :meth:`read` gives the whole ones."""
+        return self._range(first, last, parts)
+
+    async def _lone(self, entry_id: EntryId) -> EntryBatch | None:
+        return await lone_read(
+            self._transport,
+            self.metadata,
+            self._digester,
+            entry_id,
+            config=self._config,
+            prefer=self._prefer,
+            slow=self._slow,
+            observer=self._observer,
+        )
+
+    def _range(self, first: EntryId, last: EntryId, parts: Parts | None = None) -> AsyncGenerator[EntryBatch, None]:
+        return read_range(
+            self._transport,
+            self.metadata,
+            self._digester,
+            first,
+            last,
+            config=self._config,
+            prefer=self._prefer,
+            slow=self._slow,
+            parts=parts,
+            observer=self._observer,
+        )
+
+    def tail(self, from_entry: EntryId = 0) -> BatchIterator[EntryBatch]:
+        """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
+
+        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
+        below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
+        ClientClosedError when this reader or its client is closed.
+        """
+        return BatchIterator(self.tailing(from_entry))
+
+    async def tailing(self, from_entry: EntryId) -> AsyncGenerator[EntryBatch, None]:
+        """As :meth:`tail`, for generators of this package: a cancelled step ends it."""
+        self._guard.check("this ledger")
+        position = from_entry
+        while True:
+            last = self.last_add_confirmed
+            if position <= last:
+                async with aclosing(self.reading(position, last)) as batches:
+                    async for batch in batches:
+                        yield batch
+                position = last + 1
+            elif self.is_closed:
+                self._follower.check()
+                return
+            else:
+                await self._follower.wait(position - 1, TAIL_WAIT_S)
+
+    async def refresh_lac(self) -> EntryId:
+        """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and what ends a :meth:`tail`."""
+        self._guard.check("this ledger")
+        return await self._follower.refresh()
+
+    async def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC."""
+        self._guard.check("this ledger")
+        return await self._follower.wait(above, timeout_s)
+
+    async def close(self) -> None:
+        """End the watches; calls that wait raise ClientClosedError. The ledger does not change."""
+        self.end(ClientClosedError(f"the reader of ledger {self.ledger_id} is closed", outcome=Outcome.NOT_APPLIED))
+
+    def end(self, error: BookKeeperError) -> None:
+        """As :meth:`close`, but calls that wait raise ``error``."""
+        self._follower.stop(error)
+
+    async def __aenter__(self) -> LedgerReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

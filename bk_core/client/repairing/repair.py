@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives :class:`~bk_core.protocol.replication.machine.LedgerReplication` over transport and store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from bk_core.client.reading.ranges import ReadAdapter
+from bk_core.client.running.driver import MetadataAdapter, SessionAdapter, Work
+from bk_core.entries.digest import Digester, ledger_key
+from bk_core.errors import BookKeeperError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, DigestType, LedgerId, LedgerMetadata, Versioned
+from bk_core.protocol.events import MetadataRead
+from bk_core.protocol.replication.events import (
+    BudgetGranted,
+    ClusterRead,
+    FinishReplication,
+    LedgerRecovered,
+    PostponeReplication,
+    ReadCluster,
+    ReadRecord,
+    RecoverLedger,
+    SpendBudget,
+)
+from bk_core.protocol.replication.machine import LedgerReplication
+
+if TYPE_CHECKING:
+    from bk_core.client.bookkeeper import BookKeeper
+
+T = TypeVar("T")
+End: TypeAlias = FinishReplication | PostponeReplication
+BURST_S = 0.5
+
+
+async def under_lock(
+    store: MetadataStore, ledger_id: LedgerId, owner: str, work: Callable[[], Awaitable[T]]
+) -> T | None:
+    """Do this under the lock of the ledger's repairs; None if another has it. Who copies a ledger needs it: without it
+    a bookie that is copied to might give up what it has of a ledger whose record names it not yet."""
+    taken = asyncio.get_running_loop().create_task(asyncio.to_thread(store.lock_underreplicated, ledger_id, owner))
+    try:
+        return await work() if await asyncio.shield(taken) else None
+    finally:
+        if await taken:  # also one that was taken while this was cancelled
+            await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancellation does not end: a call that waits for a thread would else never be made."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
+def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerId]) -> Collection[LedgerId]:
+    """The ledgers that are locked. Gives back the locks that ``owner`` holds in this session for ledgers that it has
+    not in hand: the store was away when they were to be given back, and until the session ended nobody could repair
+    these. Blocks. A repair that begins meanwhile may lose its lock, and then changes nothing."""
+    locks = store.underreplication_locks()
+    for ledger_id, held_by in locks.items():
+        if held_by == owner and ledger_id not in in_hand:
+            store.unlock_underreplicated(ledger_id)
+    return locks.keys()
+
+
+def newest_record(store: MetadataStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+    """The record as it stands; a closed ledger's, too, changes where others repair it. Blocks."""
+    store.sync()
+    return store.read_ledger(ledger_id)
+
+
+class ByteRate:
+    """So many bytes a second for all repairs of a process, in the order in which they ask. 0: as many as they like."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._paid_until = 0.0
+        self.spent = 0
+
+    async def spend(self, size: int) -> None:
+        """Return once these bytes, and all asked for before, are paid for; at most ``BURST_S`` were saved up."""
+        self.spent += size
+        if self._bytes_per_s <= 0:
+            return
+        now = asyncio.get_running_loop().time()
+        self._paid_until = max(self._paid_until, now - BURST_S) + size / self._bytes_per_s
+        if self._paid_until > now:
+            await asyncio.sleep(self._paid_until - now)
+
+
+class RepairDriver(Work[End]):
+    """One repair of one ledger, whose lock the caller holds. ``cluster`` says who is registered."""
+
+    def __init__(
+        self,
+        client: BookKeeper,
+        machine: LedgerReplication,
+        record: LedgerMetadata,
+        *,
+        budget: ByteRate,
+        cluster: Callable[[tuple[BookieId, ...]], Awaitable[ClusterRead]],
+    ) -> None:
+        self.machine, self._client, self._record = machine, client, record
+        self._budget, self._cluster = budget, cluster
+        self._ledger_id, self._password = machine.ledger_id, record.password or b""
+        super().__init__(f"repair of ledger {self._ledger_id}", machine)
+        key = ledger_key(self._password)
+        SessionAdapter(self._driver, client.transport, self._ledger_id, key)
+        ReadAdapter(self._driver, client.transport, self._ledger_id, None, client.config.read_timeout_ms)
+        self._metadata = MetadataAdapter(client.store, self._ledger_id, self._driver, under_lock=True)
+        spawn = self._driver.spawn
+        self._driver.handle(
+            {
+                ReadRecord: lambda _: spawn(self._metadata.answer(self._read_record)),
+                ReadCluster: lambda _: spawn(self._metadata.answer(lambda: self._cluster(machine.missing))),
+                RecoverLedger: lambda _: spawn(self._recover()),
+                SpendBudget: lambda effect: spawn(self._spend(effect.size)),
+                FinishReplication: self._finish,
+                PostponeReplication: self._finish,
+            }
+        )
+
+    async def run(self) -> End:
+        """How the repair ended. Cancelled, it leaves nothing behind but copies that no record names."""
+        return await self._run()
+
+    async def _read_record(self) -> MetadataRead:
+        return MetadataRead(await asyncio.to_thread(newest_record, self._client.store, self._ledger_id))
+
+    async def _recover(self) -> None:
+        record = self._record
+        digester = Digester(record.digest_type or DigestType.CRC32, self._password, self._ledger_id)
+        try:
+            await self._client.recover_ledger(digester, self._password)
+        except BookKeeperError as error:
+            self._driver.feed(LedgerRecovered(error))
+        else:
+            self._driver.feed(LedgerRecovered())
+
+    async def _spend(self, size: int) -> None:
+        await self._budget.spend(size)
+        self._driver.feed(BudgetGranted())

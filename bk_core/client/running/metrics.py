@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client counts, as a plain snapshot, and as Prometheus' text.
+
+Counters are plain numbers where something happens, once a frame or more seldom; the protocol's machines know nothing of
+them. Nobody listens anywhere: a program that serves metrics puts the text, or the numbers, where it serves them.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from time import monotonic
+
+from bk_core.errors import BookKeeperError
+from bk_core.model import LedgerId
+from bk_core.observe.metrics import Histogram, Metric, Scrape
+from bk_core.observe.slow_log import SlowLog
+
+logger = logging.getLogger("bk_core.client.slow")
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+def _histogram() -> Histogram:
+    return Histogram(SECONDS)
+
+
+@dataclass(slots=True)
+class ClientMetrics:
+    """The numbers of one client since it was made.
+
+    ``appended_*``: given to bookies; of these ``confirmed_entries`` are confirmed. ``append_seconds``: from when the
+    oldest frame of a burst was sent until it was confirmed. ``sessions_broken``: connections to bookies that broke
+    under a writer, each of which is tried again; ``sessions_refused``: adds that a bookie refused. ``ensemble_changes``
+    and ``underreplicated_marks`` are of writers, ``writers_failed`` by the code of the error. ``read_seconds``: from
+    the call until the first entries were there. ``slow_operations`` took ``slow_operation_ms`` or longer.
+    """
+
+    ledgers_created: int = 0
+    ledgers_opened: int = 0
+    ledgers_deleted: int = 0
+    appended_entries: int = 0
+    appended_bytes: int = 0
+    appended_frames: int = 0
+    confirmed_entries: int = 0
+    append_seconds: Histogram = field(default_factory=_histogram)
+    sessions_broken: int = 0
+    sessions_refused: int = 0
+    ensemble_changes: int = 0
+    underreplicated_marks: int = 0
+    writers_failed: dict[str, int] = field(default_factory=dict)
+    read_entries: int = 0
+    read_bytes: int = 0
+    read_seconds: Histogram = field(default_factory=_histogram)
+    reads_failed: int = 0
+    recoveries: int = 0
+    recoveries_failed: int = 0
+    recovered_entries: int = 0
+    slow_operations: int = 0
+
+    def snapshot(self) -> ClientMetrics:
+        """A copy that no longer changes."""
+        twin = copy.copy(self)
+        twin.append_seconds, twin.read_seconds = self.append_seconds.copy(), self.read_seconds.copy()
+        twin.writers_failed = dict(self.writers_failed)
+        return twin
+
+    def text(self, labels: Mapping[str, str] | None = None) -> str:
+        """In Prometheus' text format; ``labels`` are put on every sample."""
+        names = tuple(labels or ())
+        found = Scrape([metric._replace(labels=(*names, *metric.labels)) for metric in METRICS])
+        said = tuple((labels or {}).values())
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, dict):
+                for code, count in value.items():
+                    found.put(_name(each.name), count, *said, code)
+            else:
+                found.put(_name(each.name), value, *said)
+        return found.text()
+
+
+class Observer:
+    """What the parts of a client tell: its counters, and what was slow."""
+
+    __slots__ = ("counts", "slow", "slow_s")
+
+    def __init__(self, slow_operation_ms: float = 0) -> None:
+        self.counts = ClientMetrics()
+        self.slow = SlowLog(logger, slow_operation_ms / 1000)
+        self.slow_s = self.slow.threshold_s
+
+    @contextmanager
+    def recovery(self, ledger_id: LedgerId) -> Iterator[Callable[[int], None]]:
+        """Around a recovery; what it gives is called with the number of entries that were written back."""
+        counts, began = self.counts, monotonic()
+        counts.recoveries += 1
+
+        def written(entries: int) -> None:
+            counts.recovered_entries += entries
+
+        try:
+            yield written
+        except BookKeeperError:
+            counts.recoveries_failed += 1
+            raise
+        finally:
+            if (took_s := monotonic() - began) >= self.slow_s:
+                self.was_slow(lambda: f"recovery of ledger {ledger_id} took {took_s * 1000:,.0f} ms")
+
+    def was_slow(self, text: Callable[[], str]) -> None:
+        self.counts.slow_operations += 1
+        self.slow.say(text)
+
+
+def _name(field_name: str) -> str:
+    return f"bookkeeper_client_{field_name}{'' if field_name.endswith('_seconds') else '_total'}"
+
+
+_HELP = {
+    "ledgers_created": "Ledgers created",
+    "ledgers_opened": "Ledgers opened for reading",
+    "ledgers_deleted": "Ledgers deleted",
+    "appended_entries": "Entries given to bookies",
+    "appended_bytes": "Their payload bytes",
+    "appended_frames": "Frames that they were sent in",
+    "confirmed_entries": "Entries confirmed by an ack quorum",
+    "append_seconds": "From sending the oldest frame of a burst to its confirmation",
+    "sessions_broken": "Connections to bookies that broke under a writer",
+    "sessions_refused": "Sessions of writers that a bookie ended",
+    "ensemble_changes": "Bookies were replaced in a ledger being written",
+    "underreplicated_marks": "Ledgers marked as lacking copies",
+    "writers_failed": "Writers that ended with an error",
+    "read_entries": "Entries read",
+    "read_bytes": "Their bytes, or those of the parts that were wanted",
+    "read_seconds": "From the call of a read to its first entries",
+    "reads_failed": "Reads that ended with an error",
+    "recoveries": "Ledgers fenced and recovered",
+    "recoveries_failed": "Recoveries that came to no end",
+    "recovered_entries": "Entries written back by recoveries",
+    "slow_operations": "Operations that took slow_operation_ms or longer",
+}
+
+METRICS: tuple[Metric, ...] = tuple(
+    Metric(
+        _name(each.name),
+        "histogram" if each.name.endswith("_seconds") else "counter",
+        _HELP[each.name],
+        ("code",) if each.name == "writers_failed" else (),
+    )
+    for each in fields(ClientMetrics)
+)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a ledger: the writer's handle, its queue of appends and the bounds on its memory."""

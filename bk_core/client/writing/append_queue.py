@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue of entries that were appended and not given to the machine yet. It numbers entries and joins small ones
+into batches. Any thread may put; the loop takes.
+
+An entry whose id the caller chose waits here, *early*, until every id below it is queued: what is taken has no gap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from itertools import islice
+
+import numpy as np
+
+from bk_core.entries.batch import U32, Bytes, EntryBatch
+from bk_core.entries.packets import SLICE_ENTRIES_MAX
+from bk_core.errors import DuplicateEntryIdError, InvalidArgumentError
+from bk_core.model import NO_ENTRY, EntryId
+
+ENTRY_COST_BYTES = 32
+"""Each entry counts this many bytes beside its payload, so that empty entries are bounded too."""
+
+
+class AppendQueue:
+    """Payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds it.
+
+    ``held`` counts the bytes of all entries that are not confirmed; ``early_bytes`` of those that are early,
+    ``taken_bytes`` of those that were taken; ``bytes`` of the rest, which are queued. As long as ``held`` stays within
+    ``free_to``, which :class:`~bk_core.client.writing.append_room.Room` sets, an entry may be put at once.
+    ``tail`` are the last entries that came one by one, from the id ``tail_first`` on.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.early_bytes = self.taken_bytes = self.held = 0
+        self.free_to = -1
+        self.tail: list[Bytes] = []
+        self.tail_first: EntryId = 0
+        self._items: deque[EntryBatch | list[Bytes]] = deque()  # before the tail
+        self._early: dict[EntryId, Bytes] = {}
+        self._last_early: EntryId = NO_ENTRY
+
+    @property
+    def bytes(self) -> int:
+        return self.held - self.taken_bytes - self.early_bytes
+
+    @property
+    def next_id(self) -> EntryId:
+        """The id of the next entry."""
+        return self.tail_first + len(self.tail)
+
+    @property
+    def last_id(self) -> EntryId:
+        """The highest id that was given."""
+        return max(self.next_id - 1, self._last_early)
+
+    def __len__(self) -> int:
+        return len(self._items) + bool(self.tail)
+
+    def put(self, payload: Bytes) -> EntryId:
+        """Queue one entry that passed :func:`check_bytes`; returns its id. The lock is held."""
+        self.held += cost(len(payload), 1)
+        self.tail.append(payload)
+        return self.tail_first + len(self.tail) - 1
+
+    def put_at(self, entry_id: EntryId, payload: Bytes) -> None:
+        """Queue one entry under an id of the caller's, once every id below it is queued; until then it is early. Raises
+        DuplicateEntryIdError. The lock is held."""
+        self.check_new(entry_id)
+        if entry_id != self.next_id:
+            self._early[entry_id] = payload
+            self._last_early = max(self._last_early, entry_id)
+            self._count_early(cost(len(payload), 1))
+            return
+        self.put(payload)
+        while (early := self._early.pop(self.next_id, None)) is not None:
+            self._count_early(-cost(len(early), 1))
+            self.put(early)
+
+    def _count_early(self, size: int) -> None:
+        self.early_bytes += size
+        self.held += size
+
+    def check_new(self, entry_id: EntryId) -> None:
+        """Raises DuplicateEntryIdError for an id that was given before. The lock is held."""
+        if entry_id < self.next_id or entry_id in self._early:
+            raise DuplicateEntryIdError(
+                f"entry {entry_id} was appended before", remedy="give each id once; the entry that came first counts"
+            )
+
+    def drop_early(self) -> None:
+        """Forget the early entries: the ids below them will not come. The lock is held."""
+        self._count_early(-self.early_bytes)
+        self._early.clear()
+        self._last_early = NO_ENTRY
+
+    def put_batch(self, batch: EntryBatch) -> None:
+        """Queue a batch. The lock is held."""
+        if self.tail:
+            self._items.append(self.tail)
+        self._items.append(batch)
+        self.tail_first, self.tail = self.next_id + len(batch), []
+        self.held += cost(batch.payload_bytes, len(batch))
+
+    def take(self, frame_bytes: int) -> EntryBatch:
+        """The next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``."""
+        with self.lock:
+            head = self._items[0] if self._items else self.tail
+            if isinstance(head, EntryBatch):
+                batch = head
+                self._items.popleft()
+            else:
+                lengths = prefix_lengths(head, frame_bytes)
+                count = lengths.size
+                payload = b"".join(head if count == len(head) else head[:count])
+                batch = EntryBatch(lengths=lengths, payload=memoryview(payload))
+                del head[:count]
+                if head is self.tail:
+                    self.tail_first += count
+                elif not head:
+                    self._items.popleft()
+            self.taken_bytes += cost(batch.payload_bytes, len(batch))
+            return batch
+
+    def confirmed(self, size: int) -> None:
+        """Taken entries of ``size`` bytes were confirmed."""
+        with self.lock:
+            self.held -= size
+            self.taken_bytes -= size
+
+    def clear(self) -> None:
+        with self.lock:
+            self._items.clear()
+            self._early.clear()
+            self.tail_first, self.tail = self.next_id, []
+            self.early_bytes = self.taken_bytes = self.held = 0
+
+
+def check_bytes(payload: object) -> None:
+    """Raises InvalidArgumentError for a payload that is not bytes. It is checked at the append, because a bad payload
+    found later would also fail the other entries of its batch."""
+    if isinstance(payload, memoryview) and payload.nbytes != len(payload):
+        raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(
+            "an entry is bytes",
+            value=f"this one is of type {type(payload).__name__}",
+            remedy='encode text first: text.encode("utf-8")',
+        )
+
+
+def cost(payload_bytes: int, entries: int) -> int:
+    """The window's bytes for these entries. A plain sum, because entries counted one by one are taken off together."""
+    return payload_bytes + ENTRY_COST_BYTES * entries
+
+
+def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
+    """The lengths of the payloads that fit into ``frame_bytes``; of at least one."""
+    if len(payloads) == 1:
+        return np.array([len(payloads[0])], dtype=np.uint32)
+    lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
+    if lengths.size == 1 or int(lengths.sum(dtype=np.int64)) <= frame_bytes:
+        return lengths
+    if int(lengths[0]) > frame_bytes:
+        return lengths[:1]
+    return lengths[: int(lengths.cumsum(dtype=np.int64).searchsorted(frame_bytes, side="right"))]

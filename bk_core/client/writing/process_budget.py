@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The byte budget that all writers of this process share (P3).
+
+It is a :class:`~bk_core.memory.shared_budget.SharedBudget` behind a lock.
+
+Each client gives a bound; the smallest bound of the open clients holds, so that no client's bound is exceeded. A forked
+child begins with an empty budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from bk_core.memory.shared_budget import SharedBudget
+
+SPARE_BYTES_MAX = 256 << 10
+"""A writer takes up to this many bytes beyond its next entry, so that it seldom needs the budget's lock."""
+
+
+KEPT_BYTES_MAX = 4 << 10
+"""A writer with bytes in use keeps up to this many beyond them, unless others wait: else each of its entries takes from
+the budget and gives back."""
+
+
+class ProcessBudget:
+    """The budget that all writers of a process share. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._sizes: dict[int, int] = {}  # client → its bound
+        self._closed: deque[int] = deque()  # clients whose bounds no longer count
+        self._wakes: dict[int, Callable[[], None]] = {}
+        self.decision = SharedBudget(1)
+
+    def client(self, bytes_max: int) -> Callable[[], None]:
+        """Add the bound of a client that opened; returns the function to call when it closes.
+
+        The garbage collector may call that function, on any thread and even while the same thread holds the lock. So it
+        takes no lock; the next call that takes bytes removes the bound.
+        """
+        number = next(self._numbers)
+        with self._lock:
+            self._sizes[number] = bytes_max
+            self._resize()
+        return functools.partial(self._closed.append, number)
+
+    def _resize(self) -> None:
+        while self._closed:
+            self._sizes.pop(self._closed.popleft(), None)
+        if self._sizes:
+            self.decision.resize(min(self._sizes.values()))
+
+    def share(self, loop: asyncio.AbstractEventLoop, look_again: Callable[[], None]) -> Share:
+        """A new writer's share. ``look_again`` is called on its loop once a refused request may succeed."""
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(look_again)
+
+        return Share(self, next(self._numbers), wake)
+
+    def take(self, number: int, wanted: int, spare: int, wake: Callable[[], None] | None) -> int:
+        with self._lock:
+            if wake is not None:
+                self._wakes[number] = wake
+            if self._closed:
+                self._resize()
+            return self.decision.take(number, wanted, spare=spare, waits=wake is not None)
+
+    def give_back(self, number: int, size: int) -> None:
+        with self._lock:
+            wakes = [self._wakes.pop(woken) for woken in self.decision.give_back(number, size)]
+        for wake in wakes:
+            wake()
+
+    def leave(self, number: int) -> None:
+        with self._lock:
+            self._wakes.pop(number, None)
+            wakes = [self._wakes.pop(woken) for woken in self.decision.leave(number)]
+        for wake in wakes:
+            wake()
+
+
+class Share:
+    """One writer's share of the budget. The owner makes one call at a time."""
+
+    def __init__(self, budget: ProcessBudget, number: int, wake: Callable[[], None]) -> None:
+        self._budget, self._number, self._wake = budget, number, wake
+        self.bytes = 0  # taken from the budget
+
+    def reach(self, size: int, *, at_most: int, waits: bool) -> bool:
+        """Take bytes until at least ``size`` and at most ``at_most`` are held; False if the budget has too few.
+        ``waits``: wake this writer when there may be room."""
+        wanted = size - self.bytes
+        if wanted > 0:
+            spare = max(0, min(SPARE_BYTES_MAX, at_most - size))
+            self.bytes += self._budget.take(self._number, wanted, spare, self._wake if waits else None)
+        return self.bytes >= size
+
+    def keep(self, size: int) -> None:
+        """Give back the bytes above ``size``, save a few if that is not 0 and nobody waits for them."""
+        surplus = self.bytes - size
+        if surplus > 0:
+            kept = KEPT_BYTES_MAX if size and not self._budget.decision.is_waited_for else 0
+            if surplus > kept:
+                self.bytes = size + kept
+                self._budget.give_back(self._number, surplus - kept)
+
+    def leave(self) -> None:
+        """Give everything back for good."""
+        self.bytes = 0
+        self._budget.leave(self._number)
+
+
+_process = ProcessBudget()
+
+
+def process_budget() -> ProcessBudget:
+    return _process
+
+
+def _start_anew() -> None:
+    """In a forked child: the writers are the parent's, and one of its threads may have held the lock."""
+    global _process
+    _process = ProcessBudget()
+
+
+os.register_at_fork(after_in_child=_start_anew)

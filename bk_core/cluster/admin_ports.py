@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the admin ports of other bookies say: one GET each, all at once, everything within a deadline and bounded.
+
+``bk cluster top`` and pages that show a whole cluster take their numbers from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bk_core.access.secret_files import TokenFile
+from bk_core.access.tls import Tls, failure
+from bk_core.access.tokens import not_let_in
+from bk_core.errors import (
+    BookieUnreachableError,
+    BookKeeperError,
+    Outcome,
+    PermissionDeniedError,
+    RemoteProtocolError,
+    TlsError,
+)
+from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
+from bk_core.observe.metrics import quantile
+
+AT_ONCE = 64
+ANSWER_BYTES_MAX = 4 << 20
+
+_STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The samples of one scrape, by metric: labels and value."""
+
+    samples: Mapping[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """The sum of the metric's samples that have these labels; None if there is none."""
+        found = [value for has, value in self.samples.get(name, ()) if labels.items() <= has.items()]
+        return sum(found) if found else None
+
+    def label(self, name: str, label: str) -> str | None:
+        """The value of a label of the metric's first sample."""
+        for has, _ in self.samples.get(name, ()):
+            return has.get(label)
+        return None
+
+    def buckets(self, name: str) -> dict[float, float]:
+        """A histogram's counts up to each bound, over all its labels."""
+        found: dict[float, float] = {}
+        for has, value in self.samples.get(f"{name}_bucket", ()):
+            bound = float(has.get("le", "nan"))
+            found[bound] = found.get(bound, 0) + value
+        return found
+
+
+def parse_numbers(text: str) -> Numbers:
+    """Reads Prometheus' text. Raises ValueError for what is none."""
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"no sample: {line[:80]!r}")
+        labels = {name: _unquoted(value) for name, value in _LABEL.findall(match[2] or "")}
+        samples.setdefault(match[1], []).append((labels, float(match[3])))
+    return Numbers(samples)
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
+
+
+def quantile_since(before: Numbers | None, now: Numbers, name: str, share: float) -> float | None:
+    """The bound below which this share of what a histogram saw since ``before`` lies (None: since its start); None if
+    it saw nothing."""
+    old = before.buckets(name) if before is not None else {}
+    return quantile({bound: count - old.get(bound, 0) for bound, count in now.buckets(name).items()}, share)
+
+
+def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
+    """Where the bookie's admin port is, if it published one."""
+    return info.endpoint(HTTP)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPorts:
+    """How admin ports are asked. Each answer comes within ``timeout_s``. With ``tls`` all are asked over TLS, whatever
+    they registered; without it none that registered TLS. ``token``: what is shown to them, over TLS only."""
+
+    timeout_s: float
+    tls: Tls | None = None
+    token: TokenFile | None = None
+
+    def scrape(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
+        """What each bookie's ``/metrics`` says, or why there is nothing. Blocks ``timeout_s`` at most for each 64."""
+        return asyncio.run(self.scrape_all(infos))
+
+    async def scrape_all(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
+        """As :meth:`scrape`."""
+        turns, asked = asyncio.Semaphore(AT_ONCE), list(infos)
+
+        async def scrape(info: BookieServiceInfo) -> Numbers | BookKeeperError:
+            async with turns:
+                try:
+                    return await self._numbers_of(info)
+                except BookKeeperError as error:
+                    return error
+
+        found = await asyncio.gather(*map(scrape, asked))
+        return {info.bookie_id: numbers for info, numbers in zip(asked, found, strict=True)}
+
+    async def get(self, endpoint: Endpoint, path: str) -> str:
+        """The body of a GET. Raises as :meth:`get_status`, and for another status than 200
+        AuthenticationError (401), PermissionDeniedError (403), else RemoteProtocolError."""
+        status, body = await self.get_status(endpoint, path)
+        if status == 401:
+            where = endpoint.where
+            raise not_let_in(f"the admin port at {where}", body.strip()[:200], has_token=self.token is not None)
+        if status == 403:
+            raise PermissionDeniedError.told(f"{endpoint.where}{path}: {body.strip()[:200]}")
+        if status != 200:
+            where = f"{endpoint.url}{path}"
+            raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
+        return body
+
+    async def get_status(self, endpoint: Endpoint, path: str) -> tuple[int, str]:
+        """Status and body of a GET. Raises BookieUnreachableError; TlsError; RemoteProtocolError for what is no HTTP,
+        and for an answer that is too long."""
+        where = f"{endpoint.url}{path}"
+        if self.tls is None and endpoint.tls:
+            raise TlsError(
+                "an admin port speaks TLS, and this client was not told to", value=where, remedy="--tls-ca-path"
+            )
+        token = self.token.read() if self.token is not None and self.tls is not None else b""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                raw = await _exchange(endpoint, path, self.tls, token)
+        except ssl.SSLError as error:
+            raise failure("the admin port", endpoint.where, error) from error
+        except (TimeoutError, OSError) as error:
+            why = str(error) or f"no answer within {self.timeout_s:g} s"
+            raise BookieUnreachableError(
+                "an admin port does not answer", value=f"{where}: {why}", outcome=Outcome.NOT_APPLIED
+            ) from error
+        head, _, body = raw.partition(b"\r\n\r\n")
+        status = _STATUS.match(head)
+        if status is None or len(raw) > ANSWER_BYTES_MAX:
+            raise RemoteProtocolError(
+                "an admin port answers something else", value=f"{where}: {raw[:80].decode('ascii', 'replace')!r}"
+            )
+        return int(status[1]), body.decode("utf-8", "replace")
+
+    async def _numbers_of(self, info: BookieServiceInfo) -> Numbers:
+        endpoint = admin_endpoint(info)
+        if endpoint is None:
+            raise BookieUnreachableError(
+                f"bookie {info.bookie_id} has no admin port",
+                remedy="give it one: admin_port, and admin_host for others",
+                outcome=Outcome.NOT_APPLIED,
+            )
+        text = await self.get(endpoint, "/metrics")
+        try:
+            numbers = parse_numbers(text)
+        except ValueError as error:
+            raise RemoteProtocolError(
+                f"the admin port of {info.bookie_id} gives no metrics", value=str(error)
+            ) from error
+        there = numbers.label("bookie_info", "bookie")
+        if there not in (info.bookie_id, ""):  # "": it starts
+            raise RemoteProtocolError(
+                f"another bookie answers at the admin port of {info.bookie_id}",
+                value=f"{endpoint.where} is {there}",
+                remedy="an admin port on loopback is reached from its own host only: set admin_host",
+            )
+        return numbers
+
+
+async def _exchange(endpoint: Endpoint, path: str, tls: Tls | None, token: bytes) -> bytes:
+    context, name = (None, None) if tls is None else (tls.client(), endpoint.host)
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, server_hostname=name)
+    try:
+        host = endpoint.url.partition("//")[2]
+        shown = b"Authorization: Bearer %b\r\n" % token if token else b""
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n".encode("ascii") + shown + b"\r\n")
+        await writer.drain()
+        raw = bytearray()
+        while len(raw) <= ANSWER_BYTES_MAX and (taken := await reader.read(1 << 16)):
+            raw += taken
+        return bytes(raw)
+    finally:
+        writer.transport.abort()

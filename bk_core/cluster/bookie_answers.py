@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks registered bookies what they say about themselves, all at once, each within a deadline.
+
+Each is asked over its lane, as a client would. An open port says little: the system accepts connections for a process
+that is stopped or hangs, and another program may listen there. An answer to hello proves that it is the right bookie,
+and that its loop runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bk_core.errors import AuthenticationError, BookKeeperError, PermissionDeniedError
+from bk_core.model import BookieId, BookieServiceInfo, Endpoint
+from bk_core.transport.lanes import LaneTransport, endpoint_of
+from bk_core.transport.port import BookieInfo, Caller, RefusedError, Transport
+from bk_core.wire.lane.reasons import Reason
+
+AT_ONCE = 128
+"""How many bookies are asked at a time."""
+
+
+def refused_by_all(answers: Iterable[object]) -> BookKeeperError | None:
+    """The error of one bookie, if some refused to tell this client anything, and none told it something: then nothing
+    is known of the cluster."""
+    refused = None
+    for answer in answers:
+        if isinstance(answer, AuthenticationError | PermissionDeniedError):
+            refused = answer
+        elif not isinstance(answer, BookKeeperError | None):
+            return None
+    return refused
+
+
+class Said(NamedTuple):
+    """A bookie's answer: where it came from, and after how long."""
+
+    info: BookieInfo
+    endpoint: Endpoint
+    took_ms: float
+
+
+def ask_bookies(
+    infos: Sequence[BookieServiceInfo], caller: Caller, *, timeout_s: float
+) -> dict[BookieId, Said | BookKeeperError]:
+    """What each bookie says, or why it could not be asked. Takes as long as the slowest of them, about ``timeout_s`` at
+    most."""
+    return asyncio.run(_ask_all(infos, replace(caller, connect_timeout_s=timeout_s)))
+
+
+async def _ask_all(infos: Sequence[BookieServiceInfo], caller: Caller) -> dict[BookieId, Said | BookKeeperError]:
+    transport = LaneTransport(caller)
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(info: BookieServiceInfo) -> Said | BookKeeperError:
+        try:
+            async with turns:
+                return await _ask(transport, info, caller.connect_timeout_s)
+        except RefusedError as error:
+            return PermissionDeniedError.told(error.what) if error.reason is Reason.PERMISSION_DENIED else error
+        except BookKeeperError as error:
+            return error
+
+    transport.update_bookies(infos)
+    try:
+        answers = await asyncio.gather(*map(ask, infos))
+    finally:
+        await transport.close()
+    return {info.bookie_id: answer for info, answer in zip(infos, answers, strict=True)}
+
+
+async def _ask(transport: Transport, info: BookieServiceInfo, timeout_s: float) -> Said:
+    started = time.monotonic()
+    # the link gives up first, and names the address that it tried
+    said = await transport.link(info.bookie_id).bookie_info(deadline_s=timeout_s + 1)
+    endpoint = endpoint_of(info)
+    assert endpoint is not None, "a bookie without an endpoint of ours raises"
+    return Said(said, endpoint, (time.monotonic() - started) * 1000)

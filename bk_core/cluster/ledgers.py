@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers: their records as JSON, a part of all of them at a time, and what the states of bookies mean for one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from bk_core.cluster.payloads import payload_json
+from bk_core.errors import MetadataCorruptError, NoSuchLedgerError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, Fragment, LedgerId, LedgerMetadata, Versioned
+from bk_core.quorum import write_set
+
+LOOKED_AT_MAX = 5_000
+"""Records that are read for one part of the list, which may be of rare ones."""
+ANSWERS = ("writable", "read-only", "draining")
+"""States of bookies that answer reads."""
+
+
+def as_object(ledger_id: LedgerId, found: Versioned[LedgerMetadata]) -> dict[str, object]:
+    """As ``bk ledger show --json`` prints it."""
+    value = found.value
+    return {
+        "ledgerId": ledger_id,
+        "state": value.state.name,
+        "ensembleSize": value.ensemble_size,
+        "writeQuorumSize": value.write_quorum_size,
+        "ackQuorumSize": value.ack_quorum_size,
+        "digestType": value.digest_type.name if value.digest_type else None,
+        "lastEntryId": value.last_entry_id if value.is_closed else None,
+        "length": value.length if value.is_closed else None,
+        "ctimeMs": value.ctime_ms,
+        "fragments": [{"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)} for f in value.fragments],
+        "customMetadata": {name: payload_json(data) for name, data in sorted(value.custom_metadata.items())},
+        "version": found.version,
+    }
+
+
+class LedgerPart(NamedTuple):
+    """A part of the list of ledgers. ``after``: where the next one begins, None at the end. ``unreadable``: ledgers
+    whose records cannot be read."""
+
+    ledgers: list[tuple[LedgerId, Versioned[LedgerMetadata]]]
+    unreadable: list[LedgerId]
+    after: LedgerId | None
+
+
+def part_of_list(
+    store: MetadataStore,
+    after: LedgerId,
+    limit: int,
+    is_wanted: Callable[[LedgerMetadata], bool] = lambda _: True,
+    timeout_s: float = 2.0,
+) -> LedgerPart:
+    """At most ``limit`` wanted ledgers above ``after``, in order. Fewer, or none, if they are rare: it ends after
+    ``timeout_s`` or LOOKED_AT_MAX records, and says where to go on."""
+    until = time.monotonic() + timeout_s
+    part = LedgerPart([], [], None)
+    for count, ledger_id in enumerate(store.list_ledgers(after)):
+        if len(part.ledgers) >= limit or count >= LOOKED_AT_MAX or time.monotonic() > until:
+            return part._replace(after=after)
+        after = ledger_id
+        try:
+            record = store.read_ledger(ledger_id)
+        except NoSuchLedgerError:  # deleted since it was listed
+            continue
+        except MetadataCorruptError:
+            part.unreadable.append(ledger_id)
+            continue
+        if is_wanted(record.value):
+            part.ledgers.append((ledger_id, record))
+    return part
+
+
+def copies(value: LedgerMetadata, states: Mapping[BookieId, str]) -> list[dict[str, object]]:
+    """For each fragment how many of the bookies that have an entry answer now, at least and at most; ``states`` are
+    those of all bookies."""
+    found = list[dict[str, object]]()
+    for fragment in value.fragments:
+        counts = _copies(fragment, value.write_quorum_size, states)
+        found.append({"firstEntryId": fragment.first_entry_id, "least": min(counts), "most": max(counts)})
+    return found
+
+
+def _copies(fragment: Fragment, write_quorum: int, states: Mapping[BookieId, str]) -> list[int]:
+    """For each write set its members that answer."""
+    answers = [states.get(bookie) in ANSWERS for bookie in fragment.ensemble]
+    size = len(answers)
+    return [sum(answers[at] for at in write_set(first, size, write_quorum)) for first in range(size)]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers that lack copies, and who puts them back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from bk_core.cluster.ledgers import ANSWERS
+from bk_core.errors import MetadataCorruptError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, LedgerId, LedgerMetadata
+
+UNREADABLE_NAMED = 50
+"""The number of unreadable nodes that are named; ``unreadableCount`` counts all."""
+
+
+def unreadable(store: MetadataStore) -> dict[str, object]:
+    """The nodes of the metadata store that walks have skipped so far, because they cannot be read (M6)."""
+    nodes = store.unreadable.nodes()
+    return {"unreadable": [node.as_object() for node in nodes[:UNREADABLE_NAMED]], "unreadableCount": len(nodes)}
+
+
+def status(store: MetadataStore) -> dict[str, object]:
+    """Whether copies are put back, by whom, and after how long a bookie is lost; as ``bk replication status --json``
+    prints it."""
+    return {
+        "enabled": store.replication_enabled(),
+        "auditor": store.current_auditor(),
+        "lostBookieDelayS": store.lost_bookie_recovery_delay_s(),
+    }
+
+
+def mark_object(
+    store: MetadataStore, ledger_id: LedgerId, missing: Sequence[BookieId], locks: Mapping[LedgerId, str]
+) -> dict[str, object]:
+    """A ledger that lacks copies; ``locks`` are those of all repairs."""
+    since = since_ms(store, ledger_id)
+    return {"ledgerId": ledger_id, "missing": list(missing), "sinceMs": since, "repairedBy": locks.get(ledger_id)}
+
+
+def since_ms(store: MetadataStore, ledger_id: LedgerId) -> int | None:
+    """Since when a ledger lacks copies, as far as its mark tells."""
+    mark = None
+    with contextlib.suppress(MetadataCorruptError):  # it was replaced since it was listed; the next walk names it
+        mark = store.read_underreplicated(ledger_id)
+    return mark.value.ctime_ms if mark is not None else None
+
+
+def why_not_yet(
+    value: LedgerMetadata,
+    missing: Sequence[BookieId],
+    states: Mapping[BookieId, str],
+    status: Mapping[str, object],
+    repaired_by: str | None,
+) -> str:
+    """Why a ledger's copies are not there yet; ``states`` are those of all bookies, ``status`` is of :func:`status`."""
+    if repaired_by:
+        return f"{repaired_by} repairs it now"
+    if not status.get("enabled", True):
+        return "repair is paused (bk replication resume)"
+    if not status.get("auditor"):
+        return "nobody repairs (start bk autorecovery)"
+    leaving = [bookie for bookie in missing if states.get(bookie) == "draining"]
+    lost = [bookie for bookie in missing if states.get(bookie) not in ANSWERS]
+    members = {bookie for fragment in value.fragments for bookie in fragment.ensemble}
+    spare = [bookie for bookie, state in states.items() if state == "writable" and bookie not in members]
+    if (lost or leaving) and not spare:
+        return "no other bookie takes entries that could have the copy: start one"
+    if leaving:
+        return f"{', '.join(leaving)} drains, and its copy goes to another; it waits its turn"
+    if lost:
+        return f"it waits its turn, or for {', '.join(lost)} to come back"
+    return "it waits its turn: the bookie that lacks entries is there"

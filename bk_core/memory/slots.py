@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers for long messages, used again and again: a new one of a megabyte costs as much as receiving into it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bk_core.memory.huge_pages import HAS_HUGE_PAGES, HUGE_BYTES, private_memory
+
+if TYPE_CHECKING:
+    from bk_core.entries.batch import Bytes
+
+SLOT_BYTES_MIN = 64 << 10
+FREE_BYTES_MAX = 64 << 20
+_MADE_BYTES = 8 << 20  # at once, for large slots of one size, so that they lie in huge pages
+_LARGE_BYTES = HUGE_BYTES // 4
+
+
+class _Slot(NamedTuple):
+    memory: mmap.mmap
+    begin: int
+    size: int
+
+
+class Slots:
+    """A slot comes back when nobody refers to any part of it any more, on whatever thread that happens. At most
+    ``free_bytes_max`` are kept. :meth:`take` belongs to one thread. A slot begins at a page."""
+
+    def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
+        self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
+        self._new: defaultdict[int, list[_Slot]] = defaultdict(list)  # never lent
+        self._free_bytes, self._free_bytes_max = 0, free_bytes_max
+        self._back: deque[_Slot] = deque()  # from any thread
+
+    def take(self, size: int) -> memoryview:
+        """A buffer of ``size`` bytes, whose contents are anything."""
+        import numpy as np  # who only asks bookies what they are never needs it
+
+        while self._back:
+            self._keep(self._back.popleft())
+        step = max(SLOT_BYTES_MIN, 1 << max(0, (size - 1).bit_length() - 3))  # at most a fourth is not used
+        whole = -(-size // step) * step
+        free = self._free[whole]
+        if free:
+            slot = free.pop()
+            self._free_bytes -= whole
+        else:
+            new = self._new[whole] = self._new[whole] or _made(whole)
+            slot = new.pop()
+        lent = np.frombuffer(slot.memory, np.uint8, whole, slot.begin)
+        weakref.finalize(lent, self._give_back, slot).atexit = False
+        return lent.data[:size]
+
+    def join(self, pieces: Sequence[Bytes]) -> bytearray | memoryview:
+        """The pieces one behind the other, in a slot if they are long."""
+        size = sum(map(len, pieces))
+        if size < SLOT_BYTES_MIN:
+            return bytearray().join(pieces)
+        joined, end = self.take(size), 0
+        for piece in pieces:
+            begin, end = end, end + len(piece)
+            joined[begin:end] = piece
+        return joined
+
+    def _give_back(self, slot: _Slot) -> None:
+        if sum([each.size for each in list(self._back)]) < self._free_bytes_max:  # on any thread: not what is free
+            self._back.append(slot)
+        else:
+            _empty(slot)
+
+    def _keep(self, slot: _Slot) -> None:
+        if self._free_bytes + slot.size <= self._free_bytes_max:
+            self._free_bytes += slot.size
+            self._free[slot.size].append(slot)
+        else:
+            _empty(slot)
+
+
+def _made(size: int) -> list[_Slot]:
+    """New slots: several large ones at once, if they may lie in huge pages."""
+    count = max(1, _MADE_BYTES // size) if HAS_HUGE_PAGES and size >= _LARGE_BYTES else 1
+    try:
+        memory = private_memory(count * size)
+    except OSError:  # the process may not have so much
+        if count == 1:
+            raise
+        count, memory = 1, private_memory(size)
+    return [_Slot(memory, k * size, size) for k in range(count)]
+
+
+def _empty(slot: _Slot) -> None:
+    """The system may have the bytes back, although other slots lie in the same memory."""
+    with contextlib.suppress(OSError, AttributeError):  # not known everywhere
+        slot.memory.madvise(mmap.MADV_DONTNEED, slot.begin, slot.size)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The direct lane: the messages of ``streams.py`` on plain sockets, a connection for each stream. To a bookie on
+the same machine it is a unix socket (``same_host.py``), else TCP.
+
+Nothing is made before the first use, and no thread is: so a child of a process that uses it makes connections of its
+own (K4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from bk_core.access.tls import Tls
+from bk_core.errors import BookKeeperError, TlsError, TransportError
+from bk_core.memory.slots import Slots
+from bk_core.model import Endpoint
+from bk_core.transport.lane.link import LaneLink
+from bk_core.transport.lane.message_socket import GONE, MessageSocket
+from bk_core.transport.lane.messages import asleep
+from bk_core.transport.lane.same_host import address_of
+from bk_core.transport.lane.streams import LaneStream
+from bk_core.transport.lane.tls_socket import Connected, TlsSocket, message_socket, shake_hands
+from bk_core.transport.port import Caller
+from bk_core.transport.tcp import over_tcp
+from bk_core.transport.whereabouts import At, Whereabouts
+from bk_core.wire.lane.direct_messages import Received, preamble
+
+ALONE_BYTES = 64 << 10
+"""A frame of so many bytes has a message of its own: it is received at a page, from where the bookie can write it."""
+
+
+class DirectLink(LaneLink):
+    """:class:`~bk_core.transport.port.Link` over plain sockets."""
+
+    def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts, slots: Slots) -> None:
+        super().__init__(at, caller, whereabouts)
+        self._slots = slots
+
+    async def disconnect(self) -> None:
+        """Each stream has closed its own connection."""
+
+    async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Event = asyncio.Event()
+        ended: asyncio.Future[BookKeeperError | str] = loop.create_future()
+
+        def receive(message: Received) -> None:
+            stream.receive(message.rest, message.frames)
+            heard.set()
+
+        def end(reason: str, error: BookKeeperError | None) -> None:
+            heard.set()
+            if not ended.done():
+                ended.set_result(error or reason)
+
+        carrier: MessageSocket | None = None
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                plain = await _connected(endpoint)
+                sock: Connected = plain if self.tls is None else await self._secured(plain, self.tls, endpoint)
+                carrier = message_socket(
+                    sock, self._slots, receive=receive, next_message=stream.next_message, ended=end
+                )
+                carrier.send_first(preamble(stream.method))
+                stream.wake, stream.alone_bytes = carrier.wake, ALONE_BYTES
+                carrier.read(True)
+                await heard.wait()
+            reason = await ended
+        except OSError as error:  # among them TimeoutError, which says nothing if it is asyncio's
+            reason = str(error) or "no answer in time"
+        finally:
+            if carrier is not None:
+                carrier.close()
+            stream.wake = asleep
+        raise self._ended(stream, endpoint, reason)
+
+    def _ended(self, stream: LaneStream, endpoint: Endpoint, reason: BookKeeperError | str) -> BookKeeperError:
+        """The error for a connection that ended."""
+        if isinstance(reason, TlsError) and stream.greeted:
+            reason = reason.value
+        if isinstance(reason, TlsError):  # a bookie says only behind the handshake that it refuses our certificate
+            return self.tls_failure(endpoint, reason.__cause__ or reason)
+        if isinstance(reason, BookKeeperError):
+            return reason
+        if stream.greeted and reason == GONE:
+            # the bookie stops; the next use connects to its new address
+            return TransportError("the bookie ended the stream", value=f"bookie {self.bookie_id}")
+        return self.lost(stream, endpoint, reason)
+
+    async def _secured(self, sock: socket.socket, tls: Tls, endpoint: Endpoint) -> TlsSocket:
+        """The connection over TLS. Raises TlsError; then it is closed."""
+        secured = TlsSocket(sock, tls.client(), server_hostname=endpoint.host)
+        try:
+            await shake_hands(secured)
+        except OSError as error:
+            secured.close()
+            if isinstance(error, TimeoutError):
+                raise
+            raise self.tls_failure(endpoint, error) from error
+        except BaseException:
+            secured.close()
+            raise
+        return secured
+
+
+async def _connected(endpoint: Endpoint) -> socket.socket:
+    """A new connection; on the bookie's own machine past its network. Raises OSError."""
+    address = address_of(endpoint)
+    if address is not None:
+        with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell
+            return await _local(address)
+    return await over_tcp(endpoint.host, endpoint.port)
+
+
+async def _local(address: str) -> socket.socket:
+    """Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        sock.getpeername()  # with a full backlog it is not connected, and asyncio does not notice
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,560 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three streams to a bookie on the client's side: they turn calls and frames into messages, and messages into
+answers (L1 to L6). ``link.py`` makes one link of them.
+
+There is no socket here: a lane sends what :meth:`LaneStream.next_message` returns and passes what it receives to
+:meth:`LaneStream.receive`. Short frames queued in one turn of the loop leave in one message. A broken stream fails all
+its callers, and the next use makes a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from bk_core.access.grants import NO_LEDGER
+from bk_core.access.tokens import MECHANISM, not_let_in
+from bk_core.errors import (
+    BookKeeperError,
+    ClusterMismatchError,
+    InsecureBookieError,
+    RemoteProtocolError,
+    TransportError,
+)
+from bk_core.model import BookieId, EntryId, LedgerId
+from bk_core.observe.traces import spans
+from bk_core.transport.lane.messages import (
+    CUT_FIELDS,
+    LANE_VERSION,
+    asleep,
+    cut_to_proto,
+    reason_of,
+    trailer_from_proto,
+)
+from bk_core.transport.port import (
+    AddListener,
+    NewSession,
+    ReadPart,
+    ReadTrailer,
+    RefusedError,
+    ToldRead,
+)
+from bk_core.transport.wallet import Permits
+from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, NAMED_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
+from bk_core.wire.proto import lane_pb2
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_FRAMES_BYTES = 4 << 20
+"""One message gathers frames up to this size; a single larger frame is sent alone."""
+
+READ_BYTES_MAX = 64 << 20
+"""The most bytes in the answer to one read whose caller sets no limit."""
+
+MESSAGE_FRAMES_MAX = 256
+"""The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
+
+TOLD_MAX = 16_384
+"""So many requests may wait to be sent before hints, which nobody waits for, are dropped; each has about 100 bytes."""
+
+
+class LaneStream:
+    """The base of the three streams, which begin with ``said``, alone: until the bookie has answered it, whoever is at
+    the address may be another one, and gets no key and no entry. ``wake`` is called when there is something to write;
+    the lane sets it, and then writes what there is already."""
+
+    method: str
+    """The name of the stream on the wire."""
+
+    requests: Any
+    """The class of the client's messages."""
+
+    answers: Any
+    """The class of the bookie's messages."""
+
+    gets_frames = False
+    """Whether the bookie's messages carry frames, in field 1."""
+
+    alone_bytes = math.inf
+    """A frame of so many bytes has a message of its own. The lane sets it."""
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
+        self.wake: Callable[[], object] = asleep
+        self.greeted = self.takes_cuts = False
+        self.broken: TransportError | None = None
+        self._hello: lane_pb2.Hello | None = said
+        self._spans = spans()
+        self._secure = said.grants
+        self._shown: dict[LedgerId, bytes] = {}  # grants
+        self.distrusted: Callable[[], object] = asleep
+        """Called when the bookie does not accept a grant."""
+        self._proven = False
+
+    def begin(self, said: lane_pb2.Hello, token: bytes = b"") -> None:
+        """Begin with this hello, and the token that proves who the client is. Called for each attempt at a
+        connection."""
+        if token:
+            said.mechanism, said.token = MECHANISM, token
+        self._hello, self._proven = said, bool(token)
+
+    def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
+        """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
+        if frames and not self.gets_frames:
+            raise RemoteProtocolError("a bookie sends frames where none belong", value=f"bookie {self.bookie_id}")
+        try:
+            answer = self.answers.FromString(rest)
+        except DecodeError as error:
+            raise RemoteProtocolError("a message cannot be parsed", value=self.answers.DESCRIPTOR.name) from error
+        if not self.greeted:
+            if not answer.HasField("hello"):
+                raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
+            self._check_hello(answer.hello)
+            self.greeted, self.takes_cuts = True, answer.hello.parts
+            self.wake()  # all that is queued had to wait for this
+        self.take(answer, frames)  # the message with the hello may carry more
+
+    def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
+        reason = reason_of(int(answer.reason))
+        if reason is Reason.WRONG_CLUSTER or (self._instance_id and answer.instance_id != self._instance_id):
+            raise TransportError(
+                f"bookie {self.bookie_id} belongs to another cluster",
+                value=f"cluster {answer.instance_id}, not {self._instance_id}",
+                remedy="check the metadata service URI",
+            ) from ClusterMismatchError("another cluster")
+        if reason is Reason.UNAUTHENTICATED:
+            raise not_let_in(f"bookie {self.bookie_id}", answer.message, has_token=self._proven)
+        if reason or answer.bookie_id != self.bookie_id:
+            raise RefusedError(
+                reason or Reason.WRONG_BOOKIE,
+                f"bookie {self.bookie_id} refused the connection: {answer.message or answer.bookie_id}",
+            )
+        if self._secure and not answer.secure:
+            raise _insecure(self.bookie_id)
+        if answer.version != LANE_VERSION:
+            raise RemoteProtocolError(
+                "a bookie chose a version that was not offered", value=f"version {answer.version}"
+            )
+
+    def next_message(self) -> LaneMessage | None:
+        """The next message to send, or None. Hello goes first; the others wait for the bookie's answer to it."""
+        said, self._hello = self._hello, None
+        if said is not None:
+            return LaneMessage(self.requests(hello=said).SerializeToString())
+        return self.next_request() if self.greeted else None
+
+    def fail(self, error: TransportError) -> None:
+        """The stream broke: fails all callers that wait. Only the first call counts."""
+        if self.broken is None:
+            self.broken = error
+            self.lost(error)
+
+    def is_new(self, ledger_id: LedgerId, grant: bytes) -> bool:
+        """Whether a grant, which may be empty, has to be shown yet; from here on it is."""
+        if not grant or self._shown.get(ledger_id) == grant:
+            return False
+        self._shown[ledger_id] = grant
+        return True
+
+    # --- implemented by each stream ---
+
+    def take(self, answer: Any, frames: memoryview | None) -> None:
+        """Gives a message's answers to the callers that wait for them."""
+        raise NotImplementedError
+
+    def next_request(self) -> LaneMessage | None:
+        """The next message behind hello to send, or None."""
+        raise NotImplementedError
+
+    def lost(self, error: TransportError) -> None:
+        """Fails all callers that wait."""
+        raise NotImplementedError
+
+
+class AddStream(LaneStream):
+    """The sessions with one bookie: frames out, acks in (P1)."""
+
+    method = "Add"
+    requests = lane_pb2.AddRequest
+    answers = lane_pb2.AddResponse
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        super().__init__(said)
+        self._listeners: dict[int, AddListener] = {}
+        self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
+        self._attaches: list[lane_pb2.Attach] = []
+        self._frames: deque[tuple[int, Buffer, str]] = deque()  # session, frame, traceparent if it is traced
+        self._detaches: list[int] = []
+        self._traceparent = ""  # of the next message
+        self._grants: list[bytes] = []
+
+    def show(self, ledger_id: LedgerId, grant: bytes) -> None:
+        """Show a grant with the next message, unless it was shown."""
+        if self.is_new(ledger_id, grant):
+            self._grants.append(grant)
+            self.wake()
+
+    def attach(self, session: NewSession) -> None:
+        number, ledger_id, key = session.number, session.ledger_id, session.ledger_key
+        self._listeners[number] = session.listener
+        self._sent[number] = 0
+        wanted = lane_pb2.RECOVER if session.mode is AttachMode.RECOVER else lane_pb2.WRITE
+        self._attaches.append(lane_pb2.Attach(session=number, ledger_id=ledger_id, ledger_key=key, mode=wanted))
+        self.wake()
+
+    def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
+        if session in self._listeners:
+            traceparent = "" if self._spans is None else self._spans.traceparent()
+            is_first = not self._frames
+            self._frames.append((session, frame, traceparent))
+            if is_first:  # else the lane was woken, and takes all there are
+                self.wake()
+
+    def detach(self, session: int) -> None:
+        if self._listeners.pop(session, None):
+            del self._sent[session]
+            self._detaches.append(session)
+            self.wake()
+
+    def take(self, answer: lane_pb2.AddResponse, frames: memoryview | None) -> None:
+        listeners = self._listeners
+        if len(answer.sessions) != len(answer.frames):
+            raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
+        acks = [*zip(answer.sessions, answer.frames, strict=True)]
+        said = (*acks, *((end.session, end.frames) for end in answer.ended))
+        for session, count in said:  # check all first: a false message is not applied in part
+            if count > self._sent.get(session, count):
+                value = f"bookie {self.bookie_id}: {count} of {self._sent[session]} frames"
+                raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
+        for session, count in acks:
+            listener = listeners.get(session)
+            if listener:
+                listener.on_acked(session, count)
+        for end in answer.ended:
+            listener = listeners.get(end.session)
+            if listener:
+                self.detach(end.session)
+                if end.reason == lane_pb2.GRANT_NEEDED:
+                    self.distrusted()
+                listener.on_ended(end.session, end.frames, reason_of(int(end.reason)), end.message)
+
+    def next_request(self) -> LaneMessage | None:
+        grants, self._grants = self._grants[:NAMED_MAX], self._grants[NAMED_MAX:]
+        count = 0 if self._grants else NAMED_MAX  # a session comes behind its grant, and its frames behind it
+        attaches, self._attaches = self._attaches[:count], self._attaches[count:]
+        frames = [] if self._attaches else self._next_frames()
+        detaches: list[int] = []
+        if not (self._frames or self._attaches):  # a session is detached only behind its last frame
+            detaches, self._detaches = self._detaches, []
+        traceparent, self._traceparent = self._traceparent, ""
+        if not (attaches or detaches or grants or traceparent):
+            return LaneMessage(b"", frames) if frames else None
+        rest = lane_pb2.AddRequest(attach=attaches, detach=detaches, grants=grants, traceparent=traceparent)
+        return LaneMessage(rest.SerializeToString(), frames)
+
+    def _next_frames(self) -> list[Buffer]:
+        """Those of the next message; its traceparent is that of the first of them that is traced."""
+        taken: list[Buffer] = []
+        size, looked = 0.0, 0
+        for session, frame, traceparent in self._frames:
+            if session in self._listeners:  # else the session ended meanwhile, and the frame is dropped
+                length = len(frame)
+                is_alone = length >= self.alone_bytes
+                if taken and (is_alone or len(taken) == MESSAGE_FRAMES_MAX or size + length > MESSAGE_FRAMES_BYTES):
+                    break
+                self._sent[session] += 1
+                self._traceparent = self._traceparent or traceparent
+                taken.append(frame)
+                size += math.inf if is_alone else length
+            looked += 1
+        for _ in range(looked):
+            self._frames.popleft()
+        return taken
+
+    def lost(self, error: TransportError) -> None:
+        listeners, self._listeners = self._listeners, {}
+        self._frames.clear()
+        self._sent.clear()
+        for session, listener in listeners.items():
+            listener.on_broken(session, str(error))
+
+
+Answered: TypeAlias = ReadPart | ReadTrailer | BookKeeperError
+
+
+class ReadCall(ToldRead):
+    """One read under way. Its answers, at most ``bytes_max`` and one frame, wait here for who iterates over them, or go
+    to whom :meth:`tell` names. ``due``: when the answer that somebody waits for is too late."""
+
+    def __init__(self, stream: ReadStream, number: int, bytes_max: int, deadline_s: float) -> None:
+        self._stream, self._number, self.deadline_s = stream, number, deadline_s
+        self.room = bytes_max + FRAME_BYTES_MAX  # the last frame may exceed the limit
+        self.due = math.inf
+        self.answers: deque[Answered] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._tell: Callable[[Answered], None] | None = None
+        self._ended = False
+
+    def tell(self, listener: Callable[[Answered], None]) -> None:
+        self._tell = listener
+        self._stream.wait(self, self.deadline_s)
+
+    def put(self, answer: Answered) -> None:
+        """An answer came."""
+        if self._tell is not None:
+            self.due = asyncio.get_running_loop().time() + self.deadline_s
+            self._tell(answer)
+            return
+        self.answers.append(answer)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> ReadPart | ReadTrailer:
+        """The next part or the trailer. Raises TransportError, RefusedError (TIMEOUT after the deadline)."""
+        while not self.answers:
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._stream.wait(self, self.deadline_s)
+            try:
+                await self._waiter
+            finally:
+                self._waiter, self.due = None, math.inf
+        answer = self.answers.popleft()
+        self._ended = not isinstance(answer, ReadPart)
+        if isinstance(answer, BookKeeperError):
+            raise answer
+        return answer
+
+    def __aiter__(self) -> ReadCall:
+        return self
+
+    async def __anext__(self) -> ReadPart | ReadTrailer:
+        if self._ended:
+            raise StopAsyncIteration
+        return await self.next()
+
+    async def aclose(self) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        self._stream.cancel(self._number)
+
+
+class ReadStream(LaneStream):
+    """The reads of one bookie."""
+
+    method = "Read"
+    requests = lane_pb2.ReadRequest
+    answers = lane_pb2.ReadResponse
+    gets_frames = True
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        super().__init__(said)
+        self._calls: dict[int, ReadCall] = {}
+        self._number = 0
+        self._requests: deque[lane_pb2.ReadRequest] = deque()
+        self._cancelled: list[int] = []
+        self._look_again: asyncio.TimerHandle | None = None
+        self.permits: Permits | None = None
+
+    def read(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        bytes_max: int,
+        fence_key: bytes | None,
+        cut: Cut | None = None,
+        ids_only: bool = False,
+        deadline_s: float = math.inf,
+    ) -> ReadCall:
+        """``deadline_s`` bounds the wait for each part of the answer."""
+        self._number += 1
+        call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX, deadline_s)
+        request = lane_pb2.ReadRequest(
+            id=self._number,
+            ledger_id=ledger_id,
+            first_entry_id=first,
+            last_entry_id=last,
+            bytes_max=bytes_max,
+            fence=fence_key is not None,
+            ledger_key=fence_key or b"",
+            ids_only=ids_only,
+            traceparent="" if self._spans is None else self._spans.traceparent(),
+            **cut_to_proto(cut),
+        )
+        if self.permits is None:
+            self._requests.append(request)
+            self.wake()
+        else:
+            self.permits.read(self, request)
+        return call
+
+    def ask(self, request: lane_pb2.ReadRequest, grant: bytes) -> None:
+        """Send a read that has got its grant, unless nobody waits for it any more."""
+        if request.id in self._calls:
+            if self.is_new(request.ledger_id, grant):
+                request.grants.append(grant)
+            self._requests.append(request)
+            self.wake()
+
+    def refuse(self, request: int, error: BookKeeperError) -> None:
+        """A read gets no grant."""
+        waits = self._calls.pop(request, None)
+        if waits is not None:
+            waits.put(error)
+
+    def cancel(self, number: int) -> None:
+        if self._calls.pop(number, None):
+            self._cancelled.append(number)
+            self.wake()
+
+    def wait(self, call: ReadCall, deadline_s: float) -> None:
+        """Somebody waits for this call's next answer. All calls share a timer, because most are answered in time."""
+        if deadline_s < math.inf:
+            loop = asyncio.get_running_loop()
+            call.due = loop.time() + deadline_s
+            if self._look_again is None or self._look_again.when() > call.due:
+                self._look_at(call.due)
+
+    def _look_at(self, due: float) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = asyncio.get_running_loop().call_at(due, self._look_for_late) if due < math.inf else None
+
+    def _look_for_late(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for number, call in [(number, call) for number, call in self._calls.items() if call.due <= now]:
+            self.cancel(number)
+            call.put(too_late(self.bookie_id, call.deadline_s))
+        self._look_at(min((call.due for call in self._calls.values()), default=math.inf))
+
+    def take(self, answer: lane_pb2.ReadResponse, frames: memoryview | None) -> None:
+        frames = frames or (memoryview(answer.frames) if answer.frames else None)
+        call = self._calls.get(answer.id)
+        if call is None:
+            return
+        if frames:
+            call.room -= len(frames)
+            if call.room < 0:
+                raise RemoteProtocolError("a bookie answers more than was asked for", value=f"bookie {self.bookie_id}")
+            call.put(ReadPart(frames))
+        if answer.HasField("trailer"):
+            del self._calls[answer.id]
+            if answer.trailer.reason == lane_pb2.GRANT_NEEDED:
+                self.distrusted()
+            call.put(_ending(answer.trailer))
+
+    def next_request(self) -> LaneMessage | None:
+        if not (self._requests or self._cancelled):
+            return None
+        request = self._requests.popleft() if self._requests else lane_pb2.ReadRequest()
+        if not self.takes_cuts:
+            for field in CUT_FIELDS:
+                request.ClearField(field)
+        if not self._requests:  # a read is cancelled only after it was asked for
+            request.cancel.extend(self._cancelled)
+            self._cancelled.clear()
+        return LaneMessage(request.SerializeToString())
+
+    def lost(self, error: TransportError) -> None:
+        calls, self._calls = self._calls, {}
+        self._look_at(math.inf)
+        for call in calls.values():
+            call.put(error)
+
+
+class ControlStream(LaneStream):
+    """The control calls to one bookie: fences, LAC reads, writes and watches, deletion hints."""
+
+    method = "Control"
+    requests = lane_pb2.ControlRequest
+    answers = lane_pb2.ControlResponse
+
+    def __init__(self, said: lane_pb2.Hello) -> None:
+        super().__init__(said)
+        self._calls: dict[int, asyncio.Future[lane_pb2.ControlResponse]] = {}
+        self._number = 0
+        self._requests: deque[lane_pb2.ControlRequest] = deque()
+
+    async def call(
+        self, request: lane_pb2.ControlRequest, deadline_s: float, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b""
+    ) -> lane_pb2.ControlResponse:
+        """Sends a request; returns its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
+        if self.is_new(ledger_id, grant):
+            request.grants.append(grant)
+        self._number += 1
+        number = request.id = self._number
+        if self._spans is not None:
+            request.traceparent = self._spans.traceparent()
+        answer: asyncio.Future[lane_pb2.ControlResponse] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        self._requests.append(request)
+        self.wake()
+        try:
+            async with asyncio.timeout(deadline_s):
+                response = await answer
+        except TimeoutError as error:
+            raise too_late(self.bookie_id, deadline_s) from error
+        finally:
+            if self._calls.pop(number, None):
+                self._cancel(number)
+        reason = reason_of(int(response.reason))
+        if reason is Reason.GRANT_NEEDED:
+            self.distrusted()
+        if reason:
+            raise RefusedError(reason, response.message or reason.name, value=f"bookie {self.bookie_id}")
+        return response
+
+    def tell(self, request: lane_pb2.ControlRequest, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b"") -> None:
+        """Sends a request whose answer nobody waits for, unless too many wait to be sent."""
+        if len(self._requests) < TOLD_MAX:
+            if self.is_new(ledger_id, grant):
+                request.grants.append(grant)
+            self._number += 1
+            request.id = self._number
+            self._requests.append(request)
+            self.wake()
+
+    def _cancel(self, number: int) -> None:
+        if self.broken is None:
+            self._requests.append(lane_pb2.ControlRequest(cancel=lane_pb2.CancelRequest(id=number)))
+            self.wake()
+
+    def take(self, answer: lane_pb2.ControlResponse, frames: memoryview | None) -> None:
+        call = self._calls.pop(answer.id, None)
+        if call and not call.done():
+            call.set_result(answer)
+
+    def next_request(self) -> LaneMessage | None:
+        return LaneMessage(self._requests.popleft().SerializeToString()) if self._requests else None
+
+    def lost(self, error: TransportError) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(error)
+
+
+def _insecure(bookie_id: BookieId) -> InsecureBookieError:
+    return InsecureBookieError(
+        f"bookie {bookie_id} allows anybody anything, and this client was told to use secure bookies only",
+        value="security=secure",
+        remedy='give the bookie security = "secure", or this client security=open',
+    )
+
+
+def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:
+    return RefusedError(Reason.TIMEOUT, f"bookie {bookie_id} did not answer in {deadline_s:g} s")
+
+
+def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | RefusedError:
+    reason = reason_of(int(trailer.reason))
+    if reason:
+        return RefusedError(reason, trailer.message or reason.name)
+    return trailer_from_proto(trailer)

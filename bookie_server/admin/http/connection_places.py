@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The places of an HTTP port: so many connections, and who comes when all are taken gets one of a client that waits.
+
+A client waits until its request is there in whole, and again once its answer has left. Who asks is never cut off. Of
+the clients that wait, the oldest of the host that has most places loses its own: so neither silent clients nor a flood
+of them keep others out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from bookie_server.ports.bounds.told import Told
+
+logger = logging.getLogger(__name__)
+
+
+class Place:
+    """Of one connection, which ``end`` ends, at once."""
+
+    def __init__(self, places: Places, host: str, end: Callable[[], object]) -> None:
+        self._places, self.host, self.end = places, host, end
+        self.asks = False
+        """Its request is being answered."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Somebody else has it."""
+        return self not in self._places.taken
+
+    def leave(self) -> None:
+        self._places.taken.pop(self, None)
+
+
+class Places:
+    """Not more than ``count``. All calls come from one thread."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._told = count, Told()
+        self.taken: dict[Place, None] = {}
+        """Oldest first."""
+
+    def enter(self, host: str, end: Callable[[], object]) -> Place | None:
+        """A place for a connection of this host; None if all belong to clients that ask."""
+        if len(self.taken) >= self._count and not self._make_room():
+            return None
+        place = Place(self, host, end)
+        self.taken[place] = None
+        return place
+
+    def _make_room(self) -> bool:
+        waiting = [each for each in self.taken if not each.asks]
+        if not waiting:
+            return False
+        of_host = Counter(each.host for each in self.taken)
+        lost = max(waiting, key=lambda each: of_host[each.host])  # the first of the largest
+        if self._told.tells(lost.host, ""):
+            logger.warning(
+                "admin port: all %d places are taken, %d by %s: the oldest of these that asks for nothing is closed",
+                self._count, of_host[lost.host], lost.host,
+            )  # fmt: skip
+        lost.leave()
+        lost.end()
+        return True

@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small HTTP server: one request a connection, everything bounded. It has a thread and a loop of its own.
+
+So it answers while the bookie's loop stands still, and nobody who asks holds the bookie up. What does not look like a
+plain GET is refused, but for a PUT without a body of those who may write. A connection is closed after its answer: what
+a client sent ahead is never looked at. Clients that wait make room for new ones (``places.py``).
+
+No answer may be read by pages of another origin. On loopback the Host header must be an address: the name of a web site
+may resolve to 127.0.0.1, and its pages would then be of our origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import NamedTuple
+
+from bk_core.access.tls import explained, names_of
+from bk_core.errors import AuthenticationError, TlsError
+from bookie_server.admin.http.connection_places import Place, Places
+from bookie_server.ports.access.principal import UNKNOWN, Principal
+from bookie_server.ports.access.tls import PLAIN_REFUSED, PortTls, linger, said_to_client, speaks_tls
+from bookie_server.ports.bounds.limits import Kind, Limits
+from bookie_server.ports.sockets import Acceptor, peer_of
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES_MAX = 8 << 10
+"""The request line and the headers."""
+NEEDS_TOKEN = "this path is for clients with a token (Authorization: Bearer), or a certificate where they are taken"
+NEEDS_CERTIFICATE = "this path is for clients with a certificate"
+_SHOWN_NOTHING = {
+    NEEDS_TOKEN: "it asks for more than probes, and shows no token",
+    NEEDS_CERTIFICATE: "it asks for more than probes, and shows no certificate",
+}
+"""What the log has of it. Whose certificate or token is refused stands there already."""
+CONNECTIONS_MAX = 16
+DEADLINE_S = 5.0
+"""For each of: the whole request, the answer's making, its sending."""
+ANSWER_BYTES_MAX = 4 << 20
+
+_LINGER_S = 0.5  # what a client still sends is taken for so long: a reset would destroy its answer
+_LINGER_BYTES = 64 << 10
+_AT_ONCE_BYTES = 4 << 10  # a system takes so much of a new connection at once
+_TURNS = 4  # of the loop, until a connection that it has accepted is among those that are open
+
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+
+PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    421: "Misdirected Request",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+_HEADERS = (
+    "Cache-Control: no-store",
+    "X-Content-Type-Options: nosniff",
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy: same-origin",
+    "Referrer-Policy: no-referrer",
+    "Connection: close",
+)
+
+
+class Request(NamedTuple):
+    """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, the token that it
+    shows, each empty if there is none, and who asks."""
+
+    path: str
+    query: str = ""
+    method: str = "GET"
+    host: str = ""
+    token: str = ""
+    principal: Principal = UNKNOWN
+
+    def __repr__(self) -> str:
+        return "a request"  # it may hold a token
+
+
+class Answer(NamedTuple):
+    status: int
+    body: str
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class Refused(Exception):
+    """This is no request that is answered."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.answer = Answer(status, f"{why}\n")
+
+
+def request_of(head: bytes, *, may_write: bool = False) -> Request:
+    """``head`` is all up to the empty line, with it. ``may_write``: who asks may PUT. Raises Refused."""
+    first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    request = _REQUEST.fullmatch(first)
+    if request is None:
+        raise Refused(400, "the request line is not one of HTTP/1.1")
+    headers: dict[bytes, bytes] = {}
+    for line in rest:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise Refused(400, "a header is malformed")
+        name = header[1].lower()
+        if name in headers and name in (b"host", b"content-length", b"transfer-encoding", b"authorization"):
+            raise Refused(400, "a header is there twice")
+        headers[name] = header[2].strip()
+    if request[3] == b"1" and b"host" not in headers:
+        raise Refused(400, "the header Host is missing")
+    if request[1] != b"GET" and not (may_write and request[1] == b"PUT"):
+        raise Refused(405, "this port is for reading: only GET")
+    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+        raise Refused(400, "a request has no body here")
+    path, _, query = request[2].decode("ascii").partition("?")
+    bearer = _BEARER.fullmatch(headers.get(b"authorization", b""))
+    token = "" if bearer is None else bearer[1].decode("ascii")
+    return Request(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"), token)
+
+
+_BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
+
+
+def names_an_address(host: str, own_name: str = "") -> bool:
+    """Whether a Host header has an IP address, ``localhost``, which no web site can be called, or the name that an
+    operator gave."""
+    found = _HOST.fullmatch(host)
+    name = (found[1] or found[2] or "") if found is not None else ""
+    if name and name.lower() in ("localhost", own_name.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class HttpServer:
+    """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(request)`` is asked first, on
+    this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
+    ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it
+    listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
+    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do.
+    ``limits``: how often each client may ask, but for what is free."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        quick: Callable[[Request], Answer | None],
+        slow: Callable[[Request], Answer],
+        may_write: Callable[[str], bool] = lambda address: False,
+        name: str = "",
+        tls: PortTls | None = None,
+        free: Collection[str] = (),
+        refuse: Callable[[Request], Answer | None] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits
+        self._tls, self._free, self._refuse = tls, free, refuse
+        self._listener, self._quick, self._slow, self._may_write = listener, quick, slow, may_write
+        self._name = name
+        self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._places = Places(CONNECTIONS_MAX)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Event | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bookie-admin", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._running.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        """Close the port and all connections. Blocks briefly; may be called without a start."""
+        if self._loop is not None and self._ended is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join(2 * DEADLINE_S)
+        self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception:  # the bookie goes on without its admin port
+            logger.exception("the admin port ended")
+        finally:
+            self._running.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        serving = self._serve_plain if self._tls is None else self._serve_tls
+        async with serving():
+            self._running.set()
+            await self._ended.wait()
+        open_now = dict(self._open)
+        for writer in open_now.values():
+            writer.transport.abort()
+        if open_now:  # their sockets are closed by then; what a thread still works at ends with the loop
+            await asyncio.wait(open_now, timeout=_LINGER_S)
+
+    @contextlib.asynccontextmanager
+    async def _serve_plain(self) -> AsyncIterator[None]:
+        server = await asyncio.start_server(self._connected, sock=self._listener, limit=HEAD_BYTES_MAX)
+        yield
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()  # only now: asyncio loses a connection that it has accepted and has no transport for yet
+
+    @contextlib.asynccontextmanager
+    async def _serve_tls(self) -> AsyncIterator[None]:
+        acceptor = Acceptor([self._listener], self._greet, lambda *_: False, "admin port", DEADLINE_S)
+        acceptor.start()  # whether there is a place is asked as it is greeted
+        yield
+        acceptor.stop()
+
+    async def _greet(self, sock: socket.socket) -> None:
+        """A connection to a port with TLS, before its handshake."""
+        task = asyncio.current_task()
+        assert task is not None
+        place = self._places.enter(Principal(peer_of(sock)).host, task.cancel)
+        if place is None:
+            sock.close()
+            return
+        try:
+            await self._shake_hands(sock, place)
+        except BaseException:
+            place.leave()
+            raise
+
+    async def _shake_hands(self, sock: socket.socket, place: Place) -> None:
+        loop, tls, peer = asyncio.get_running_loop(), self._tls, peer_of(sock)
+        assert tls is not None
+        if not await speaks_tls(sock):
+            tls.refused(peer, "admin port", "it speaks plain")
+            await loop.sock_sendall(sock, _bytes_of(Answer(400, f"{PLAIN_REFUSED}: ask with https\n")))
+            await linger(sock)
+            place.leave()
+            return
+        protocol = asyncio.StreamReaderProtocol(
+            asyncio.StreamReader(HEAD_BYTES_MAX, loop),
+            lambda reader, writer: self._connected(reader, writer, place),
+            loop,
+        )
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.tls.server(lenient=True))
+        except OSError as error:
+            tls.refused(peer, "admin port", explained(error)[0])
+            raise
+
+    def _client(self, writer: asyncio.StreamWriter) -> tuple[Principal, str]:
+        """Who this client is, and why it gets no more than what is free; empty if it may ask for all."""
+        tls, certificate = self._tls, writer.get_extra_info("peercert")
+        at = writer.get_extra_info("peername")
+        stranger = Principal(f"{at[0]}:{at[1]}" if at else "a client that is gone")
+        if tls is None or not (tls.client_auth or tls.wants_tokens):
+            return stranger, ""
+        if not certificate:
+            return stranger, NEEDS_TOKEN if tls.wants_tokens else NEEDS_CERTIFICATE
+        try:
+            return tls.admit(names_of(certificate), stranger.peer, "admin port"), ""
+        except TlsError as error:
+            return stranger, said_to_client(error)
+
+    def _with_token(self, request: Request, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
+        """As :meth:`_client`, now that its request is there, too. A certificate that is refused is not made good."""
+        if self._tls is None or not request.token or not_let_in not in ("", NEEDS_TOKEN):
+            return principal, not_let_in
+        try:
+            return self._tls.admitted(principal, request.token.encode("ascii"), "admin port"), ""
+        except AuthenticationError as error:
+            return principal, error.what
+
+    async def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place | None = None
+    ) -> None:
+        """``place``: what it has since its handshake."""
+        peer = writer.get_extra_info("peername")
+        if place is None:
+            place = self._places.enter(str(peer[0]) if peer else "a client that is gone", writer.transport.abort)
+        if place is None:
+            writer.write(_bytes_of(Answer(503, "too many connections\n")))
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = writer
+        try:
+            if place.is_lost:  # right behind its handshake
+                return
+            place.end = writer.transport.abort
+            principal, not_let_in = self._client(writer)
+            may_write = bool(peer) and self._may_write(str(peer[0]))
+            answer = await self._answer(reader, principal, place, may_write=may_write, not_let_in=not_let_in)
+            if answer is not None:
+                await _send(answer, reader, writer, place)
+        except OSError:  # the client is gone
+            pass
+        finally:
+            place.leave()
+            del self._open[task]
+            writer.transport.abort()
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, principal: Principal, place: Place, *, may_write: bool, not_let_in: str
+    ) -> Answer | None:
+        """None if the client went away before its request had ended, or has lost its place."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            if place.is_lost:
+                return None
+            place.asks = True
+            request = request_of(head, may_write=may_write)
+        except TimeoutError:
+            return Answer(408, "the request did not end in time\n")
+        except asyncio.IncompleteReadError:
+            return None
+        except asyncio.LimitOverrunError:
+            return Answer(431, f"a request has at most {HEAD_BYTES_MAX} bytes\n")
+        except Refused as refused:
+            return refused.answer
+        if self._is_local and request.host and not names_an_address(request.host, self._name):
+            return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
+        principal, not_let_in = self._with_token(request, principal, not_let_in)
+        if not_let_in and (request.path not in self._free or request.method != "GET"):
+            return self._kept_out(request, principal, not_let_in)
+        if request.path not in self._free and (too_often := self._too_often(principal)):
+            return Answer(429, f"{too_often}\n")
+        request = request._replace(principal=principal, token="")
+        return await self._refused(request) or await self._found(request)
+
+    def _kept_out(self, request: Request, principal: Principal, why: str) -> Answer:
+        """The answer to who gets no more than what is free."""
+        assert self._tls is not None
+        if why in _SHOWN_NOTHING:
+            self._tls.refused(principal.peer, "admin port", _SHOWN_NOTHING[why], request.path)
+        return Answer(401 if self._tls.wants_tokens else 403, f"{why}\n")
+
+    def _too_often(self, principal: Principal) -> str:
+        """Why this client has to wait; empty if it has not."""
+        share = self._limits.enter(principal) if self._limits is not None else None
+        if share is None:
+            return ""
+        why = share.refuses(Kind.ASK)
+        share.pay(Kind.ASK, 0 if why else 1)
+        share.end()
+        return why
+
+    async def _refused(self, request: Request) -> Answer | None:
+        """The answer to who may not ask this."""
+        if self._refuse is None:
+            return None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await asyncio.to_thread(self._refuse, request)
+        except TimeoutError:
+            return Answer(503, "nobody could say in time who may ask this\n")
+        except Exception:
+            logger.exception("the admin port could not tell who may ask for %s", request.path)
+            return Answer(500, "nobody can say who may ask this; the bookie's log says why\n")
+
+    async def _found(self, request: Request) -> Answer:
+        try:
+            found = self._quick(request)
+            if found is None:
+                async with asyncio.timeout(DEADLINE_S):
+                    found = await asyncio.to_thread(self._slow, request)
+        except Refused as refused:
+            return refused.answer
+        except TimeoutError:
+            return Answer(503, "there was no answer in time\n")
+        except Exception:
+            logger.exception("the admin port could not answer %s", request.path)
+            return Answer(500, "this failed; the bookie's log says why\n")
+        return found if len(found.body) <= ANSWER_BYTES_MAX else Answer(500, "the answer is too long\n")
+
+
+async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place) -> None:
+    sent = _bytes_of(answer)
+    writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DEADLINE_S):
+            writer.write(sent)
+            await writer.drain()
+            if not writer.can_write_eof():  # over TLS, where drained does not mean sent
+                place.asks = len(sent) > _AT_ONCE_BYTES
+                writer.close()
+                await writer.wait_closed()
+                return
+            writer.write_eof()
+        place.asks = False
+        async with asyncio.timeout(_LINGER_S):
+            left = _LINGER_BYTES
+            while left > 0 and (taken := await reader.read(left)):
+                left -= len(taken)
+
+
+def _bytes_of(answer: Answer) -> bytes:
+    body = answer.body.encode("utf-8")
+    head = [
+        f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(body)}",
+        *(["Allow: GET"] if answer.status == 405 else []),
+        *(["WWW-Authenticate: Bearer"] if answer.status == 401 else []),
+        *_HEADERS,
+    ]
+    return "\r\n".join([*head, "", ""]).encode("ascii") + body

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the cluster every few seconds, on a thread, while somebody watches. Whoever asks gets the last look, so that
+many who watch cost the cluster what one does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bk_core.cluster import bookies, replication
+from bk_core.cluster.samples import History, Told, facts_of, sample_of
+from bk_core.cluster.verdict import unavailable, verdict
+from bk_core.errors import BookKeeperError, MetadataUnavailableError
+from bk_core.metadata.port import MetadataStore
+from bk_core.model import BookieId, BookieServiceInfo, LedgerId
+from bk_core.transport.port import Caller
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+IDLE_S = 60.0
+"""Nobody watches any more if nobody has asked for so long."""
+FIRST_S = 4.0
+"""Who asks first waits for a look, for less than the deadline of an answer."""
+STALE_S = 3 * PERIOD_S
+
+AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, Told | str]]
+"""What registered bookies tell of themselves, or why they do not."""
+
+CallerOf = Callable[[str], Caller]
+"""Of the id of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the cluster. ``bookies`` and ``replication`` are of ``seen_s``, which is older than ``at_s`` if the
+    metadata store does not answer now. ``locks``: ledgers under repair, and by whom."""
+
+    at_s: float
+    seen_s: float = 0.0
+    bookies: Sequence[Mapping[str, Any]] = ()
+    replication: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    marks: Mapping[LedgerId, tuple[BookieId, ...]] = field(default_factory=dict)
+    locks: Mapping[LedgerId, str] = field(default_factory=dict)
+    infos: Sequence[BookieServiceInfo] = ()
+
+    @property
+    def states(self) -> dict[BookieId, str]:
+        """Of each bookie. One that is registered and was asked in vain is ``silent``, one that leaves ``draining``."""
+        return {each["bookieId"]: _state(each) for each in self.bookies}
+
+
+def _state(bookie: Mapping[str, Any]) -> str:
+    if bookie["error"]:
+        return "silent"
+    is_there = bookie["state"] in ("writable", "read-only")
+    return "draining" if is_there and bookie["order"] == "drain" else str(bookie["state"])
+
+
+class SharedStore:
+    """The page's own session with the metadata store, opened when it is first needed. Any thread may call."""
+
+    def __init__(self, open_it: Callable[[], MetadataStore]) -> None:
+        self._open_it, self._lock = open_it, threading.Lock()
+        self._store: MetadataStore | None = None
+        self._is_ended = False
+
+    def get(self) -> MetadataStore:
+        """Raises what opening a store raises."""
+        with self._lock:
+            if self._is_ended:
+                raise MetadataUnavailableError("this port is closed", remedy="ask when it is open again")
+            if self._store is None:
+                self._store = self._open_it()
+            return self._store
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    def close(self) -> None:
+        """It opens again when it is needed."""
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def end(self) -> None:
+        """Close it for good."""
+        self._is_ended = True
+        self.close()
+
+
+class Gatherer:
+    """``caller``: with what bookies are asked; without it none is. ``always``: it looks although nobody watches."""
+
+    def __init__(
+        self, store: SharedStore, tell: AskBookies, *, caller: CallerOf | None = None, always: bool = False
+    ) -> None:
+        self.store, self._tell, self._caller, self._always = store, tell, caller, always
+        self._histories: dict[BookieId, History] = {}
+        self._look: Look | None = None
+        self._changed = threading.Condition()
+        self._asked_s = float("-inf")
+        self._stops = False
+        self._thread = threading.Thread(target=self._run, name="page-gatherer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the look that is under way, which is not waited for long."""
+        with self._changed:
+            self._stops = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(FIRST_S)
+        with suppress(BookKeeperError):
+            self.store.end()
+
+    def watch(self) -> None:
+        """Somebody watches."""
+        with self._changed:
+            self._asked_s = time.monotonic()
+            self._changed.notify_all()
+
+    def look(self) -> Look:
+        """The last look, or the next if that is too old. Raises MetadataUnavailableError if none comes in time."""
+        self.watch()
+        with self._changed:
+            if not self._changed.wait_for(self._is_fresh, FIRST_S) or self._look is None:
+                raise MetadataUnavailableError("the first look at the cluster is not over", remedy="look again")
+            return self._look
+
+    def _is_fresh(self) -> bool:
+        return self._look is not None and time.monotonic() - self._look.at_s < STALE_S
+
+    def _is_watched(self) -> bool:
+        return self._always or time.monotonic() - self._asked_s < IDLE_S
+
+    def _run(self) -> None:
+        while not self._stops:
+            if not self._is_watched():
+                self._rest()
+                continue
+            found = self._take()
+            with self._changed:
+                self._look = found
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._stops, max(0.1, PERIOD_S - (time.monotonic() - found.at_s)))
+
+    def _rest(self) -> None:
+        """Until somebody watches."""
+        with suppress(BookKeeperError):
+            self.store.close()
+        self._histories.clear()
+        with self._changed:
+            self._changed.wait_for(lambda: self._stops or self._is_watched())
+
+    def _take(self) -> Look:
+        before = self._look or Look(0.0)
+        try:
+            read = self._read()
+        except BookKeeperError as error:
+            said = " ".join(str(error).split())
+            read = replace(before, at_s=time.monotonic(), verdict=unavailable(said))
+        except Exception as error:  # a bug must not end the page: the log says which
+            logger.exception("the page could not look at the cluster")
+            read = replace(before, at_s=time.monotonic(), verdict=unavailable(f"{type(error).__name__}, see the log"))
+        objects = self._with_numbers(read.bookies, read.infos)
+        if read.seen_s == read.at_s:
+            return replace(read, bookies=objects, verdict=verdict(objects, read.replication))
+        return replace(read, bookies=objects)
+
+    def _read(self) -> Look:
+        store, now = self.store.get(), time.monotonic()
+        rows, marks = bookies.look(store, self._caller(store.instance_id()) if self._caller is not None else None)
+        locks = store.underreplication_locks()
+        facts = {
+            **replication.status(store),
+            "underReplicated": marks.count,
+            "underRepair": len(locks),
+            "allMarksCounted": marks.is_all,
+            **replication.unreadable(store),
+        }
+        objects = [bookies.as_object(row, marks) for row in rows]
+        infos = [row.info for row in rows if row.info is not None]
+        return Look(now, now, objects, facts, {}, dict(sorted(marks.ledgers.items())), locks, infos)
+
+    def _with_numbers(
+        self, objects: Sequence[Mapping[str, Any]], infos: Sequence[BookieServiceInfo]
+    ) -> list[dict[str, Any]]:
+        """The bookies with ``numbers``, where they tell some, or ``numbersWhy`` they do not."""
+        told = self._tell(infos)
+        known = {each["bookieId"] for each in objects}
+        more = [bookies.Row(each, "unknown", None, None, 0) for each in told if each not in known]
+        everyone = [*objects, *(bookies.as_object(row, bookies.NO_MARKS) for row in more)]
+        self._histories = {
+            bookie: each for bookie, each in self._histories.items() if bookie in known or bookie in told
+        }
+        return [self._with_told(dict(each), told.get(each["bookieId"])) for each in everyone]
+
+    def _with_told(self, found: dict[str, Any], told: Told | str | None) -> dict[str, Any]:
+        if not isinstance(told, Told):
+            return {**found, "numbers": None, "numbersWhy": told}
+        history = self._histories.setdefault(found["bookieId"], History())
+        history.add(sample_of(told.numbers, time.monotonic()))
+        now = facts_of(told.numbers)
+        numbers = {**now, "notReady": told.not_ready, "readOnlyWhy": told.read_only, "series": history.series()}
+        directories: list[dict[str, Any]] = now["directories"]
+        if found["totalBytes"] is None and directories:
+            found["totalBytes"] = sum(each.get("totalBytes", 0) for each in directories)
+            found["freeBytes"] = sum(each.get("usableBytes", 0) for each in directories)
+        version = found["version"] or told.numbers.label("bookie_info", "version")
+        return {**found, "version": version, "numbers": numbers, "numbersWhy": None}

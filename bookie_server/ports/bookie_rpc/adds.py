@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds of Apache's wire as frames of sessions, and acks of frames as answers to adds.
+
+A session stands for a ledger, its key, and whether the adds are those of a recovery. It is attached when its first add
+comes. A frame that is refused ends it; then all of its adds that are not durable get the status of the reason, and the
+next add attaches anew. Only where other entries stand at some ids of a frame, those alone are refused and all others
+are offered again: to a Java client each add stands for itself.
+
+Nothing here costs Python for each entry: adds are columns from the burst to their answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from types import ModuleType
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from bk_core.entries.apache_frame import encode_apache_one
+from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, parse_header
+from bk_core.model import LEDGER_ID_MAX, LEDGER_KEY_BYTES, LedgerId
+from bk_core.wire.bookie_rpc.bodies import Bodies
+from bk_core.wire.bookie_rpc.columns import U64
+from bk_core.wire.bookie_rpc.frames import I64
+from bk_core.wire.bookie_rpc.runs import AddRun, LoneAdd
+from bk_core.wire.bookie_rpc.status import Status, refused_add
+from bk_core.wire.lane.reasons import AttachMode, Reason
+from bookie_server.machine import events
+from bookie_server.ports.bookie_rpc.entries import cuts_of, frame_of
+from bookie_server.ports.bounds.limits import Share
+
+IDLE_SESSIONS_MAX = 1024
+"""So many sessions of a connection stay attached without adds in flight: those of its latest ledgers."""
+
+_new = tuple.__new__  # a named tuple's own constructor is a call of Python
+
+Key: TypeAlias = tuple[LedgerId, bool, bytes]
+
+
+class Sent(NamedTuple):
+    """A frame that was given to the machine, and what answers its entries: columns of one item an entry, or the numbers
+    of the only one."""
+
+    frame: bytearray | bytes
+    txns: U64 | int
+    ids: I64 | int
+    wire: ModuleType
+
+    def columns(self) -> tuple[U64, I64]:
+        """``txns`` and ``ids`` as columns."""
+        if isinstance(self.txns, int) or isinstance(self.ids, int):
+            return np.array([self.txns], dtype=np.int64).view(np.uint64), np.array([self.ids], dtype=np.int64)
+        return self.txns, self.ids
+
+
+class Wait:
+    """Something that waits until all adds before it are answered; ``sessions`` is how many have some."""
+
+    __slots__ = ("answer", "sessions")
+
+    def __init__(self, answer: Callable[[], None], sessions: int) -> None:
+        self.answer, self.sessions = answer, sessions
+
+
+class Session:
+    __slots__ = ("acked", "alive", "key", "number", "pending", "refused")
+
+    def __init__(self, key: Key, number: int) -> None:
+        self.key, self.number = key, number
+        self.pending: deque[Sent | Wait] = deque()  # oldest first
+        self.acked = 0  # frames
+        self.alive = True
+        self.refused = Reason.REASON_NONE
+
+
+class Adds:
+    """The adds of one connection. ``feed`` takes events, ``send`` takes what goes to the client."""
+
+    def __init__(
+        self, stream: events.StreamId, feed: Callable[[events.Event], None], send: Callable[[bytes], None]
+    ) -> None:
+        self._stream, self._feed, self._send = stream, feed, send
+        self._sessions: dict[Key, Session] = {}  # the one used last at the end
+        self._by_number: dict[int, Session] = {}
+        self._latest: Session | None = None  # the one used last
+        self._attached = 0
+        self.share: Share | None = None
+        """What limits the client."""
+        self.recovering: dict[int, LedgerId] = {}
+        """Sessions of recoveries that have not heard of an add, by their number."""
+
+    # --- from the client ---
+
+    def take(self, run: AddRun, wire: ModuleType) -> None:
+        """Adds of one burst, in order."""
+        bodies = run.bodies()
+        headers, ids = bodies.headers(), run.entry_ids
+        ledgers = run.ledger_ids
+        bad = (headers[:, 0] != ledgers) | (headers[:, 1] != ids) | (ids < 0) | (ids > LEDGER_ID_MAX)
+        bad |= (run.key_lengths != LEDGER_KEY_BYTES) | (ledgers < 0)
+        if bad.any():
+            wrong = np.flatnonzero(bad)
+            self._send(wire.add_answers(run.txns[wrong], ledgers[wrong], ids[wrong], int(Status.EBADREQ)))
+            good = np.flatnonzero(~bad)
+            if not good.size:
+                return
+            run, headers = AddRun(run.buffer, run._rows[:, good]), headers[good]
+            bodies = run.bodies()
+        message: list[bytearray] = []
+        for at in _groups(run):
+            first = 0 if at is None else int(at[0])
+            key_at = int(run.key_offsets[first])
+            key = bytes(run.buffer[key_at : key_at + LEDGER_KEY_BYTES])
+            session = self._session((int(run.ledger_ids[first]), bool(run.recovery[first]), key))
+            if at is None:
+                self._offer(session, headers, bodies, run.txns, wire, message)
+            else:
+                part = Bodies(bodies.payload, bodies.offsets[at], bodies.lengths[at])
+                self._offer(session, headers[at], part, run.txns[at], wire, message)
+        self._hand_over(message)
+
+    def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
+        """The same for an add that came alone, without numpy's fixed cost: who waits for each add sends one at a time.
+        Its frame goes on with its header, which nobody parses again."""
+        txn, ledger_id, entry_id, recovery, key, body = add
+        status = Status.EBADREQ
+        if len(key) == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
+            wanted, session = (ledger_id, recovery, key), self._latest
+            if session is None or session.key != wanted or not session.alive:  # mostly it is the one before
+                session = self._session(wanted)
+            made = encode_apache_one(ledger_id, entry_id, body, session.number)
+            if made is not None and session.alive:
+                header, frame = made
+                session.pending.append(_new(Sent, (frame, txn, entry_id, wire)))
+                self._feed(_new(events.FramesArrived, (self._stream, memoryview(frame), header)))
+                return
+            status = refused_add(session.refused) if made is not None else status
+        self._send(wire.add_answer(txn, ledger_id, entry_id, int(status)))
+
+    def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
+        """Call ``answer`` once all adds of the ledger that came before are answered."""
+        waited = [session for session in self._by_number.values() if session.key[0] == ledger_id and session.pending]
+        if not waited:
+            answer()
+            return
+        wait = Wait(answer, len(waited))
+        for session in waited:
+            session.pending.append(wait)
+
+    def _session(self, key: Key) -> Session:
+        """The session of a key; it may be over, if it has just been refused."""
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self._sessions[key] = self._latest = session
+            return session
+        if self.share is not None and not self._may_open(self.share, key[1]):
+            session = Session(key, 0)
+            session.alive, session.refused = False, Reason.OVERLOADED
+            return session
+        self._attached += 1
+        session = self._sessions[key] = self._by_number[self._attached] = Session(key, self._attached)
+        self._latest = session
+        ledger_id, recovery, ledger_key = key
+        mode = AttachMode.RECOVER if recovery else AttachMode.WRITE
+        if recovery:
+            self.recovering[session.number] = ledger_id
+        self._let_go()
+        self._feed(events.SessionAttached(self._stream, session.number, ledger_id, ledger_key, mode))
+        return session
+
+    def _may_open(self, share: Share, recover: bool) -> bool:
+        """Whether the client may have one more ledger open; nobody told which of those without adds in flight it has
+        done with, so the one that was not used for longest goes."""
+        while share.is_full(recover=recover):
+            idle = next((each for each in self._sessions.values() if each.key[1] is recover and not each.pending), None)
+            if idle is None:
+                break
+            self._drop(idle)
+        return not share.open_ledger(recover=recover)
+
+    def _let_go(self) -> None:
+        """Detach the session that was not used for longest, if there are too many."""
+        if len(self._sessions) <= IDLE_SESSIONS_MAX:
+            return
+        oldest = next(iter(self._sessions.values()))
+        if not oldest.pending:
+            self._drop(oldest)
+
+    def _drop(self, session: Session) -> None:
+        session.alive = False
+        self.recovering.pop(session.number, None)
+        if self._by_number.pop(session.number, None) is not None and self.share is not None:
+            self.share.close_ledger(recover=session.key[1])
+        if self._sessions.get(session.key) is session:
+            del self._sessions[session.key]
+        self._feed(events.SessionsDetached(self._stream, [session.number]))
+
+    def _offer(
+        self,
+        session: Session,
+        headers: I64,
+        bodies: Bodies,
+        txns: U64,
+        wire: ModuleType,
+        message: list[bytearray],
+    ) -> None:
+        ledger_id, ids = session.key[0], headers[:, 1]
+        if not session.alive:
+            self._send(wire.add_answers(txns, ledger_id, ids, int(refused_add(session.refused))))
+            return
+        cuts = cuts_of(ids, bodies.lengths)
+        for begin, end in pairwise(cuts):
+            frame = frame_of(ledger_id, headers[begin:end], bodies.slice(begin, end), session.number)
+            session.pending.append(Sent(frame, txns[begin:end].copy(), ids[begin:end].copy(), wire))
+            message.append(frame)
+
+    def _hand_over(self, message: list[bytearray]) -> None:
+        if message:
+            frames = message[0] if len(message) == 1 else b"".join(message)
+            self._feed(events.FramesArrived(self._stream, memoryview(frames).toreadonly()))
+
+    # --- from the machine ---
+
+    def told(self, effect: events.SendAcks) -> None:
+        if len(effect.sessions) == 1 and not effect.ended and self._told_one(effect.sessions[0], effect.frames[0]):
+            return
+        durable: list[tuple[Sent, LedgerId]] = []
+        waits: list[Wait] = []
+        for number, frames in zip(effect.sessions, effect.frames, strict=True):
+            session = self._by_number.get(number)
+            if session:
+                self._settle(session, frames, durable, waits)
+        if effect.ended:
+            self._told_ends(effect.ended, durable, waits)
+        else:
+            self._answer(durable, Status.EOK)
+        for wait in waits:
+            wait.sessions -= 1
+            if not wait.sessions:
+                wait.answer()
+
+    def _told_one(self, number: int, frames: int) -> bool:
+        """Answer the only add in flight of a session, where it came alone and is durable now. As below, but without
+        lists; False where there is more or less to tell."""
+        session = self._by_number.get(number)
+        if session is None or len(session.pending) != 1 or session.acked + 1 != frames:
+            return False
+        sent = session.pending[0]
+        if sent.__class__ is not Sent or sent.ids.__class__ is not int:
+            return False
+        session.pending.clear()
+        session.acked = frames
+        self._send(sent.wire.add_answer(sent.txns, session.key[0], sent.ids, 0))
+        return True
+
+    def _told_ends(self, ends: Sequence[events.Ended], durable: list[tuple[Sent, LedgerId]], waits: list[Wait]) -> None:
+        over = [(end, session) for end in ends if (session := self._by_number.get(end.session))]
+        for end, session in over:
+            self._settle(session, end.frames, durable, waits)
+        self._answer(durable, Status.EOK)
+        for end, session in over:
+            self._ended(session, end, waits)
+
+    def _settle(self, session: Session, frames: int, durable: list[tuple[Sent, LedgerId]], waits: list[Wait]) -> None:
+        pending = session.pending
+        while pending:
+            first = pending[0]
+            if isinstance(first, Wait):
+                waits.append(first)
+            elif session.acked < frames:
+                session.acked += 1
+                durable.append((first, session.key[0]))
+            else:
+                return
+            pending.popleft()
+
+    def _ended(self, session: Session, end: events.Ended, waits: list[Wait]) -> None:
+        session.refused = end.reason
+        self._drop(session)
+        pending = session.pending
+        if end.reason is not Reason.INTEGRITY:
+            refused = [(each, session.key[0]) for each in pending if isinstance(each, Sent)]
+            self._answer(refused, refused_add(end.reason))
+            waits += [each for each in pending if isinstance(each, Wait)]
+            pending.clear()
+            return
+        self._offer_again(session, end.differing, waits)
+
+    def _offer_again(self, session: Session, differing: Sequence[int], waits: list[Wait]) -> None:
+        """Refuse the entries of the first pending frame that differ from what stands at their ids, or all of it if none
+        is named, and offer the rest anew, and all frames behind it."""
+        first, message = session.pending.popleft(), list[bytearray]()
+        assert isinstance(first, Sent)
+        txns, ids = first.columns()
+        bad = np.isin(ids, np.array(differing, dtype=np.int64)) if differing else np.ones(ids.size, bool)
+        refused = first._replace(txns=txns[bad], ids=ids[bad])
+        self._answer([(refused, session.key[0])], Status.EBADREQ)
+        rest = [] if bad.all() else [(first, np.flatnonzero(~bad))]
+        rest += [(each, np.arange(each.columns()[1].size)) for each in session.pending if isinstance(each, Sent)]
+        again = self._session(session.key) if rest else session
+        for each, at in rest:
+            self._offer_stored(again, each, at, message)
+        waiting = [each for each in session.pending if isinstance(each, Wait)]
+        (again.pending if again.pending and again is not session else waits).extend(waiting)
+        self._hand_over(message)
+
+    def _offer_stored(self, session: Session, sent: Sent, at: I64, message: list[bytearray]) -> None:
+        header = parse_header(sent.frame)
+        lengths = columns_of(header, sent.frame).lengths.astype(np.int64)
+        payload = memoryview(sent.frame)[FRAME_HEADER_BYTES + header.columns_bytes :]
+        bodies = Bodies(payload, (lengths.cumsum() - lengths)[at], lengths[at])
+        self._offer(session, bodies.headers(), bodies, sent.columns()[0][at], sent.wire, message)
+
+    def _answer(self, sent: Sequence[tuple[Sent, LedgerId]], status: Status) -> None:
+        """Answer all adds of some frames."""
+        if len(sent) == 1:
+            one, ledger_id = sent[0]
+            answer = one.wire.add_answer if one.ids.__class__ is int else one.wire.add_answers
+            self._send(answer(one.txns, ledger_id, one.ids, int(status)))
+            return
+        for wire in dict.fromkeys(each.wire for each, _ in sent):
+            of_wire = [(each, ledger_id) for each, ledger_id in sent if each.wire is wire]
+            columns = [each.columns() for each, _ in of_wire]
+            counts = [ids.size for _, ids in columns]
+            ledgers = np.repeat(np.array([ledger_id for _, ledger_id in of_wire], dtype=np.int64), counts)
+            txns, ids = (np.concatenate(column) for column in zip(*columns, strict=True))
+            self._send(wire.add_answers(txns, ledgers, ids, int(status)))
+
+
+def _groups(run: AddRun) -> Sequence[I64 | None]:
+    """The positions of each session's adds, in order; None for all of them."""
+    count = len(run)
+    if count == 1:
+        return [None]
+    keys = run.keys()
+    assert keys is not None  # all have the length of a ledger key
+    ledgers, recovery = run.ledger_ids, run.recovery
+    if (ledgers == ledgers[0]).all() and (recovery == recovery[0]).all() and (keys == keys[0]).all():
+        return [None]
+    order = np.lexsort((recovery, ledgers))  # stable
+    ledgers, recovery, keys = ledgers[order], recovery[order], keys[order]
+    other = (ledgers[1:] != ledgers[:-1]) | (recovery[1:] != recovery[:-1]) | (keys[1:] != keys[:-1]).any(axis=1)
+    return np.split(order, np.flatnonzero(other) + 1)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients of a bookie over all its services: how many are connected, and who is ended when memory is short.
+
+A bookie has one :class:`Clients`, which each service is given when it is made, so that the bounds hold for all services
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from bookie_server.audit import AuditLog
+from bookie_server.config import ClientLimits, ServerLimits
+from bookie_server.ports.access.principal import Principal
+from bookie_server.ports.bounds.connections import Connections
+from bookie_server.ports.bounds.hang_up import connected, files_open, shut_down
+from bookie_server.ports.bounds.limits import Limits
+from bookie_server.ports.bounds.memory_bounds import (
+    MemoryWatch,
+    connections_allowed,
+    give_memory_back,
+    memory_bytes_usable,
+    resident_bytes,
+)
+
+logger = logging.getLogger(__name__)
+
+SILENT_S = 0.5
+"""When memory is short, streams are ended that have sent no whole message for so long."""
+
+_WATCH_INTERVAL_S = 0.25
+_COUNT_INTERVAL_S = 1.0
+_IDENTITIES_INTERVAL_S = 10.0
+
+
+class ClientStream(Protocol):
+    """A stream of a client."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def reading_since(self) -> float:
+        """The loop's time when it began to wait for a message, which may be held in part; infinite while it does not
+        wait."""
+        ...
+
+    def close(self, message: str) -> None:
+        """End it once its queued answers are written."""
+        ...
+
+    def cut(self, message: str) -> None:
+        """End it at once."""
+        ...
+
+
+Outlived = Callable[[Iterable[Principal]], Mapping[Principal, str]]
+"""Who of some clients is let in no more, and why."""
+
+
+def _nobody(_: Iterable[Principal]) -> Mapping[Principal, str]:
+    return {}
+
+
+class Clients:
+    """Services add their streams to ``streams`` and discard those that have ended. ``connections.connections_max``
+    bounds the clients; a service that can refuse more than that by itself does so."""
+
+    def __init__(self, limits: ServerLimits, of_each: ClientLimits | None = None) -> None:
+        self.limits = Limits(of_each or ClientLimits(), time.monotonic)
+        most = connections_allowed(limits.connections_max, limits.files_kept)
+        if most < limits.connections_max:
+            logger.warning("at most %d clients can connect: raise the limit of open files", most)
+        self.connections = Connections(most, min(limits.connections_per_address_max or max(1, most // 2), most))
+        self.streams: set[ClientStream] = set()
+        self.audit: AuditLog | None = None
+        self.read_stall_s = limits.read_stall_s
+        self._memory = MemoryWatch(limits.memory_bytes_max or memory_bytes_usable())
+        self._watches: list[asyncio.Task[None]] = []
+
+    def watch(self, ports: Collection[int], outlived: Outlived = _nobody) -> None:
+        """Begin to watch the memory, the connections to the ports of the services, and the identities of clients."""
+        self._watches = [
+            asyncio.create_task(self._watch_memory(), name="memory watch"),
+            asyncio.create_task(self._watch_connections(ports), name="connection watch"),
+            asyncio.create_task(self._watch_identities(outlived), name="identity watch"),
+        ]
+
+    def stop(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+
+    async def _watch_memory(self) -> None:
+        """End silent streams when memory is short: each may hold most of a message that never ends."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            taken = resident_bytes()
+            if not self._memory.shed(taken):
+                continue
+            silent = [stream for stream in self.streams if loop.time() - stream.reading_since > SILENT_S]
+            if not silent:
+                continue
+            logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
+            for stream in silent:
+                stream.cut("memory is short, and nothing came on this stream")
+            await asyncio.sleep(_WATCH_INTERVAL_S)  # until their service has released them
+            give_memory_back()
+            self._memory.has_shed(resident_bytes())
+
+    async def _watch_identities(self, outlived: Outlived) -> None:
+        """End the streams whose client is let in no more; an honest one comes again with a new token. Whoever does not
+        take the answers that are queued until the next look gets no more of them."""
+        closed: set[ClientStream] = set()
+        while True:
+            await asyncio.sleep(_IDENTITIES_INTERVAL_S)
+            closed &= self.streams
+            for stream in closed:
+                stream.cut("its client does not take the last answers")
+            why = outlived({each.principal for each in self.streams})
+            for stream in [each for each in self.streams if each.principal in why and each not in closed]:
+                logger.info("a connection of %s ends: %s", stream.principal, why[stream.principal])
+                closed.add(stream)
+                stream.close(why[stream.principal])
+
+    async def _watch_connections(self, ports: Collection[int]) -> None:
+        """Keep each address to its share of the connections, and all services together to their bound; and have the
+        audit log tell what came again."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_COUNT_INTERVAL_S)
+            if files_open() > self.connections.share_max:  # else there are too few connections to look
+                excess = self.connections.look(connected(ports), clock())
+                if excess:
+                    shut_down(set(excess))
+            self.connections.report(clock())
+            if self.audit is not None:
+                self.audit.flush()

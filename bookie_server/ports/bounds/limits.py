@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one client may take of a bookie, by its identity and by its address: connections, requests a second, ledgers
+open. The bytes in flight are bounded by the machine (``machine/owners.py``); here is whose they are. Pure: it is told
+the time.
+
+A client's streams share an *account* for its identity and one for its address. Requests pay from buckets that fill at
+the limit's rate. A stream that has paid more than there was is not read until the debt is gone; only when others of the
+same account have run up a debt of seconds meanwhile, what it asks is refused. Recovery has buckets and room of its own,
+so nobody's flood of adds or reads stops their own failover, and nobody's flood stops others.
+
+An account is remembered while it has a stream, and after that until its debts are paid: ``KEPT_MAX`` of those.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import logging
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from bk_core.access.tls import Admission
+from bookie_server.config import ClientLimits
+from bookie_server.ports.access.principal import Principal
+
+logger = logging.getLogger(__name__)
+
+KEPT_MAX = 4096
+"""Accounts without a stream, whose debts are remembered."""
+
+_TELL_AGAIN_S = 60.0
+_TOLD_MAX = 1024
+
+CONNECTIONS, REQUESTS, LEDGERS = "connections", "requests_per_s", "ledgers_open"
+
+
+class Kind(enum.IntEnum):
+    """What pays from a bucket of its own: adds, everything else that is asked, and recoveries, with their fences,
+    fencing reads and recovery adds."""
+
+    ADD = 0
+    ASK = 1
+    RECOVER = 2
+
+
+PATIENCE_S = {Kind.ADD: 5.0, Kind.ASK: 1.0, Kind.RECOVER: 1.0}
+"""A stream is not read for so long at most, and more is refused while the debt is longer than that. A writer waits 10 s
+for an ack, and a reader asks another bookie after 2 s."""
+
+
+class LimitReached(Exception):
+    """The text is safe to tell the client."""
+
+
+class Account:
+    """One identity, or one address. ``whose`` says which, as in the names of the settings."""
+
+    __slots__ = ("connections", "debts", "ledgers", "limits", "name", "paid_s", "whose")
+
+    def __init__(self, whose: str, name: str, limits: dict[str, int]) -> None:
+        self.whose, self.name, self.limits = whose, name, limits
+        self.connections = 0
+        self.ledgers = [0, 0]  # open, those of recoveries apart
+        self.debts = [0.0] * len(Kind)  # requests above what there was; below 0: what is left
+        self.paid_s = -math.inf
+
+    def settle(self, now_s: float) -> None:
+        """Fill the buckets. Each holds what comes in a second."""
+        rate = self.limits[REQUESTS]
+        if not rate:
+            return
+        filled = (now_s - self.paid_s) * rate
+        self.debts = [max(-float(rate), debt - filled) for debt in self.debts]
+        self.paid_s = now_s
+
+    def owes_s(self, kind: Kind) -> float:
+        """How long it takes until the bucket is not overdrawn; as of the last :meth:`settle`."""
+        rate = self.limits[REQUESTS]
+        return max(0.0, self.debts[kind] / rate) if rate else 0.0
+
+
+class Share:
+    """One stream's part of its client's accounts. Ended by :meth:`end`."""
+
+    __slots__ = ("_accounts", "_ledgers", "_limits", "owners")
+
+    def __init__(self, limits: Limits, accounts: tuple[Account, ...], owners: tuple[tuple[str, int], ...]) -> None:
+        self._limits, self._accounts = limits, accounts
+        self.owners = owners
+        """Whose bytes in flight the machine bounds, and by how many."""
+        self._ledgers = [0, 0]
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a ledger is open for recovery on this stream."""
+        return self._ledgers[True] > 0
+
+    def refuses(self, kind: Kind) -> str:
+        """Why nothing of this kind is taken now; empty if it is."""
+        now_s = self._limits.clock_s()
+        for account in self._accounts:
+            if account.limits[REQUESTS]:
+                account.settle(now_s)
+                if account.owes_s(kind) > PATIENCE_S[kind]:
+                    return self._limits.refused(account, REQUESTS)
+        return ""
+
+    def pay(self, kind: Kind, count: int) -> float:
+        """So many requests were taken; none if they were refused. Returns for how long the stream must not be read now,
+        0 if it may."""
+        owes_s, now_s = 0.0, self._limits.clock_s()
+        for account in self._accounts:
+            if account.limits[REQUESTS]:
+                account.settle(now_s)
+                account.debts[kind] += count
+                if account.owes_s(kind) > 0:
+                    self._limits.held(account, REQUESTS)
+                    owes_s = max(owes_s, account.owes_s(kind))
+        return min(owes_s, PATIENCE_S[kind])
+
+    def open_ledger(self, *, recover: bool) -> str:
+        """Why one more ledger is not opened on this stream; empty if it is."""
+        for account in self._accounts:
+            most = account.limits[LEDGERS]
+            if most and account.ledgers[recover] >= most:
+                return self._limits.refused(account, LEDGERS)
+        self._count_ledgers(1, recover=recover)
+        return ""
+
+    def is_full(self, *, recover: bool) -> bool:
+        """Whether :meth:`open_ledger` would say no."""
+        return any(0 < account.limits[LEDGERS] <= account.ledgers[recover] for account in self._accounts)
+
+    def close_ledger(self, *, recover: bool) -> None:
+        if self._ledgers[recover]:
+            self._count_ledgers(-1, recover=recover)
+
+    def _count_ledgers(self, count: int, *, recover: bool) -> None:
+        self._ledgers[recover] += count
+        for account in self._accounts:
+            account.ledgers[recover] += count
+
+    def end(self) -> None:
+        """The stream is gone."""
+        for recover in (False, True):
+            self._count_ledgers(-self._ledgers[recover], recover=bool(recover))
+        self._limits.leave(self._accounts)
+        self._accounts = ()
+
+
+class Limits:
+    """Those of a bookie, for all its lanes together. ``held_count`` and ``refused_count`` say how often a stream was
+    not read, and something was refused, by the name of the setting."""
+
+    def __init__(self, limits: ClientLimits, clock_s: Callable[[], float]) -> None:
+        self.clock_s = clock_s
+        self._of: dict[str, dict[str, int]] = {
+            "address": {
+                CONNECTIONS: 0,  # see ``connections.py``
+                REQUESTS: limits.requests_per_s_per_address_max,
+                LEDGERS: limits.ledgers_open_per_address_max,
+            },
+            "principal": {
+                CONNECTIONS: limits.connections_per_principal_max,
+                REQUESTS: limits.requests_per_s_per_principal_max,
+                LEDGERS: limits.ledgers_open_per_principal_max,
+            },
+        }
+        self._bytes = {
+            "address": limits.in_flight_bytes_per_address_max,
+            "principal": limits.in_flight_bytes_per_principal_max,
+        }
+        self._networks, identities = networks_of(limits.limits_exempt)
+        self._exempt = Admission(patterns=identities) if identities else None
+        self._accounts: dict[tuple[str, str], Account] = {}
+        self._left: OrderedDict[tuple[str, str], Account] = OrderedDict()  # without a stream; the latest at the end
+        self.held_count: Counter[str] = Counter()
+        self.refused_count: Counter[str] = Counter()
+        self._told: dict[tuple[str, str], float] = {}
+
+    def __len__(self) -> int:
+        """Accounts that are remembered."""
+        return len(self._accounts) + len(self._left)
+
+    def enter(self, principal: Principal) -> Share | None:
+        """A stream of this client begins. None if nothing is limited for it. Raises LimitReached; then it must end."""
+        named = self._named(principal)
+        accounts = tuple(self._account(whose, name) for whose, name in named if any(self._of[whose].values()))
+        owners = tuple((f"{whose} {name}", self._bytes[whose]) for whose, name in named if self._bytes[whose])
+        for account in accounts:
+            most = account.limits[CONNECTIONS]
+            if most and account.connections >= most:
+                self._drop_idle(accounts)
+                raise LimitReached(self.refused(account, CONNECTIONS))
+        for account in accounts:
+            account.connections += 1
+        return Share(self, accounts, owners) if accounts or owners else None
+
+    def _named(self, principal: Principal) -> list[tuple[str, str]]:
+        """The accounts that are limited for this client."""
+        identity = principal.identity
+        if identity is not None and self._exempt is not None and self._exempt.lets_in(identity):
+            return []
+        address = _address_of(principal.host)
+        found = []
+        if address is None or not any(address in network for network in self._networks):
+            found.append(("address", principal.host if address is None else _holder_of(address)))
+        return found if identity is None else [*found, ("principal", identity)]
+
+    def _account(self, whose: str, name: str) -> Account:
+        key = whose, name
+        found = self._accounts.get(key)
+        if found is None:
+            left = self._left.pop(key) if key in self._left else None
+            found = self._accounts[key] = left or Account(whose, name, self._of[whose])
+        return found
+
+    def _drop_idle(self, accounts: tuple[Account, ...]) -> None:
+        for account in accounts:
+            if not account.connections:
+                self._put_away(account)
+
+    def leave(self, accounts: tuple[Account, ...]) -> None:
+        for account in accounts:
+            account.connections -= 1
+        self._drop_idle(accounts)
+
+    def _put_away(self, account: Account) -> None:
+        """It has no stream: remember it only while it has debts."""
+        key = account.whose, account.name
+        if self._accounts.get(key) is account:
+            del self._accounts[key]
+            self._left[key] = account
+        now_s = self.clock_s()
+        while self._left:
+            oldest = next(iter(self._left.values()))
+            oldest.settle(now_s)
+            if len(self._left) <= KEPT_MAX and max(oldest.debts) > -float(oldest.limits[REQUESTS]):
+                return
+            self._left.popitem(last=False)
+
+    # --- what is told ---
+
+    def held(self, account: Account, what: str) -> None:
+        name = self._count(self.held_count, account, what)
+        self._tell(name, account, "is not read for a while")
+
+    def refused(self, account: Account, what: str) -> str:
+        """For the client."""
+        name = self._count(self.refused_count, account, what)
+        self._tell(name, account, "is refused")
+        return (
+            f"the limit {name}={account.limits[what]} is reached by {account.name}; "
+            "do less at once and try again, or have an operator raise it"
+        )
+
+    def _count(self, counts: Counter[str], account: Account, what: str) -> str:
+        name = f"{what}_per_{account.whose}_max"
+        counts[name] += 1
+        return name
+
+    def _tell(self, limit: str, account: Account, what: str) -> None:
+        """Log it; the same of the same client once a minute."""
+        key, now_s = (f"{limit} {what}", account.name), self.clock_s()
+        if now_s - self._told.get(key, -math.inf) < _TELL_AGAIN_S:
+            return
+        if len(self._told) >= _TOLD_MAX:
+            self._told.clear()
+        self._told[key] = now_s
+        logger.warning(
+            "%s %s: %s=%d", account.name, what, limit, account.limits[limit.split("_per_" + account.whose)[0]]
+        )
+
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ONE_HOLDER_BITS = 64
+"""Who has an IPv6 address mostly has all that begin with the same bits."""
+
+
+def _address_of(host: str) -> _Address | None:
+    """None of a client that has no address."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _holder_of(address: _Address) -> str:
+    """What counts as one address."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(ipaddress.IPv6Network((address, _ONE_HOLDER_BITS), strict=False))
+
+
+def networks_of(exempt: tuple[str, ...]) -> tuple[list[_Network], tuple[str, ...]]:
+    """The networks, and the patterns of identities, among what an operator has named."""
+    networks: list[_Network] = []
+    identities: list[str] = []
+    for each in exempt:
+        try:
+            networks.append(ipaddress.ip_network(each, strict=False))
+        except ValueError:
+            identities.append(each)
+    return networks, tuple(identities)

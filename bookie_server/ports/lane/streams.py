@@ -1,0 +1,717 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streams of a lane on the bookie's side: messages to events, effects to messages (RULES L1 to L6). This file has
+their common part, adds and reads; the control stream is in ``control_stream.py``.
+
+There is no socket here: the driver feeds :meth:`LaneStream.receive` and writes the results of
+:meth:`LaneStream.next_message`. Acks of one turn of the loop leave in one message; frames are not copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from bk_core.access.grants import NO_LEDGER
+from bk_core.access.needs import LANES as NEEDS
+from bk_core.access.tokens import MECHANISM
+from bk_core.errors import AuthenticationError, RemoteProtocolError
+from bk_core.model import BookieId, LedgerId
+from bk_core.observe.audit import TEXT_MAX
+from bk_core.observe.traces import spans
+from bk_core.transport.lane.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
+from bk_core.transport.port import BookieInfo, ReadTrailer
+from bk_core.wire.lane.reasons import (
+    ENTRY_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    NAMED_TAKEN_MAX,
+    AttachMode,
+    Buffer,
+    LaneMessage,
+    Reason,
+)
+from bk_core.wire.proto import lane_pb2
+from bookie_server.audit import AuditLog, outcome_of
+from bookie_server.engine.engine import BookieEngine, StreamEffect
+from bookie_server.machine import events
+from bookie_server.ports.access.authority import Authority
+from bookie_server.ports.access.gate import Gate, Refusal
+from bookie_server.ports.access.principal import UNKNOWN, Principal
+from bookie_server.ports.access.tls import PortTls
+from bookie_server.ports.bounds.limits import Kind, LimitReached, Limits, Share
+from bookie_server.ports.bounds.memory_bounds import AnswerRoom
+from bookie_server.ports.bounds.told import Told
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX_SHORT = 256 << 10
+"""The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
+
+ADD_REST_BYTES_MAX = 1 << 20
+"""The longest part of a message of adds that is not frames: a bookie's loop stands still while it works at one."""
+
+_ENDS_OF_A_MESSAGE = 8192
+_RECOVERS = "attach RECOVER"
+
+_LOOK_S = 60.0
+"""Grants of sessions are looked at so often at least: clocks are set."""
+
+_TELL_CLIENT = 'tell it: security="secure" (Spark: option security, bk: --security)'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieFacts:
+    """What this bookie says about itself, in the answer to hello (RULES L1) and when it is asked."""
+
+    bookie_id: BookieId
+    instance_id: str
+    incarnation: str
+    in_flight_bytes_max: int
+    read_only: Callable[[], bool]
+    version: str = ""
+    space: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Total and free bytes of the data directory."""
+    lacking: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Ledgers whose copies are incomplete here: because of limbo, and because of damage."""
+    answers: AnswerRoom = field(default_factory=AnswerRoom)
+    """The bound on control answers of all streams."""
+    authority: Authority | None = None
+    """Mode ``secure``: who may what."""
+    port_tls: PortTls | None = None
+    """Who is let in; None where everybody is."""
+    limits: Limits | None = None
+    """What each client may take."""
+    audit: AuditLog | None = None
+    told: Told = field(default_factory=Told)
+    """Which refusals the log has had lately."""
+
+    def info(self) -> BookieInfo:
+        total, free = self.space()
+        return BookieInfo(total, free, self.read_only(), self.version, *self.lacking())
+
+
+def refusal(facts: BookieFacts, why: str) -> lane_pb2.HelloAnswer:
+    """The answer to a hello that is not looked at, because its client is not let in."""
+    return lane_pb2.HelloAnswer(
+        reason=proto_reason(Reason.UNAUTHENTICATED),
+        message=why,
+        version=LANE_VERSION,
+        instance_id=facts.instance_id,
+        bookie_id=facts.bookie_id,
+    )
+
+
+class LaneStream:
+    """What the three streams share: hello first, back-pressure, an end. ``principal`` is who the client is.
+
+    ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
+    it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
+    stream, too many answers wait for the client, or the client has asked too much. ``closing`` is the reason why the
+    stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
+    sets ``reading_since`` to its loop's time when it begins to wait for a message, and ``writing`` while a message is
+    being written.
+    """
+
+    name: str
+    """On the wire, and in the table of what is needed."""
+
+    request_type: type[Message]
+    """Of the client's messages, each of which may carry a hello."""
+
+    gets_frames = False
+    """Whether the client's messages carry frames, in field 1."""
+
+    rest_bytes_max = MESSAGE_BYTES_MAX_SHORT
+    """Of a message, beside its frames."""
+
+    waiting_max = 0
+    """How many answers may wait while more is received, in units of ``waiting``."""
+
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        self.engine, self.facts, self.principal = engine, facts, principal
+        self.gate = None if facts.authority is None else Gate(facts.authority, principal.identity or "")
+        self.stream: events.StreamId = engine.open_stream(self)
+        self.wake: Callable[[], object] = asleep
+        self.leave: Callable[[], None] = asleep  # of a driver that can write at once
+        self.lane = ""
+        """As endpoints name it, for the audit log; the driver sets it."""
+        self.flows = True
+        self.closing = ""
+        self.was_cut = self.writing = self._stalled = self._paused = False
+        self.on_cut: Callable[[], object] | None = None
+        self.reading_since = math.inf
+        self.waiting = 0
+        """How much waits until the client takes it."""
+        self.share: Share | None = None
+        """What limits the client, once it has said hello."""
+        self._held: asyncio.TimerHandle | None = None  # not read until then: the client has asked too much
+        self._greeted = False
+        self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
+        self._spans = spans()
+
+    def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
+        """Take one message of the client. Raises RemoteProtocolError, which must end the stream."""
+        if len(rest) > self.rest_bytes_max:
+            raise too_much("a message is too long", len(rest), self.rest_bytes_max)
+        self._greeted = self._greeted or self._greet(rest)
+        if self._greeted:
+            self.take(rest, frames)
+            if self.waiting or not self.flows:
+                self._flow()
+
+    def end(self) -> None:
+        """The stream is gone."""
+        self.engine.close_stream(self.stream)
+        self.close("the stream ended")
+        if self._held is not None:
+            self._held.cancel()
+        if self.share is not None:
+            self.share.end()
+
+    def _greet(self, rest: Buffer) -> bool:
+        """Check the hello of the first message and answer it; False if the stream must end."""
+        request: Any = parse(self.request_type, rest)
+        said = request.hello if request.HasField("hello") else None
+        facts = self.facts
+        try:
+            reason, text = self._hello_problem(said)
+            if not reason:
+                reason, text = self._enter()
+        except AuthenticationError as error:
+            self._hello, self.closing = refusal(facts, error.what), error.what
+            self.wake()
+            return False
+        self._hello = lane_pb2.HelloAnswer(
+            reason=proto_reason(reason),
+            message=text,
+            version=LANE_VERSION,
+            instance_id=facts.instance_id,
+            bookie_id=facts.bookie_id,
+            incarnation=facts.incarnation,
+            frame_bytes_max=FRAME_BYTES_MAX,
+            entry_bytes_max=ENTRY_BYTES_MAX,
+            in_flight_bytes_max=facts.in_flight_bytes_max,
+            read_only=facts.read_only(),
+            server=facts.version,
+            parts=True,
+            secure=facts.authority is not None,
+        )
+        self.wake()
+        if reason:
+            self.closing = text
+            who = self.principal
+            if facts.told.tells(who.host, f"hello {reason.name} {who.identity}"):
+                logger.warning("stream %d: hello refused: %s %s (%s)", self.stream, reason.name, text, who)
+            self.audit("connect", reason, text)
+        return not reason
+
+    def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
+        """Raises AuthenticationError for a client that is not let in."""
+        facts = self.facts
+        if said is None:
+            return Reason.BAD_REQUEST, "the first message carries no hello"
+        if not said.version_min <= LANE_VERSION <= said.version_max:
+            return Reason.UNSUPPORTED_VERSION, f"this bookie speaks version {LANE_VERSION}"
+        if facts.port_tls is not None:
+            token = said.token if said.mechanism == MECHANISM else b""
+            self.principal = facts.port_tls.admitted(self.principal, token, "hello")
+            if facts.authority is not None:
+                self.gate = Gate(facts.authority, self.principal.identity or "")
+        if said.bookie_id != facts.bookie_id:
+            return Reason.WRONG_BOOKIE, f"this is bookie {facts.bookie_id}, not {said.bookie_id[:TEXT_MAX]!r}"
+        if said.instance_id and said.instance_id != facts.instance_id:
+            return Reason.WRONG_CLUSTER, f"this bookie belongs to cluster {facts.instance_id}"
+        if said.incarnation and said.incarnation != facts.incarnation:
+            return Reason.WRONG_INCARNATION, f"this is incarnation {facts.incarnation}"
+        if self.gate is not None and not self.principal.identity:
+            return Reason.UNAUTHENTICATED, "this bookie is secure, and this client has shown no identity"
+        if self.gate is not None and not said.grants:
+            return Reason.UNAUTHENTICATED, f"this bookie is secure, and this client does not know; {_TELL_CLIENT}"
+        return Reason.REASON_NONE, ""
+
+    def _enter(self) -> Refusal:
+        """Take a place among what the client may have at once."""
+        if self.facts.limits is not None:
+            try:
+                self.share = self.facts.limits.enter(self.principal)
+            except LimitReached as reached:
+                return Reason.OVERLOADED, str(reached)
+            if self.share is not None and self.share.owners:
+                self.engine.feed(events.StreamOwned(self.stream, self.share.owners))
+        return Reason.REASON_NONE, ""
+
+    def audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
+        """Say that the client did something; ``to`` says to what."""
+        if self.facts.audit is not None:
+            why = f"{reason.name}: {why}" if why else reason.name if reason else ""
+            self.facts.audit.say(did, outcome_of(reason), lane=self.lane, why=why, **self.principal.as_event(), **to)
+
+    def over_limit(self, kind: Kind) -> str:
+        """Why a request is refused because the client asks too much; empty if it is taken."""
+        if self.share is None:
+            return ""
+        why = self.share.refuses(kind)
+        self.hold(self.share.pay(kind, 0 if why else 1))
+        if why:
+            self.audit("ask", Reason.OVERLOADED, why)
+        return why
+
+    def hold(self, wait_s: float) -> None:
+        """Read nothing for so long."""
+        if wait_s > 0 and self._held is None and not self.closing:
+            self._held = asyncio.get_running_loop().call_later(wait_s, self._let_go)
+            self._flow()
+
+    def _let_go(self) -> None:
+        self._held = None
+        self._flow()
+
+    def close(self, message: str) -> None:
+        """End the stream once its queued answers are written."""
+        self.closing = self.closing or message
+        self.flows = True
+        self.wake()
+        if self._stalled:
+            self.cut(message)
+
+    def cut(self, message: str) -> None:
+        """End the stream at once; queued answers are lost."""
+        if not self.was_cut:
+            logger.info("stream %d is cut: %s", self.stream, message)
+            self.was_cut = True
+            self.close(message)
+            if self.on_cut:
+                self.on_cut()
+
+    def stall(self) -> None:
+        """The client has taken nothing for a while. The driver calls it while it writes."""
+        self._stalled = True
+        if self.closing or self.waiting > self.waiting_max:
+            self.cut("the client takes nothing")
+        else:
+            self.engine.feed(events.StreamStalled(self.stream))
+
+    def message_left(self) -> None:
+        """All messages that were taken are written."""
+        self._stalled = False
+        if not self.flows:
+            self._flow()
+
+    def _flow(self) -> None:
+        waiting, before = self.waiting, self.flows
+        paused = self._paused or self._held is not None
+        if self.closing or (not paused and waiting <= self.waiting_max // 2):
+            self.flows = True
+        elif paused or waiting > self.waiting_max:
+            self.flows = False
+        if self.flows is not before:
+            self.wake()
+
+    def deliver(self, effect: StreamEffect) -> None:
+        match effect:
+            case events.PauseStream():
+                self._paused = True
+                self._flow()
+            case events.ResumeStream():
+                self._paused = False
+                self._flow()
+            case events.CloseStream(_, message):
+                self.close(message)
+            case _:
+                self.take_effect(effect)
+                self.wake()
+                if self.waiting:
+                    self._flow()
+
+    def refused(self, operation: str, ledger_id: LedgerId = NO_LEDGER) -> Refusal | None:
+        """Why the client may not do this with a ledger; None if it may."""
+        if self.gate is None:
+            return None
+        found = self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
+        if found is not None and found[0] is not Reason.GRANT_NEEDED:  # that one is a question
+            self.audit(operation, *found, ledger=ledger_id)
+        return found
+
+    def show(self, grants: Sequence[bytes]) -> None:
+        """The client shows grants, of which nothing is known in mode ``open``."""
+        if grants and self.gate is not None:
+            if len(grants) > NAMED_TAKEN_MAX:
+                raise too_much("a message shows too many grants", len(grants), NAMED_TAKEN_MAX)
+            self.gate.show(grants)
+
+    # --- what differs ---
+
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        """Turn a message into events. Raises RemoteProtocolError, which ends the stream."""
+        raise NotImplementedError
+
+    def take_effect(self, effect: StreamEffect) -> None:
+        """Queue an answer until the writer takes it."""
+        raise NotImplementedError
+
+    def next_message(self) -> LaneMessage | None:
+        """The queued answers, as far as they fit one message; None if there are none."""
+        raise NotImplementedError
+
+
+class AddStream(LaneStream):
+    """Frames in, acks out. Acks that wait for the writer are merged, because the newest count of a session
+    is enough."""
+
+    name = "Add"
+    request_type = lane_pb2.AddRequest
+    gets_frames = True
+    rest_bytes_max = ADD_REST_BYTES_MAX
+    waiting_max = 4096  # ends of sessions
+
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        super().__init__(engine, facts, principal)
+        self._acks: dict[int, int] = {}
+        self._ended: list[events.Ended] = []
+        # mode secure, or a client with limits: what sessions were attached for, and how many of their frames the client
+        # was told
+        self._attached: dict[int, tuple[str, LedgerId]] = {}
+        self._durable: dict[int, int] = {}
+        self._looking: asyncio.TimerHandle | None = None
+        self._recovering: dict[int, LedgerId] = {}  # sessions whose outcome the audit log wants
+        self._frames_paid = 0  # of what the machine has counted, for the limit on requests
+
+    def end(self) -> None:
+        super().end()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        if not rest:
+            if frames:
+                self._frames(frames)
+            return
+        request = parse(lane_pb2.AddRequest, rest)
+        self.show(request.grants)
+        if self._spans is None or not request.traceparent:
+            self._take(request, frames)
+            return
+        about = {"bookie": self.facts.bookie_id, "attached": [each.session for each in request.attach]}
+        with self._spans.arrival("bookie.add", request.traceparent, **about):
+            self._take(request, frames)
+
+    def _take(self, request: lane_pb2.AddRequest, frames: memoryview | None) -> None:
+        if len(request.attach) > NAMED_TAKEN_MAX:
+            raise too_much("a message opens too many sessions", len(request.attach), NAMED_TAKEN_MAX)
+        if self.share is not None:
+            self._forget(request.detach)  # a session may take the place of one that ends with this message
+        for attach in request.attach:
+            if (self.gate is None and self.share is None) or self._may_attach(attach):
+                if attach.mode == lane_pb2.RECOVER and self.facts.audit is not None:
+                    self._recovering[attach.session] = attach.ledger_id
+                self.engine.feed(
+                    events.SessionAttached(
+                        self.stream,
+                        attach.session,
+                        attach.ledger_id,
+                        attach.ledger_key,
+                        AttachMode.RECOVER if attach.mode == lane_pb2.RECOVER else AttachMode.WRITE,
+                        attach.explicit_ids,
+                    )
+                )
+        frames = frames or (memoryview(request.frames) if request.frames else None)
+        if frames:
+            self._frames(frames)
+        if self.share is not None and request.attach:  # behind the frames, which are not refused because of it
+            self.hold(self.share.pay(self._kind(self.share), len(request.attach)))
+        if request.detach:
+            for session in request.detach if self._recovering else ():
+                self._recovering.pop(session, None)
+            self.engine.feed(events.SessionsDetached(self.stream, list(request.detach)))
+            self._forget(request.detach)
+
+    def _frames(self, frames: memoryview) -> None:
+        share = self.share
+        if share is None:
+            self.engine.feed(events.FramesArrived(self.stream, frames))
+            return
+        kind = self._kind(share)
+        why = share.refuses(kind) if self._attached else ""  # else the machine refuses them
+        if why:
+            self._refuse_adds(why)
+            self.hold(share.pay(kind, 0))
+            self.audit("add", Reason.OVERLOADED, why)
+            return
+        self.engine.feed(events.FramesArrived(self.stream, frames))
+        brought = self.engine.frames_of(self.stream)
+        self.hold(share.pay(kind, max(1, brought - self._frames_paid)))
+        self._frames_paid = brought
+
+    def _kind(self, share: Share) -> Kind:
+        """As the machine: a stream that recovers does so with all that it sends."""
+        return Kind.RECOVER if share.recovers else Kind.ADD
+
+    def _refuse_adds(self, why: str) -> None:
+        """End all sessions: their client sends too much too early. What the log has already is still written."""
+        ended = list(self._attached)
+        self.engine.feed(events.SessionsDetached(self.stream, ended))
+        for session in ended:
+            self._end_session(session, (Reason.OVERLOADED, why))
+        self._forget(ended)
+
+    # --- mode secure, and limits ---
+
+    def _may_attach(self, attach: lane_pb2.Attach) -> bool:
+        """Whether a session begins; else it has ended."""
+        operation = _RECOVERS if attach.mode == lane_pb2.RECOVER else "attach"
+        refused = self.refused(operation, attach.ledger_id)
+        if refused is None and self.share is not None:
+            why = self.share.open_ledger(recover=operation == _RECOVERS)
+            refused = (Reason.OVERLOADED, why) if why else None
+            if why:
+                self.audit(operation, Reason.OVERLOADED, why)
+        if refused is not None:
+            self._end_session(attach.session, refused)
+            return False
+        self._attached[attach.session] = operation, attach.ledger_id
+        if self.gate is not None:
+            self._look_at(attach.ledger_id)
+        return True
+
+    def _end_session(self, session: int, refused: Refusal) -> None:
+        durable = self._acks.pop(session, self._durable.get(session, 0))
+        self._recovering.pop(session, None)
+        self._ended.append(events.Ended(session, durable, *refused))
+        self.waiting += 1
+        self.wake()
+
+    def _forget(self, sessions: Iterable[int]) -> None:
+        if self._attached:
+            for session in sessions:
+                attached = self._attached.pop(session, None)
+                self._durable.pop(session, None)
+                self._acks.pop(session, None)  # nobody waits for it
+                if attached is not None and self.share is not None:
+                    self.share.close_ledger(recover=attached[0] == _RECOVERS)
+
+    def _look_at(self, ledger_id: LedgerId) -> None:
+        """Look at all sessions when this ledger's grant ends, unless that is done before."""
+        assert self.gate is not None
+        loop = asyncio.get_running_loop()
+        due = loop.time() + min(self.gate.left_ms(ledger_id) / 1000, _LOOK_S)
+        if self._looking is None or self._looking.when() > due:
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """End the sessions whose grants have ended."""
+        self._looking = None
+        ended = [
+            session for session, (operation, ledger_id) in self._attached.items() if self.refused(operation, ledger_id)
+        ]
+        if ended:
+            self.engine.feed(events.SessionsDetached(self.stream, ended))
+        for session in ended:
+            what = f"the grant for ledger {self._attached[session][1]} has ended, and no other one was shown"
+            self._end_session(session, (Reason.PERMISSION_DENIED, what))
+        self._forget(ended)
+        for ledger_id in {ledger_id for _, ledger_id in self._attached.values()}:
+            self._look_at(ledger_id)
+
+    # --- answers ---
+
+    def take_effect(self, effect: StreamEffect) -> None:
+        assert isinstance(effect, events.SendAcks)
+        self._acks.update(zip(effect.sessions, effect.frames, strict=True))
+        if self._recovering:
+            self._audit_recoveries(effect)
+        for ended in effect.ended:
+            self._acks.pop(ended.session, None)
+            self._ended.append(ended)
+            self.waiting += 1
+        if effect.ended:
+            self._forget(ended.session for ended in effect.ended)
+
+    def _audit_recoveries(self, effect: events.SendAcks) -> None:
+        """A recovery has written, or may not. Once a session."""
+        for session in effect.sessions:
+            if session in self._recovering:
+                self.audit("recovery-add", ledger=self._recovering.pop(session))
+        for ended in effect.ended:
+            if ended.session in self._recovering:
+                self.audit("recovery-add", ended.reason, ledger=self._recovering.pop(ended.session))
+
+    def next_message(self) -> LaneMessage | None:
+        if not (self._acks or self._ended or self._hello):
+            return None
+        acks = self._acks
+        if self._attached:
+            self._durable |= acks
+        answer = lane_pb2.AddResponse(sessions=acks.keys(), frames=acks.values(), hello=self._hello)
+        self._acks, self._hello = {}, None
+        if self._ended:
+            answer.ended.extend(self._next_ends())
+        return LaneMessage(answer.SerializeToString())
+
+    def _next_ends(self) -> list[lane_pb2.SessionEnded]:
+        ends, self._ended = self._ended[:_ENDS_OF_A_MESSAGE], self._ended[_ENDS_OF_A_MESSAGE:]
+        self.waiting = len(self._ended)
+        return [
+            lane_pb2.SessionEnded(
+                session=end.session, frames=end.frames, reason=proto_reason(end.reason), message=end.message
+            )
+            for end in ends
+        ]
+
+
+class ReadStream(LaneStream):
+    name = "Read"
+    request_type = lane_pb2.ReadRequest
+    waiting_max = 1 << 14  # ranges of the queued trailers, plus one for each trailer
+
+    def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
+        super().__init__(engine, facts, principal)
+        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
+        self._leaving: list[events.RequestId] = []  # whose parts are being written
+        self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
+        self._fencing: dict[events.RequestId, LedgerId] = {}  # reads under way, for the audit log
+
+    def end(self) -> None:
+        super().end()
+        for ledger_id in self._fencing.values():
+            self.audit("fence", Reason.TIMEOUT, "the client is gone", ledger=ledger_id)
+        for request in list(self._traced):
+            self._traced.pop(request).end()
+
+    def take(self, rest: Buffer, frames: memoryview | None) -> None:
+        request = parse(lane_pb2.ReadRequest, short(rest, frames))
+        if request.cancel:
+            self._cancel({(self.stream, each) for each in request.cancel})
+        self.show(request.grants)
+        if not request.id:
+            return
+        request_id = (self.stream, request.id)
+        refused = self._problem(request) if self.gate is not None or self.share is not None else None
+        if refused is not None:
+            self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
+            self.wake()
+            return
+        if self._spans is not None and request.traceparent:
+            self._traced[request_id] = self._spans.arrived(
+                "bookie.read",
+                request.traceparent,
+                bookie=self.facts.bookie_id,
+                ledger=request.ledger_id,
+                first_entry=request.first_entry_id,
+                last_entry=request.last_entry_id,
+                fence=request.fence,
+            )
+        if request.fence and self.facts.audit is not None:
+            self._fencing[request_id] = request.ledger_id
+        self.engine.feed(
+            events.ReadRequested(
+                request_id,
+                request.ledger_id,
+                request.first_entry_id,
+                request.last_entry_id,
+                request.bytes_max,
+                request.ledger_key if request.fence else None,
+                request.ids_only,
+                cut_from_proto(request),
+            )
+        )
+
+    def _problem(self, request: Any) -> Refusal | None:
+        refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
+        if refused is None and (why := self.over_limit(Kind.RECOVER if request.fence else Kind.ASK)):
+            return Reason.OVERLOADED, why
+        return refused
+
+    def _cancel(self, cancelled: set[events.RequestId]) -> None:
+        for request_id in cancelled:
+            self.engine.feed(events.RequestCancelled(request_id))
+            if request_id in self._traced:
+                self._traced.pop(request_id).end()
+            if request_id in self._fencing:
+                self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
+        answers, self._answers = self._answers, deque()
+        self.waiting = 0
+        for answer in answers:
+            if answer.request not in cancelled:
+                self._keep(answer)
+        for answer in answers:
+            if answer.request in cancelled and isinstance(answer, events.SendPart):
+                self.engine.feed(events.PartSent(answer.request))
+
+    def _keep(self, answer: events.SendPart | events.SendTrailer) -> None:
+        self._answers.append(answer)
+        self.waiting += _ranges_of(answer)
+
+    def _next(self) -> events.SendPart | events.SendTrailer:
+        answer = self._answers.popleft()
+        self.waiting -= _ranges_of(answer)
+        return answer
+
+    def take_effect(self, effect: StreamEffect) -> None:
+        assert isinstance(effect, (events.SendPart, events.SendTrailer))
+        self._keep(effect)
+        if self._fencing and isinstance(effect, events.SendTrailer) and effect.request in self._fencing:
+            self.audit("fence", effect.reason, ledger=self._fencing.pop(effect.request))
+        if self._spans is not None and isinstance(effect, events.SendTrailer) and effect.request in self._traced:
+            span = self._traced.pop(effect.request)
+            if effect.reason:
+                self._spans.failed(span, effect.reason.name, effect.message)
+            span.end()
+
+    def next_message(self) -> LaneMessage | None:
+        if self._hello:
+            answer, self._hello = lane_pb2.ReadResponse(hello=self._hello), None
+            return LaneMessage(answer.SerializeToString())
+        if not self._answers:
+            return None
+        first = self._next()
+        rest = lane_pb2.ReadResponse(id=first.request[1])
+        if isinstance(first, events.SendTrailer):
+            rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
+            return LaneMessage(rest.SerializeToString())
+        self._leaving.append(first.request)
+        last = self._answers[0] if self._answers else None
+        if isinstance(last, events.SendTrailer) and last.request == first.request:
+            self._next()
+            rest.trailer.CopyFrom(trailer_to_proto(last.trailer, last.reason, last.message))
+        return LaneMessage(rest.SerializeToString(), first.frames)
+
+    def message_left(self) -> None:
+        super().message_left()
+        left, self._leaving = self._leaving, []
+        for request in left:
+            self.engine.feed(events.PartSent(request))
+
+
+def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
+    if isinstance(answer, events.SendPart):
+        return 0
+    return 1 + len(answer.trailer.absent) + len(answer.trailer.unknown)
+
+
+def short(rest: Buffer, frames: memoryview | None) -> Buffer:
+    """Returns the message, which carries no frames. Raises RemoteProtocolError if it does, or is longer than such a
+    message may be."""
+    size = len(rest) + len(frames or b"")
+    if frames or size > MESSAGE_BYTES_MAX_SHORT:
+        raise too_much("a message carries frames, or is too long", size, MESSAGE_BYTES_MAX_SHORT)
+    return rest
+
+
+def too_much(what: str, found: int, most: int) -> RemoteProtocolError:
+    return RemoteProtocolError(what, value=f"{found}, at most {most}")
+
+
+def parse(kind: Any, data: Buffer) -> Any:
+    """Raises RemoteProtocolError if ``data`` is no such message."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise RemoteProtocolError("a message cannot be parsed", value=kind.DESCRIPTOR.name) from error

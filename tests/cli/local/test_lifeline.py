@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Children end with their parent, whatever kills it (RULES E4)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+DEADLINE_S = 10.0
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return False
+    except ProcessLookupError:
+        return True
+
+
+def parent_of(child: str) -> subprocess.Popen[str]:
+    """A process that starts ``child`` (Python) with a lifeline, prints what it prints first, and sleeps."""
+    code = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen({child}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)\n"
+        "print(child.stdout.readline().strip(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def kill_and_reap(parent: subprocess.Popen[str]) -> int:
+    """SIGKILL the parent; the pid that its child printed."""
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    return pid
+
+
+@pytest.mark.rule("E4")
+def test_a_program_under_the_wrapper_ends_when_its_parent_is_killed() -> None:
+    sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    parent = parent_of(f"[sys.executable, '-m', 'bk_cli.local.lifeline', sys.executable, '-c', {sleeper!r}]")
+    pid = kill_and_reap(parent)
+    assert until(lambda: ended(pid))
+
+
+@pytest.mark.rule("E4")
+def test_our_own_processes_end_when_their_parent_is_killed() -> None:
+    sleeper = (
+        "import os, time; from bk_cli.local import lifeline; lifeline.end_with(0)\n"
+        "print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
+    assert until(lambda: ended(pid))
+
+
+@pytest.mark.rule("E4")
+def test_a_child_that_ignores_sigterm_ends_too() -> None:
+    sleeper = (
+        "import os, signal, time; from bk_cli.local import lifeline\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); lifeline.end_with(0, 0.1)\n"
+        "print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
+    assert until(lambda: ended(pid))
+
+
+def test_the_wrapper_passes_the_exit_code_on() -> None:
+    command = [sys.executable, "-m", "bk_cli.local.lifeline", sys.executable, "-c", "raise SystemExit(7)"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as wrapper:
+        assert wrapper.wait(DEADLINE_S) == 7

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and tails survive a cancelled or interrupted call: nothing is lost, nothing comes twice, and closing one ends
+its work."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from bk_core.blocking import BookKeeper as BlockingBookKeeper
+from bk_core.blocking.loop_thread import AheadIterator, BlockingIterator, LoopThread
+from bk_core.client import BookKeeper, LedgerWriter
+from bk_core.client.reading.batch_iterator import BatchIterator
+from bk_core.errors import ClientClosedError, EntryUnreadableError, InvalidArgumentError
+from bk_core.logs.named_log import NamedLog
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+
+WAIT_S = 10.0
+Values = list[bytes]
+
+
+def run(work: Callable[[BookKeeper], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        async with asyncio.timeout(WAIT_S), memory_cluster(3) as cluster, cluster.client() as bookkeeper:
+            await work(bookkeeper)
+
+    asyncio.run(body())
+
+
+class Ticks:
+    """A source that gives the next number for each :meth:`tick`, and tells when it ends."""
+
+    def __init__(self) -> None:
+        self.wanted: asyncio.Queue[Exception | None] = asyncio.Queue()
+        self.ended = threading.Event()
+
+    async def __call__(self) -> AsyncGenerator[int, None]:
+        number = 0
+        try:
+            while (error := await self.wanted.get()) is None:
+                yield number
+                number += 1
+            raise error
+        finally:
+            self.ended.set()
+
+    def tick(self, error: Exception | None = None) -> None:
+        self.wanted.put_nowait(error)
+
+
+async def cancelled(iterator: BatchIterator[Any]) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(iterator), 0.01)
+
+
+# --- every public iterator of the asyncio client -------------------------------------------------------------------
+
+
+async def ledger_tail(bookkeeper: BookKeeper) -> tuple[BatchIterator[Any], LedgerWriter]:
+    writer = await bookkeeper.create_ledger()
+    return (await bookkeeper.open_ledger(writer.ledger_id, recover=False)).tail(), writer
+
+
+def test_a_tail_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
+    async def work(bookkeeper: BookKeeper) -> None:
+        tail, writer = await ledger_tail(bookkeeper)
+        found: Values = []
+        for number in range(5):
+            await cancelled(tail)
+            await writer.append(b"%d" % number)
+            found += [bytes(each) for each in (await anext(tail)).to_list()]
+        await cancelled(tail)
+        await writer.close()
+        found += [bytes(each) async for batch in tail for each in batch.to_list()]
+        assert found == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(work)
+
+
+def test_a_tail_of_a_log_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
+    async def work(bookkeeper: BookKeeper) -> None:
+        log = NamedLog(bookkeeper, "events")
+        async with await log.lead() as leader, log.tail(0) as tail:
+            found: list[tuple[int, Values]] = []
+            for number in range(3):
+                await cancelled(tail)
+                await leader.append(b"%d" % number)
+                offset, batch = await anext(tail)
+                found.append((offset, [bytes(each) for each in batch.to_list()]))
+            assert found == [(0, [b"0"]), (1, [b"1"]), (2, [b"2"])]
+
+    run(work)
+
+
+@pytest.mark.parametrize("what", ["ledger", "log"])
+def test_a_read_that_is_cancelled_again_and_again_gives_each_entry_once(what: str) -> None:
+    async def work(bookkeeper: BookKeeper) -> None:
+        log = NamedLog(bookkeeper, "events")
+        async with await log.lead() as leader:
+            for number in range(200):
+                await leader.append(b"%d" % number)
+        (extent,) = await log.extents()
+        reads: BatchIterator[Any] = log.read(0, 200)
+        if what == "ledger":
+            reads = (await bookkeeper.open_ledger(extent.ledger_id, recover=True)).read(0, 199)
+        found: Values = []
+        async with reads:
+            while len(found) < 200:
+                asked = asyncio.ensure_future(anext(reads))
+                for _ in range(len(found) % 3 + 1):
+                    await asyncio.sleep(0)
+                asked.cancel()
+                (answer,) = await asyncio.gather(asked, return_exceptions=True)
+                if isinstance(answer, asyncio.CancelledError):
+                    answer = await anext(reads)
+                batch = answer if what == "ledger" else answer[1]
+                found += [bytes(each) for each in batch.to_list()]
+        assert found == [b"%d" % number for number in range(200)]
+
+    run(work)
+
+
+# --- the iterator itself -------------------------------------------------------------------------------------------
+
+
+def test_a_result_that_came_while_nobody_waited_is_kept_for_the_next_call() -> None:
+    async def work() -> None:
+        ticks = Ticks()
+        iterator = BatchIterator(ticks())
+        await cancelled(iterator)
+        ticks.tick()
+        await asyncio.sleep(0.01)
+        ticks.tick()
+        assert [await anext(iterator), await anext(iterator)] == [0, 1]
+
+    asyncio.run(work())
+
+
+def test_two_calls_at_once_are_refused_and_the_first_one_goes_on() -> None:
+    async def work() -> None:
+        ticks = Ticks()
+        iterator = BatchIterator(ticks())
+        first = asyncio.ensure_future(anext(iterator))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidArgumentError, match="two items at once"):
+            await anext(iterator)
+        ticks.tick()
+        assert await first == 0
+
+    asyncio.run(work())
+
+
+def test_what_ended_an_iterator_is_raised_by_each_later_call() -> None:
+    async def work() -> None:
+        ticks = Ticks()
+        iterator = BatchIterator(ticks())
+        ticks.tick(EntryUnreadableError("entry 7 cannot be read"))
+        for _ in range(3):
+            with pytest.raises(EntryUnreadableError, match="entry 7"):
+                await anext(iterator)
+        await iterator.aclose()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_closing_ends_the_step_that_is_under_way(is_waiting: bool) -> None:
+    async def work() -> None:
+        ticks = Ticks()
+        iterator = BatchIterator(ticks())
+        await cancelled(iterator)
+        waiting = asyncio.ensure_future(anext(iterator)) if is_waiting else None
+        await asyncio.sleep(0)
+        await asyncio.gather(iterator.aclose(), iterator.aclose())
+        assert ticks.ended.is_set()
+        assert asyncio.all_tasks() <= {asyncio.current_task(), waiting}
+        if waiting is not None:
+            with pytest.raises(ClientClosedError, match="closed while it was waiting"):
+                await waiting
+        assert await anext(iterator, "the end") == "the end"
+
+    asyncio.run(work())
+
+
+def test_closing_between_two_steps_ends_the_source() -> None:
+    async def work() -> None:
+        ticks = Ticks()
+        async with BatchIterator(ticks()) as iterator:
+            ticks.tick()
+            assert await anext(iterator) == 0
+            assert not ticks.ended.is_set()
+        assert ticks.ended.is_set()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("thread", ["the loop's", "another"])
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_an_iterator_that_is_dropped_ends_its_work_in_silence(
+    thread: str, is_under_way: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        ticks = Ticks()
+        kept = [BatchIterator(ticks())]
+        ticks.tick()
+        await anext(kept[0])
+        if is_under_way:
+            await cancelled(kept[0])
+        if thread == "another":
+            await asyncio.to_thread(kept.clear)
+        else:
+            kept.clear()
+        gc.collect()
+        assert await asyncio.to_thread(ticks.ended.wait, WAIT_S)
+
+    with caplog.at_level(logging.DEBUG, "asyncio"):
+        asyncio.run(work())
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+# --- without await -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client() -> Iterator[BlockingBookKeeper]:
+    made: list[MemoryBookKeeper] = []
+
+    async def make() -> Any:
+        made.append(MemoryBookKeeper(3))
+        return made[0].client()
+
+    with BlockingBookKeeper(make) as client:
+        yield client
+    made[0].store.close()
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    made = LoopThread("iterators")
+    yield made
+    made.stop()
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt at each place where a call of the client may be interrupted, one after the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, thread: LoopThread) -> None:
+        self._call, self.armed = thread.call, False
+        monkeypatch.setattr(thread, "call", self._interrupted)
+        self._is_late = False
+
+    def _interrupted(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if not self.armed:
+            return self._call(work)
+        self.armed, self._is_late = False, not self._is_late
+        if self._is_late:
+            self._call(work)  # the item has left the source, and the caller gets none
+        else:
+            work.close()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_wait_of_a_blocking_iterator_loses_nothing(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def numbers() -> AsyncGenerator[int, None]:
+        for number in range(20):
+            yield number
+
+    interrupts = Interrupts(monkeypatch, thread)
+    items = BlockingIterator(thread, BatchIterator(numbers()))
+    found = []
+    for number in range(20):
+        interrupts.armed = number % 2 == 0
+        try:
+            found.append(next(items))
+        except KeyboardInterrupt:
+            found.append(next(items))
+    assert found == list(range(20))
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+def test_a_blocking_tail_whose_wait_was_interrupted_goes_on_where_it_was(client: BlockingBookKeeper) -> None:
+    with client.create_ledger() as writer, client.open_ledger(writer.ledger_id, recover=False) as reader:
+        with reader.tail() as tail:
+            found: Values = []
+            for number in range(3):
+                timer = threading.Timer(0.05, lambda: signal_main())
+                timer.start()
+                with pytest.raises(KeyboardInterrupt):
+                    next(tail)
+                writer.append(b"%d" % number)
+                found += [bytes(each) for each in next(tail).to_list()]
+            assert found == [b"0", b"1", b"2"]
+        assert next(tail, None) is None
+
+
+def signal_main() -> None:
+    import signal
+
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_ranges_that_are_read_ahead_survive_an_interrupt(thread: LoopThread) -> None:
+    more = threading.Event()
+
+    async def lists() -> AsyncGenerator[list[int], None]:
+        yield [0, 1]
+        await asyncio.to_thread(more.wait)
+        yield [2]
+
+    items = AheadIterator(thread, BatchIterator(lists()), len, 100)
+    assert [next(items), next(items)] == [0, 1]
+    timer = threading.Timer(0.05, signal_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+    more.set()
+    assert list(items) == [2]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_second_thread_is_refused_and_a_close_wakes_the_first(thread: LoopThread, is_ahead: bool) -> None:
+    async def never() -> AsyncGenerator[list[int], None]:
+        await asyncio.Event().wait()
+        yield []
+
+    source = BatchIterator(never())
+    items: Any = AheadIterator(thread, source, len, 100) if is_ahead else BlockingIterator(thread, source)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(items)
+        except BaseException as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not items._is_awaited:
+        pass
+    with pytest.raises(InvalidArgumentError, match="two threads"):
+        next(items)
+    threading.Event().wait(0.05)
+    items.close()
+    waiting.join(WAIT_S)
+    assert [type(error) for error in told] == [ClientClosedError]
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_leaving_a_loop_early_ends_the_source(thread: LoopThread, is_ahead: bool) -> None:
+    ended = threading.Event()
+
+    async def numbers() -> AsyncGenerator[list[int], None]:
+        try:
+            while True:
+                await asyncio.sleep(0)
+                yield [1]
+        finally:
+            ended.set()
+
+    source = BatchIterator(numbers())
+    items: Any = AheadIterator(thread, source, len, 100) if is_ahead else BlockingIterator(thread, source)
+    del source
+    for _ in items:
+        break
+    del items
+    assert ended.wait(WAIT_S)
