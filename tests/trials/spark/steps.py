@@ -7,8 +7,9 @@ import re
 import struct
 from collections.abc import Callable
 
-_CREATE, _SET_DATA, _MULTI, _CREATE2 = 1, 5, 14, 15
+_CREATE, _DELETE, _SET_DATA, _MULTI, _CREATE2 = 1, 2, 5, 14, 15
 _HEADER_BYTES = 12  # length, xid, kind
+_OPERATION_BYTES = 9  # in a multi, before each operation: kind, done, error
 _LEDGER = re.compile(rb"/ledgers/\d+/(?:\d+/)+L\d+\Z")
 _PAGE = re.compile(rb"/ledgers-logs/[^/]+/pages/[^/]+\Z")
 _HEAD = re.compile(rb"/ledgers-logs/[^/]+\Z")
@@ -17,8 +18,16 @@ Step = Callable[[int, bytes], bool]
 
 
 def ledger_create(kind: int, packet: bytes) -> bool:
-    """The record of a new ledger."""
-    return kind in (_CREATE, _CREATE2) and _LEDGER.search(_path(packet, _HEADER_BYTES)) is not None
+    """The record of a new ledger: alone, or in the transaction that deletes the node of its id first."""
+    if kind != _MULTI:
+        return kind in (_CREATE, _CREATE2) and _LEDGER.search(_path(packet, _HEADER_BYTES)) is not None
+    if struct.unpack_from(">i", packet, _HEADER_BYTES)[0] != _DELETE:
+        return False
+    at = _HEADER_BYTES + _OPERATION_BYTES
+    at += 4 + len(_path(packet, at)) + 4  # the path of the id, and its version
+    kind_of_second = struct.unpack_from(">i", packet, at)[0]
+    path = _path(packet, at + _OPERATION_BYTES) if kind_of_second in (_CREATE, _CREATE2) else b""
+    return _LEDGER.search(path) is not None
 
 
 def ledger_close(kind: int, packet: bytes) -> bool:
@@ -36,7 +45,7 @@ def head_multi(kind: int, packet: bytes) -> bool:
     if kind != _MULTI:
         return False
     first = struct.unpack_from(">i", packet, _HEADER_BYTES)[0]
-    return first == _SET_DATA and _HEAD.search(_path(packet, _HEADER_BYTES + 9)) is not None
+    return first == _SET_DATA and _HEAD.search(_path(packet, _HEADER_BYTES + _OPERATION_BYTES)) is not None
 
 
 def head_multi_of(log: str) -> Step:
@@ -44,7 +53,7 @@ def head_multi_of(log: str) -> Step:
     wanted = f"/ledgers-logs/{log}".encode()
 
     def is_it(kind: int, packet: bytes) -> bool:
-        return head_multi(kind, packet) and _path(packet, _HEADER_BYTES + 9) == wanted
+        return head_multi(kind, packet) and _path(packet, _HEADER_BYTES + _OPERATION_BYTES) == wanted
 
     return is_it
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import uuid
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
@@ -15,11 +16,15 @@ from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import LogWrite
+from bk_core.model import BookieId, Fragment, LedgerMetadata, LedgerState
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.spark.steps import STEPS, head_multi_of
 
 LEDGER = "/ledgers/00/0000/L0017"
 HEAD = "/ledgers-logs/events"
+RECORD = LedgerMetadata(
+    ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, (BookieId("a"),)),)
+)
 
 
 def packet(request: Create | SetData | Delete | Transaction) -> tuple[int, bytes]:
@@ -36,6 +41,9 @@ def create(path: str) -> Create:
     [
         (create(LEDGER), "ledger create"),
         (create("/ledgers/000/0000/0000/0000/L0017"), "ledger create"),
+        (Transaction([Delete("/ledgers/idgen/ID-0000000017", -1), create(LEDGER)]), "ledger create"),
+        (Transaction([Delete("/ledgers/idgen/ID-0000000017", -1)]), None),
+        (Transaction([Delete("/ledgers/idgen/ID-0000000017", -1), create("/ledgers/00/0000")]), None),
         (SetData(LEDGER, b"data", 3), "ledger close"),
         (create(f"{HEAD}/pages/abc"), "page create"),
         (Transaction([SetData(HEAD, b"head", 3)]), "head multi"),
@@ -53,6 +61,28 @@ def test_a_step_is_known_by_its_packet(request_: Create | SetData | Delete | Tra
     assert [name for name, is_it in STEPS.items() if is_it(kind, data)] == ([] if step is None else [step])
     assert head_multi_of("events")(kind, data) == (step == "head multi")
     assert not head_multi_of("event")(kind, data)
+
+
+@pytest.mark.zookeeper
+def test_the_store_makes_the_packets_that_the_steps_know(zookeeper_server: ZooKeeperServer) -> None:
+    path = f"{uuid.uuid4().hex[:12]}/ledgers"
+    proxy = ZooKeeperProxy("127.0.0.1", zookeeper_server.port)
+    with closing(proxy), closing(open_store(f"zk://127.0.0.1:{proxy.port}/{path}")) as store:
+        store.initialize_cluster()
+        store.create_ledger(RECORD)  # the first one also makes the folders
+        seen = list[str]()
+
+        def note(kind: int, packet: bytes) -> bool:
+            seen.extend(name for name, is_it in STEPS.items() if is_it(kind, packet))
+            return False
+
+        proxy.lose_next_answer(applied=True, of=note)
+        ledger_id, found = store.create_ledger(RECORD)
+        closed = replace(found.value, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+        store.write_ledger(ledger_id, closed, found.version)
+        store.create_log("events", b"head")
+        store.write_logs([LogWrite(name="events", head=b"new", version=0)])
+        assert seen == ["ledger create", "ledger close", "head multi"]
 
 
 @pytest.mark.zookeeper
