@@ -28,6 +28,8 @@ MENDED_S, DRAINED_S = 90.0, 120.0
 LEDGERS_CORRUPTED = 3
 FOUND_DAMAGE = ("scrubber_detectedScrubErrors", "bookie_own_copies_marked_total")
 DAY_S = 86_400.0
+Rotten = dict[tuple[int, int], list[Path]]
+"""Entries, by ledger and id, of which a byte was changed, and the segments where."""
 
 
 class BrokenPromiseError(Exception):
@@ -233,13 +235,15 @@ def _found_damage(node: Node) -> float:
     return sum(numbers.total(name) or 0.0 for name in FOUND_DAMAGE)
 
 
-def _await_mended(world: World, node: Node, rotten: list[tuple[int, int]], before: float) -> None:
+def _await_mended(world: World, node: Node, rotten: Rotten, before: float) -> None:
     """The bookie finds out by itself: only then the trial reads, which would show it the damage too. Then each of these
-    entries is right again at this very bookie."""
+    entries is right again at this very bookie. Nobody can find what rotted in a segment that compaction had copied
+    already and now gives up."""
     world.counts["entries corrupted"] += len(rotten)
     if rotten:
-        what = f"NOT FOUND: {node.bookie_id} does not notice that entries {rotten} have rotten bytes"
-        until(lambda: _found_damage(node) > before, MENDED_S, what, 1.0)
+        what = f"NOT FOUND: {node.bookie_id} does not notice that entries {list(rotten)} have rotten bytes"
+        files = {path for changed in rotten.values() for path in changed}
+        until(lambda: _found_damage(node) > before or not any(path.exists() for path in files), MENDED_S, what, 1.0)
     for ledger_id, entry_id in rotten:
         what = f"NOT MENDED: ledger {ledger_id}, entry {entry_id} at {node.bookie_id} has rotten bytes"
         until(partial(_is_mended, world, node, ledger_id, entry_id), MENDED_S, what, 1.0)
@@ -257,17 +261,17 @@ def _is_mended(world: World, node: Node, ledger_id: int, entry_id: int) -> bool:
     return read_copy(world.cluster, ledger_id, node.bookie_id, entry_id) == payload
 
 
-def _flip(world: World, node: Node, act: Act, *, sealed_only: bool) -> list[tuple[int, int]]:
-    """Change a byte of an entry of some closed ledgers, wherever this bookie has it; which entries."""
-    rng, found = random.Random(act.chance), []
+def _flip(world: World, node: Node, act: Act, *, sealed_only: bool) -> Rotten:
+    """Change a byte of an entry of some closed ledgers, wherever this bookie has it."""
+    rng, found = random.Random(act.chance), Rotten()
     files = sorted((path for path in node.data.rglob("*") if _is_segment(path)), key=lambda each: each.name)
     newest = max(files, key=lambda each: each.stat().st_mtime_ns, default=None)
     if sealed_only:
         files = [path for path in files if path != newest and path.with_suffix(".idx").exists()]
     for ledger_id, wanted in _held(world, node, rng):
         entry_id = rng.choice(wanted)
-        if sum(_flip_in(path, pattern_of(ledger_id).payload(entry_id)) for path in files):
-            found.append((ledger_id, entry_id))
+        if changed := [path for path in files if _flip_in(path, pattern_of(ledger_id).payload(entry_id))]:
+            found[ledger_id, entry_id] = changed
         if len(found) == LEDGERS_CORRUPTED:
             break
     return found
