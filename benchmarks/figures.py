@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,3 +153,18 @@ class VariedBytes:
     def chunks(self, total: int, size: int) -> Iterator[memoryview]:
         for _ in range(-(-total // size)):
             yield self.take(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one timed run gave: a value for each name of its measurement, and the bytes of payload that it moved."""
+
+    values: tuple[float, ...]
+    payload_bytes: int = 0
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What else is known of it, by name."""
+
+    @classmethod
+    def of(cls, value: float, payload_bytes: int = 0) -> Run:
+        """Of a measurement with one name."""
+        return cls((value,), payload_bytes)

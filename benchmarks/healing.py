@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.measurement import Run
+from benchmarks.figures import Run
 from benchmarks.peers.apache import SETTINGS, VERSION
 from benchmarks.world import World
 from bk_cli.access import Access

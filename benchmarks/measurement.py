@@ -9,26 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, Run
 from benchmarks.processes import OURS, PEERS, cost
 
 if TYPE_CHECKING:
     from benchmarks.world import World
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one timed run gave: a value for each name of its measurement, and the bytes of payload that it moved."""
-
-    values: tuple[float, ...]
-    payload_bytes: int = 0
-    counts: Mapping[str, float] = field(default_factory=dict)
-    """What else is known of it, by name."""
-
-    @classmethod
-    def of(cls, value: float, payload_bytes: int = 0) -> Run:
-        """Of a measurement with one name."""
-        return cls((value,), payload_bytes)
 
 
 Prepare = Callable[["World"], Callable[[], Run]]

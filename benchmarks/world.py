@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, TypeVar
 
-from benchmarks.figures import VariedBytes
+from benchmarks.figures import Run, VariedBytes
 from benchmarks.processes import BOOKIES, ZOOKEEPER, Processes
 from bk_cli.local.cluster import LocalCluster
 from bk_cli.local.zookeeper_server import ZooKeeperServer
@@ -18,16 +18,9 @@ from bk_core import client
 from bk_core.blocking import BookKeeper, connect
 from bk_core.client.config import ClientConfig
 
-if TYPE_CHECKING:
-    from benchmarks.measurement import Run
-    from benchmarks.networks.network import Network
-    from benchmarks.peers.apache import Apache
-    from benchmarks.peers.kafka import Kafka
-    from benchmarks.peers.raw import Raw
-    from benchmarks.secured import Secured
-
 BOOKIE_COUNT = 3
-Profile = Callable[[str, Callable[[], "Run"]], None]
+Profile = Callable[[str, Callable[[], Run]], None]
+Part = TypeVar("Part")
 
 
 class World:
@@ -38,6 +31,7 @@ class World:
         self.stack, self.processes = ExitStack(), Processes()
         self.during = ExitStack()
         """What ends with the measurement."""
+        self._parts = dict[Callable[[World], Any], Any]()
         self.folder = Path(
             self.stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))
         ).absolute()
@@ -85,44 +79,12 @@ class World:
         """Our client on our bookies."""
         return self.stack.enter_context(connect(self.cluster.uri, config=ClientConfig(lanes=self.lane)))
 
-    @cached_property
-    def secured(self) -> Secured:
-        """Three of our bookies with TLS."""
-        from benchmarks.secured import Secured
-
-        return Secured(self)
-
-    @cached_property
-    def apache(self) -> Apache:
-        from benchmarks.peers.apache import Apache
-
-        return Apache(self)
-
-    @cached_property
-    def kafka(self) -> Kafka:
-        from benchmarks.peers.kafka import Kafka
-
-        return Kafka(self)
-
-    @cached_property
-    def raw(self) -> Raw:
-        from benchmarks.peers.raw import Raw
-
-        return Raw(self)
-
-    @cached_property
-    def network(self) -> Network:
-        """Bookies and clients at the ends of cables, and not on loopback."""
-        from benchmarks.networks.network import Network
-
-        return Network(self)
-
-    @cached_property
-    def raw_tls(self) -> Raw:
-        """The same over TLS."""
-        from benchmarks.peers.raw import Raw
-
-        return Raw(self, tls=True)
+    def of(self, kind: Callable[[World], Part]) -> Part:
+        """The part of this kind, such as a peer: made when it is first asked for."""
+        if kind not in self._parts:
+            self._parts[kind] = kind(self)
+        part: Part = self._parts[kind]
+        return part
 
     @property
     def profile(self) -> Profile | None:

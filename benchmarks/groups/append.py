@@ -16,9 +16,12 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from benchmarks.doomed import doomed
-from benchmarks.figures import VariedBytes, elapsed, percentile
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.figures import Run, VariedBytes, elapsed, percentile
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache, kafka
+from benchmarks.peers.apache import Apache
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.raw import Raw
 from benchmarks.world import World
 from bk_core import client
 from bk_core.blocking import LedgerWriter
@@ -142,27 +145,27 @@ def many_ledgers(world: World) -> Callable[[], Run]:
 
 def java_appends(entry_bytes: int) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        java, total = world.apache.client(), world.scaled(APACHE_BYTES[entry_bytes], entry_bytes)
+        java, total = world.of(Apache).client(), world.scaled(APACHE_BYTES[entry_bytes], entry_bytes)
         return lambda: java.append(entry_bytes, total)
 
     return prepare
 
 
 def java_many_ledgers(world: World) -> Callable[[], Run]:
-    java, ledgers = world.apache.client(), world.scaled(LEDGERS, 10)
+    java, ledgers = world.of(Apache).client(), world.scaled(LEDGERS, 10)
     return lambda: java.many(ledgers, 100, ROUNDS)
 
 
 def bare_writers(world: World) -> Callable[[], Run]:
-    return partial(world.raw.many, world.scaled(LEDGERS, 10), ROUNDS, 100)
+    return partial(world.of(Raw).many, world.scaled(LEDGERS, 10), ROUNDS, 100)
 
 
 def produced(size: int) -> Prepare:
-    return lambda world: partial(world.kafka.produce, size, world.scaled(BYTES))
+    return lambda world: partial(world.of(Kafka).produce, size, world.scaled(BYTES))
 
 
 def fanned_out(entry_bytes: int, *, digests: bool = False, huge: bool = False) -> Prepare:
-    return lambda world: partial(world.raw.append, entry_bytes, world.scaled(BYTES), digests=digests, huge=huge)
+    return lambda world: partial(world.of(Raw).append, entry_bytes, world.scaled(BYTES), digests=digests, huge=huge)
 
 
 # --- latencies ---
@@ -192,7 +195,7 @@ def singles(world: World) -> Callable[[], Run]:
 
 def java_singles(*, eager: bool) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        java = world.apache.client(world.apache.eager_uri if eager else None)
+        java = world.of(Apache).client(world.of(Apache).eager_uri if eager else None)
         return lambda: java.single(100, world.scaled(SINGLES, 100))
 
     return prepare
@@ -319,9 +322,9 @@ MEASUREMENTS = (
             Peer("apache", java_singles(eager=False), (1 / 0.25, 1 / 0.25), note=f"{apache.NOTE}; one at a time"),
             Peer("apache", java_singles(eager=True), (1 / 0.9, 1 / 0.9), "group wait 0",
                  note="the same with journalMaxGroupWaitMSec=0"),
-            Peer("raw", lambda world: partial(world.raw.single, world.scaled(SINGLES, 100)), (1 / 3, None),
+            Peer("raw", lambda world: partial(world.of(Raw).single, world.scaled(SINGLES, 100)), (1 / 3, None),
                  note="raw: a round trip to one process and a synced write of a block there, added"),
-            Peer("raw", lambda world: partial(world.raw.single_by_asyncio, world.scaled(SINGLES, 100), 100),
+            Peer("raw", lambda world: partial(world.of(Raw).single_by_asyncio, world.scaled(SINGLES, 100), 100),
                  (None, None), "asyncio",
                  note="raw: the ceiling of a client in Python: a future an entry on asyncio, sent to three processes "
                  "that write and sync it, until two have; no digests, frames, sessions, windows or LAC"),

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyarrow import feather
 
+from benchmarks.figures import Run
 from benchmarks.flights import COLUMNS, THREE, flights
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.world import World
 
 ROWS = 3_000_000

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.figures import elapsed
+from benchmarks.figures import Run, elapsed
 from benchmarks.groups.append import append_all
 from benchmarks.groups.read import filled, read_all
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
+from benchmarks.peers.apache import Apache
 from benchmarks.peers.bare_bookie import bare_cluster
 from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, CLIENT
 from benchmarks.world import BOOKIE_COUNT, World
@@ -24,7 +25,7 @@ ENTRIES = 100_000
 
 
 def client_on_theirs(world: World) -> BookKeeper:
-    return world.stack.enter_context(connect(world.apache.uri))
+    return world.stack.enter_context(connect(world.of(Apache).uri))
 
 
 def append(size: int) -> Prepare:
@@ -50,7 +51,7 @@ def read(size: int) -> Prepare:
 
 def java_append(size: int, wire: int = 3, *, on_ours: bool = False) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        java = world.apache.client(world.cluster.uri if on_ours else None, wire)
+        java = world.of(Apache).client(world.cluster.uri if on_ours else None, wire)
         return partial(java.append, size, world.scaled(BYTES))
 
     return prepare
@@ -58,7 +59,7 @@ def java_append(size: int, wire: int = 3, *, on_ours: bool = False) -> Prepare:
 
 def java_read(size: int) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        java = world.apache.client()
+        java = world.of(Apache).client()
         return partial(java.read, java.filled(size, world.scaled(BYTES)))
 
     return prepare
@@ -70,10 +71,10 @@ def java_single(wire: int, where: str) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
         uri = {
             "ours": lambda: world.cluster.uri,
-            "default": lambda: world.apache.uri,
-            "eager": lambda: world.apache.eager_uri,
+            "default": lambda: world.of(Apache).uri,
+            "eager": lambda: world.of(Apache).eager_uri,
         }
-        java = world.apache.client(uri[where](), wire)
+        java = world.of(Apache).client(uri[where](), wire)
         return lambda: Run.of(java.single(100, world.scaled(SINGLES, 100)).values[0])
 
     return prepare
@@ -85,7 +86,7 @@ def java_on_bare(wire: int) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
         uri = f"zk://{world.zookeeper}/bare-{wire}/ledgers"
         world.during.enter_context(bare_cluster(world.folder / f"bare-{wire}", BOOKIE_COUNT, uri))
-        java = world.apache.client(uri, wire)
+        java = world.of(Apache).client(uri, wire)
         return lambda: Run.of(java.single(100, world.scaled(SINGLES, 100)).values[0])
 
     return prepare
@@ -93,7 +94,7 @@ def java_on_bare(wire: int) -> Prepare:
 
 def recover(world: World) -> Callable[[], Run]:
     """By our client, what Apache's left open."""
-    java, bookkeeper, entries = world.apache.client(), client_on_theirs(world), world.scaled(ENTRIES)
+    java, bookkeeper, entries = world.of(Apache).client(), client_on_theirs(world), world.scaled(ENTRIES)
 
     def run() -> Run:
         ledger_id = java.leave(100, entries)
@@ -107,7 +108,7 @@ def recover(world: World) -> Callable[[], Run]:
 
 
 def java_recover(world: World) -> Callable[[], Run]:
-    java, entries = world.apache.client(), world.scaled(ENTRIES)
+    java, entries = world.of(Apache).client(), world.scaled(ENTRIES)
     return lambda: java.recover(java.leave(100, entries), entries)
 
 
@@ -119,7 +120,7 @@ def spark_read(world: World) -> Callable[[], Run]:
     ledger_id = filled(bookkeeper, world, 1_000, total)
     session = spark_session("bench")
     world.stack.callback(session.stop)
-    frame = session.read.format("bookkeeper").option("metadataServiceUri", world.apache.uri)
+    frame = session.read.format("bookkeeper").option("metadataServiceUri", world.of(Apache).uri)
 
     def run() -> Run:
         began = time.perf_counter()

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.figures import Run
 from benchmarks.groups.append import append_all
-from benchmarks.measurement import Measurement, Run
+from benchmarks.measurement import Measurement
 from benchmarks.world import World
 from bk_cli.local.cluster import BookieProcess
 

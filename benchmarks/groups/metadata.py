@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from benchmarks.figures import percentile
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.figures import Run, percentile
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
+from benchmarks.peers.apache import Apache
 from benchmarks.peers.bare_zookeeper import bare_cycles
 from benchmarks.world import World
 from bk_core import client
@@ -42,7 +43,7 @@ def cycles(at_once: int) -> Prepare:
 
 
 def java_cycles(at_once: int) -> Prepare:
-    return lambda world: partial(world.apache.client().cycle, world.scaled(CYCLES, 2 * at_once), at_once)
+    return lambda world: partial(world.of(Apache).client().cycle, world.scaled(CYCLES, 2 * at_once), at_once)
 
 
 def kazoo_cycles(at_once: int) -> Prepare:

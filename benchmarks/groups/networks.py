@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from benchmarks.figures import Run
 from benchmarks.groups.read import into_page_cache
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.networks.bookies import Place
-from benchmarks.networks.network import FAR, LAN, LOSSY, Link
+from benchmarks.networks.network import FAR, LAN, LOSSY, Link, Network
 from benchmarks.peers import apache
 from benchmarks.processes import CLIENT
 from benchmarks.world import World
@@ -44,9 +45,9 @@ def appended(link: Link) -> Prepare:
         load = {"count": count, "rows": ROWS, "size": SIZE, "in_flight": BATCHES_IN_FLIGHT}
 
         def run() -> Run:
-            before, total = world.network.client.wire_bytes(), count * ROWS * SIZE
+            before, total = world.of(Network).client.wire_bytes(), count * ROWS * SIZE
             seconds = program.call("append", **load, within_s=ANSWER_S)["seconds"]
-            wire = world.network.client.wire_bytes() - before
+            wire = world.of(Network).client.wire_bytes() - before
             return Run((total / seconds,), total, {"wire_per_byte": wire / total})
 
         return run
@@ -74,7 +75,7 @@ def read(link: Link) -> Prepare:
         program.call("open", ledgers=1, quorums=[3, 3, 2])
         program.call("append", count=count, rows=ROWS, size=SIZE, in_flight=BATCHES_IN_FLIGHT, within_s=ANSWER_S)
         (ledger_id,) = program.call("close")["ledgers"]
-        into_page_cache(world.network.bookies.folder)
+        into_page_cache(world.of(Network).bookies.folder)
 
         def run() -> Run:
             done = program.call("read", ledger_id=ledger_id, within_s=ANSWER_S)
@@ -87,16 +88,16 @@ def read(link: Link) -> Prepare:
 
 def connected(world: World, link: Link) -> Any:
     """A client of ours at the end of such a cable."""
-    world.network.use(link)
-    uri, program = world.network.bookies.uri, clients_at(world, world.network.client)
+    world.of(Network).use(link)
+    uri, program = world.of(Network).bookies.uri, clients_at(world, world.of(Network).client)
     program.call("connect", uri=uri, lane=world.lane, clients=1, frame_bytes=1 << 20)
     return program
 
 
 def java_appended(link: Link) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        world.network.use(link)
-        java, total = world.network.java(), world.scaled(MEGABYTES[link], SIZE)
+        world.of(Network).use(link)
+        java, total = world.of(Network).java(), world.scaled(MEGABYTES[link], SIZE)
         return lambda: java.append(SIZE, total)
 
     return prepare
@@ -104,8 +105,8 @@ def java_appended(link: Link) -> Prepare:
 
 def java_single(link: Link) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        world.network.use(link)
-        java = world.network.java()
+        world.of(Network).use(link)
+        java = world.of(Network).java()
         return lambda: java.single(100, world.scaled(SINGLES, 50))
 
     return prepare
@@ -113,8 +114,8 @@ def java_single(link: Link) -> Prepare:
 
 def java_read(link: Link) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        world.network.use(link)
-        java = world.network.java()
+        world.of(Network).use(link)
+        java = world.of(Network).java()
         ledger_id = java.filled(SIZE, world.scaled(MEGABYTES[link], SIZE * ROWS))
         return lambda: java.read(ledger_id)
 

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import percentile
+from benchmarks.figures import Run, percentile
 from benchmarks.groups.append import append_all
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache, kafka
+from benchmarks.peers.apache import Apache
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.raw import Raw
 from benchmarks.world import World, connected
 from bk_core import client
 from bk_core.blocking import BookKeeper
@@ -62,7 +65,7 @@ def sequential(entry_bytes: int) -> Prepare:
 
 def java_sequential(entry_bytes: int) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        java = world.apache.client()
+        java = world.of(Apache).client()
         ledger_id = java.filled(entry_bytes, world.scaled(APACHE_BYTES[entry_bytes], 1_000_000))
         return lambda: java.read(ledger_id)
 
@@ -70,11 +73,11 @@ def java_sequential(entry_bytes: int) -> Prepare:
 
 
 def consumed(size: int) -> Prepare:
-    return lambda world: world.kafka.consuming(size, world.scaled(BYTES))
+    return lambda world: world.of(Kafka).consuming(size, world.scaled(BYTES))
 
 
 def streamed(world: World) -> Callable[[], Run]:
-    return partial(world.raw.stream, world.scaled(BYTES))
+    return partial(world.of(Raw).stream, world.scaled(BYTES))
 
 
 def anywhere(world: World) -> Callable[[], Run]:
@@ -98,13 +101,13 @@ def anywhere(world: World) -> Callable[[], Run]:
 
 
 def java_anywhere(world: World) -> Callable[[], Run]:
-    java, count = world.apache.client(), world.scaled(RANDOM, 100)
+    java, count = world.of(Apache).client(), world.scaled(RANDOM, 100)
     ledger_id = java.filled(1_000, world.scaled(RANDOM_BYTES))
     return lambda: java.read_random(ledger_id, count, AT_ONCE)
 
 
 def bare_anywhere(world: World) -> Callable[[], Run]:
-    return partial(world.raw.read_random, AT_ONCE, world.scaled(RANDOM, 100), world.scaled(RANDOM_BYTES) // 1_000)
+    return partial(world.of(Raw).read_random, AT_ONCE, world.scaled(RANDOM, 100), world.scaled(RANDOM_BYTES) // 1_000)
 
 
 def tailing(world: World) -> Callable[[], Run]:

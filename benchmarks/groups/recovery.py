@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from benchmarks.doomed import doomed
-from benchmarks.figures import percentile
-from benchmarks.measurement import Measurement, Peer, Prepare, Run
+from benchmarks.figures import Run, percentile
+from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
+from benchmarks.peers.apache import Apache
 from benchmarks.world import World, connected
 from bk_core import client
 from bk_core.entries.digest import Digester
@@ -42,7 +43,7 @@ def recovering(lac: str) -> Prepare:
 
 
 def java_recovering(world: World) -> Callable[[], Run]:
-    java, entries = world.apache.client(), world.scaled(ENTRIES)
+    java, entries = world.of(Apache).client(), world.scaled(ENTRIES)
     return lambda: java.recover(java.leave(ENTRY_BYTES, entries), entries)
 
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.figures import elapsed
+from benchmarks.figures import Run, elapsed
 from benchmarks.groups.append import APACHE_BYTES, BYTES, QUORUM, append_all
-from benchmarks.measurement import Measurement, Peer, Run
+from benchmarks.measurement import Measurement, Peer
 from benchmarks.peers import apache
+from benchmarks.peers.apache import Apache
+from benchmarks.peers.raw import RawTls
+from benchmarks.secured import Secured
 from benchmarks.world import World
 
 NEEDED_BYTES = 7e9
@@ -17,7 +20,7 @@ ENTRY_BYTES = 1_000
 
 
 def over_tls(world: World) -> Callable[[], Run]:
-    bookkeeper, data, total = world.secured.client(), world.data, world.scaled(BYTES)
+    bookkeeper, data, total = world.of(Secured).client(), world.data, world.scaled(BYTES)
 
     def run() -> Run:
         with bookkeeper.create_ledger() as ledger:
@@ -28,12 +31,12 @@ def over_tls(world: World) -> Callable[[], Run]:
 
 
 def java_over_tls(world: World) -> Callable[[], Run]:
-    java, total = world.apache.secured_client(), world.scaled(APACHE_BYTES[ENTRY_BYTES], ENTRY_BYTES)
+    java, total = world.of(Apache).secured_client(), world.scaled(APACHE_BYTES[ENTRY_BYTES], ENTRY_BYTES)
     return lambda: java.append(ENTRY_BYTES, total)
 
 
 def bare_over_tls(world: World) -> Callable[[], Run]:
-    return partial(world.raw_tls.append, ENTRY_BYTES, world.scaled(BYTES))
+    return partial(world.of(RawTls).append, ENTRY_BYTES, world.scaled(BYTES))
 
 
 BARE = (

@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measurement import Run
+from benchmarks.figures import Run
 from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT
+from benchmarks.secured import Secured
 
 if TYPE_CHECKING:
     from benchmarks.world import World
@@ -68,7 +69,7 @@ class Apache:
     @cached_property
     def secured_uri(self) -> str:
         """Of bookies with TLS, and else their defaults."""
-        return self._cluster("apache-tls", self._world.secured.java_settings)
+        return self._cluster("apache-tls", self._world.of(Secured).java_settings)
 
     def client(self, uri: str | None = None, wire: int = 3, conf: dict[str, object] | None = None) -> Java:
         """A client of theirs, by default on their bookies with their defaults."""
@@ -76,7 +77,7 @@ class Apache:
 
     def secured_client(self) -> Java:
         """A client of theirs on their bookies, over TLS."""
-        return self.client(self.secured_uri, conf=self._world.secured.java_settings)
+        return self.client(self.secured_uri, conf=self._world.of(Secured).java_settings)
 
 
 class Java:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from kazoo.client import KazooClient
 
-from benchmarks.measurement import Run
+from benchmarks.figures import Run
 from benchmarks.world import World
 
 RECORD = bytes(300)

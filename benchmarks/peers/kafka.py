@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from benchmarks.figures import elapsed
-from benchmarks.measurement import Run
+from benchmarks.figures import Run, elapsed
 from benchmarks.peers import install
 from benchmarks.peers.broker import kafka_broker
 from benchmarks.processes import BROKER

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from benchmarks.figures import elapsed, percentile
-from benchmarks.measurement import Run
+from benchmarks.figures import Run, elapsed, percentile
 from benchmarks.peers.bare_clients import PATIENCE_S, BareReaders, BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE, WRITE_HUGE
 from benchmarks.processes import RAW_SERVERS
+from benchmarks.secured import Secured
 from bk_cli.local.children import child_environment
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
@@ -63,7 +63,7 @@ class Raw:
         path = self._world.folder / f"raw-{'tls-' * self._tls}{number}"
         command = [sys.executable, "-m", "benchmarks.peers.raw_server", str(path), str(FILE_BYTES)]
         if self._tls:
-            command += self._world.secured.server_files.pem
+            command += self._world.of(Secured).server_files.pem
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), start_new_session=True
         )
@@ -77,7 +77,7 @@ class Raw:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PATIENCE_S, 0))
         if self._tls:
-            context = self._world.secured.client_files.tls().client()
+            context = self._world.of(Secured).client_files.tls().client()
             connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
         return self._world.stack.enter_context(connection)
 
@@ -247,3 +247,10 @@ class FanOut:
                 queue.appendleft(first[done:])
                 return
             done -= len(first)
+
+
+class RawTls(Raw):
+    """The same over TLS."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, tls=True)

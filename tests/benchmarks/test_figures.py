@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks import page, tables
 from benchmarks.__main__ import arguments, chosen
-from benchmarks.figures import Figure, side_by_side
+from benchmarks.figures import Figure, Run, side_by_side
 from benchmarks.groups.of_measurements import MeasurementGroup
-from benchmarks.measurement import Measurement, Peer, Run, measure
+from benchmarks.measurement import Measurement, Peer, measure
 from benchmarks.processes import Processes, cost
 from benchmarks.results import Results
 from benchmarks.tables import Conditions
