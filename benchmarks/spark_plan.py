@@ -125,8 +125,8 @@ def measure_planning(extents: int) -> dict[str, float]:
     """Plan a log of so many extents once: seconds, MiB and the bytes of the partitions."""
     from bk_core import blocking
     from bk_core.client import BookKeeper, ClientConfig
+    from bk_core.transport.caller import Caller
     from bk_core.transport.lanes import LaneTransport
-    from bk_core.transport.port import Caller
     from tests.kit.memory_store import MemoryCluster, MemoryStore
 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:  # what making it takes is not counted

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bk_core.cluster.admin_ports import AdminPorts
     from bk_core.metadata.port import MetadataStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
-    from bk_core.transport.port import Caller
+    from bk_core.transport.caller import Caller
 
 METADATA_TIMEOUT_S = 8.0
 """So that a wrong address is told within ten seconds, the start of the interpreter included."""

@@ -9,7 +9,7 @@ from bk_cli.explain.findings import as_objects, print_findings, spans
 from bk_cli.explain.ledger_findings import CopySeen, LedgerSeen, Part, explain
 from bk_cli.explain.ledger_seen import see_ledger
 from bk_core.model import BookieId, EntryId, Fragment
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bookie_server.autorecovery.suspects import own_parts
 
 COLUMNS = ("from entry ", "bookie", "state", "fenced", "lacks")

@@ -17,8 +17,8 @@ from bk_core import quorum
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.unreadable import UnreadableNode
 from bk_core.model import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
-from bk_core.transport.port import ReadTrailer
 from bk_core.units import roughly_in_words
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery.suspects import own_parts
 

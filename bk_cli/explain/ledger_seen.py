@@ -28,8 +28,10 @@ from bk_core.metadata.unreadable import Kind, UnreadableNode
 from bk_core.model import ENTRY_ID_MAX, BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
 from bk_core.protocol.events import LacAnswered
 from bk_core.protocol.lac import verified_lac
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, LacEvidence, ReadTrailer, RefusedError
+from bk_core.transport.port import RefusedError
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery.suspects import OwnPart, own_parts
 

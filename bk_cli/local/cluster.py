@@ -30,8 +30,7 @@ from bk_cli.local.cluster_layout import HOST, PORTS_ABOVE, Wanted
 from bk_cli.local.java import find_java
 from bk_cli.local.local_security import ADMIN, CLIENT, LocalSecurity
 from bk_cli.local.zookeeper_server import ServerTls, ZooKeeperServer
-from bk_cli.operate.role import change_roles
-from bk_core.errors import NotEnoughBookiesError, PortInUseError
+from bk_core.errors import MetadataConflictError, NotEnoughBookiesError, PortInUseError
 from bk_core.metadata.port import MetadataStore
 
 LEDGERS_ROOT = "/ledgers"
@@ -326,8 +325,8 @@ class LocalCluster:
         with self.access().store() as store:
             store.initialize_cluster(str(uuid.uuid4()))
             if store.read_roles() is None:
-                roles = self.security.roles()
-                change_roles(store, lambda table: roles if not table.lines else table)
+                with contextlib.suppress(MetadataConflictError):  # somebody else made the table meanwhile: theirs stays
+                    store.write_roles(self.security.roles(), None)
         self.security.save_environments(self.uri)
         return partial(BookieProcess, settings={**self.security.bookie_settings(), **(self._settings or {})})
 

@@ -13,8 +13,8 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import StoreSettings
 from bk_core.model import BOOKIE_RPC
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES
-from bk_core.transport.port import Caller
 from bk_core.transport.wallet import Wallet
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 

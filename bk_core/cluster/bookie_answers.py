@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from bk_core.errors import AuthenticationError, BookKeeperError, PermissionDeniedError
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport, endpoint_of
-from bk_core.transport.port import BookieInfo, Caller, RefusedError, Transport
+from bk_core.transport.port import BookieInfo, RefusedError, Transport
 from bk_core.wire.lane.reasons import Reason
 
 AT_ONCE = 128

@@ -16,7 +16,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.metadata.unreadable import Kind, UnreadableNode
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, LedgerId
-from bk_core.transport.port import Caller
+from bk_core.transport.caller import Caller
 
 REACH_TIMEOUT_S = 1.0
 COUNT_TIMEOUT_S = 1.0

@@ -13,7 +13,8 @@ from functools import partial
 
 from bk_core.errors import BookieUnreachableError, InsecureBookieError, Outcome, TlsError, TransportError
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, Endpoint
-from bk_core.transport.port import Caller, Link
+from bk_core.transport.caller import Caller
+from bk_core.transport.port import Link
 from bk_core.transport.whereabouts import At, LookUp, Whereabouts
 
 Connect = Callable[[At, Caller, Whereabouts], Link]

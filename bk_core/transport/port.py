@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, Outcome, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.wire.lane.reasons import AttachMode, Cut, EntryRange, Reason
-
-if TYPE_CHECKING:
-    from bk_core.access.secret_files import TokenFile
-    from bk_core.access.tls import Tls
-    from bk_core.transport.wallet import Wallet
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
+from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
 
 
 class RefusedError(TransportError):
@@ -69,32 +65,10 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
-class LacEvidence:
-    """A bookie's evidence of a ledger's end; only parts with a valid digest count (P5)."""
-
-    last_entry_id: EntryId
-    last_entry_frame: bytes | bytearray | memoryview
-    lac_body: bytes
-    lac_frame: bytes | bytearray | memoryview
-    fenced: bool
-    known: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ReadPart:
     """A part of an answer: one or more whole frames, in a buffer that nobody changes."""
 
     frames: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTrailer:
-    """The end of an answer (P4). Without it, ids that did not arrive are UNKNOWN."""
-
-    answered_through: EntryId
-    absent: tuple[EntryRange, ...] = ()
-    unknown: tuple[EntryRange, ...] = ()
-    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +95,6 @@ class ToldRead:
     def cancel(self) -> None:
         """Cancel the request. Does nothing once the answer has ended."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What the links of a client have in common.
-
-    ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
-    bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
-    are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
-    every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
-    without a grant are used, and all links keep their grants there. ``mixed``: also bookies that have Apache's wire
-    alone, which knows no grants. ``token``: what this client shows to say who it is, over TLS only.
-    """
-
-    instance_id: str = ""
-    client: str = "pyspark-bookkeeper"
-    connect_timeout_s: float = 5.0
-    lanes: tuple[str, ...] = ()
-    batch_reads: bool = True
-    tls: Tls | None = None
-    wallet: Wallet | None = None
-    mixed: bool = False
-    token: TokenFile | None = None
 
 
 class Link(Protocol):

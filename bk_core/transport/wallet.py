@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError
 from bk_core.model import LedgerId
+from bk_core.observe.log_throttle import LogThrottle
 from bk_core.transport.port import NewSession, RefusedError
 from bk_core.wire.lane.reasons import AttachMode, Reason
 
@@ -28,7 +29,6 @@ GRANTS_KEPT = 16_384
 GRANT_DEADLINE_S = 10.0
 RENEW_AGAIN_S = 15.0
 """A bookie that could not renew a grant is asked again after this time."""
-TELL_AGAIN_S = 10.0
 ASK_ANOTHER_S = 0.5
 """A bookie that keeps silent for so long does not keep others from being asked."""
 
@@ -53,17 +53,11 @@ class Wallet:
     def __init__(self) -> None:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
         self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
-        self._told: dict[LedgerId, float] = {}
+        self._throttle = LogThrottle()
 
     def tells(self, ledger_id: LedgerId) -> bool:
         """Whether to log that a grant is not renewed: each of the ledger's bookies may refuse that, again and again."""
-        now = asyncio.get_running_loop().time()
-        if now - self._told.get(ledger_id, -TELL_AGAIN_S) < TELL_AGAIN_S:
-            return False
-        if len(self._told) >= GRANTS_KEPT:
-            self._told.clear()
-        self._told[ledger_id] = now
-        return True
+        return self._throttle.allows(ledger_id)
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
         """A grant for this, if there is one."""

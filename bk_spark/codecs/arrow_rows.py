@@ -20,8 +20,8 @@ from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import SchemaChangedError, SchemaMismatchError
 from bk_spark.codecs import spelling
 from bk_spark.codecs.arrow_schema import check_columns, together
-from bk_spark.codecs.codec import LogSchemas, Written
-from bk_spark.codecs.read_columns import FAIL, GO_ON, NULL, ReadColumns, check_written
+from bk_spark.codecs.codec import LogSchemas
+from bk_spark.codecs.read_columns import FAIL, GO_ON, NULL, ReadColumns, Written, check_written
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from bk_core.columns.arrow_entries import too_large
 from bk_core.columns.row_origins import LedgerAt
 from bk_spark.codecs import metadata_columns, spark_types
+from bk_spark.codecs.read_columns import ReadColumns, Written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
     from bk_core.entries.batch import EntryBatch
     from bk_core.entries.parts import ColumnBatch, ColumnsWanted
-    from bk_spark.codecs.read_columns import ReadColumns
     from bk_spark.options.options import BkOptions
 
-Written: TypeAlias = tuple[str, int]
-"""The codec and schema number of an extent."""
 LogSchemas: TypeAlias = "Mapping[str, Mapping[int, bytes]]"
 """The numbered schemas of each log by its name (RULES K8); see :mod:`bk_core.logs.model.schemas`."""
 

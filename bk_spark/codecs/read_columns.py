@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,6 @@ from bk_core.entries.parts import ColumnBatch
 from bk_core.errors import InvalidArgumentError
 from bk_spark import compat
 from bk_spark.codecs import metadata_columns, spark_types, spelling
-from bk_spark.codecs.codec import Written
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,6 +35,9 @@ FAIL, SKIP, NULL = "fail", "skip", "null"
 """The values of ``corruptEntries``."""
 GO_ON = "corruptEntries=skip or null goes on, codec=raw shows its bytes"
 """What to do about an entry that cannot be decoded."""
+
+Written: TypeAlias = tuple[str, int]
+"""The codec and schema number of an extent."""
 
 
 @dataclass(frozen=True, slots=True)

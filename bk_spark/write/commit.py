@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,36 +26,17 @@ from bk_core.errors import (
 )
 from bk_spark.workers import clients
 from bk_spark.write import fan_out, gathered
+from bk_spark.write.written_ledgers import WrittenLedgers
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.machines.publication import PublishOptions
     from bk_core.logs.model.head import NewExtent, PublishId
     from bk_spark.options.options import BkOptions
-    from bk_spark.write.held import HeldEntries
 
 logger = logging.getLogger("bk_spark.write.commit")
 
 Messages = Sequence[WriterCommitMessage | None]
-
-
-@dataclass(frozen=True)
-class WrittenLedgers(WriterCommitMessage):
-    """What a task reports: its closed ledgers, each with its log (none for a partition without rows); the schema that
-    it wrote them with (codec ``arrow``), the streaming query that it worked for, and the entries of logs for which it
-    made no ledger."""
-
-    partition: int
-    attempt: int
-    extents: tuple[tuple[str, NewExtent], ...] = ()
-    schema: bytes | None = None
-    query_id: str | None = None
-    held: tuple[HeldEntries, ...] = ()
-
-    @property
-    def logs(self) -> list[str]:
-        """The logs that the task has entries for."""
-        return [*(log for log, extent in self.extents if extent.entry_count), *(each.log.name for each in self.held)]
 
 
 def publish(options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages) -> int:

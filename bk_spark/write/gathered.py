@@ -20,8 +20,8 @@ from bk_spark.write.new_ledger import Attempt, NewLedger
 if TYPE_CHECKING:
     from bk_core.logs.model.head import NewExtent, PublishId
     from bk_spark.options.options import BkOptions
-    from bk_spark.write.commit import WrittenLedgers
     from bk_spark.write.held import HeldEntries
+    from bk_spark.write.written_ledgers import WrittenLedgers
 
 logger = logging.getLogger("bk_spark.write.log_writer")
 

@@ -28,9 +28,9 @@ from bk_spark.plan import log_ranges
 from bk_spark.plan.ledgers import check_digest, digest_type_of
 from bk_spark.workers import clients, task_log, worker_reuse
 from bk_spark.write import fan_out, held
-from bk_spark.write.commit import WrittenLedgers
 from bk_spark.write.held import HeldEntries, LogAt
 from bk_spark.write.new_ledger import Attempt, NewLedger
+from bk_spark.write.written_ledgers import WrittenLedgers
 
 if TYPE_CHECKING:
     from bk_core.blocking.logs import NamedLog

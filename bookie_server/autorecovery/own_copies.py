@@ -19,7 +19,7 @@ from typing import Any
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import ENTRY_ID_MAX, BookieId, EntryId, LedgerId, LedgerMetadata
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange
 from bookie_server.autorecovery.suspects import OwnPart, Suspects, is_limbo, own_parts
 from bookie_server.identity.loss import ledgers_naming

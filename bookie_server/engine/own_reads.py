@@ -11,7 +11,7 @@ import asyncio
 
 from bk_core.errors import BookKeeperError
 from bk_core.model import EntryId, LedgerId
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from bk_core.entries.frame import FrameHeader
 from bk_core.model import EntryId, LedgerId
-from bk_core.transport.port import LacEvidence, ReadTrailer
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
 from bookie_server.machine.disk_places import Place, Unresolved
 

@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from bk_core.entries.frame import FrameKind, slice_frame
 from bk_core.model import LEDGER_ID_MAX, EntryId, LedgerId
-from bk_core.transport.port import LacEvidence
+from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from bk_core.entries.parts import cut_frames
 from bk_core.model import EntryId
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Cut, EntryRange, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.events import (

@@ -26,8 +26,9 @@ from bk_cli.local.children import free_port
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.grpc_frames import pack
 from bk_core.wire.lane.reasons import AttachMode, LaneMessage
 from bk_core.wire.proto import lane_pb2

@@ -21,8 +21,9 @@ import pytest
 
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from tests.kit.lanes import KEY, Lane, Listener
 

@@ -23,8 +23,10 @@ from bk_core.entries.frame import encode_frame
 from bk_core.errors import TransportError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, ReadTrailer, RefusedError
+from bk_core.transport.port import RefusedError
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
 from tests.kit.lanes import Lane, Listener, digester
 

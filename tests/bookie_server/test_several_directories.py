@@ -22,8 +22,8 @@ from bk_core.errors import BookieIdentityError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import Fragment, LedgerMetadata
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine.events import LedgersDeleted
 from bookie_server.main import Bookie, _ledgers_held

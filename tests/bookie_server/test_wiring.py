@@ -23,8 +23,8 @@ from bk_core.errors import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server import main
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie

@@ -17,8 +17,8 @@ from bk_core.errors import LedgerFencedError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import DigestType
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheServer
 from tests.kit.lanes import bookie_config

@@ -18,7 +18,7 @@ from bk_core.errors import EntryUnreadableError
 from bk_core.logs.named_log import NamedLog
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from tests.kit.lanes import lane_port
 from tests.kit.moving_cluster import MovingCluster, moving_cluster
 

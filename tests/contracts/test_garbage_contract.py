@@ -19,8 +19,9 @@ from bk_core.client import BookKeeper, ClientConfig
 from bk_core.errors import BookieIdentityError, BookKeeperError, MetadataCorruptError, MetadataUnavailableError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import Fragment, LedgerId
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.garbage.garbage_thread import GarbageThread, StoreEvidence

@@ -14,7 +14,8 @@ from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import decode_frame
 from bk_core.entries.parts import Heads, Regions
 from bk_core.errors import BookieUnreachableError, TransportError
-from bk_core.transport.port import BookieInfo, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import BookieInfo, ReadPart, RefusedError
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, EntryRange, Reason
 from tests.kit.column_entries import column_entry, directory_of, regions_of
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, Listener, digester, frame, on_each_lane

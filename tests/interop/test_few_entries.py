@@ -16,7 +16,7 @@ from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.client import ClientConfig, connect
 from bk_core.entries.apache import lac_body
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, DigestType
-from bk_core.transport.port import LacEvidence
+from bk_core.wire.lane.evidence import LacEvidence
 from tests.interop.jars import MAIN, toolchain
 from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient
 from tests.interop.peers import ApacheCluster

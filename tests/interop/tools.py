@@ -29,7 +29,7 @@ from bk_core.errors import BookKeeperError
 from bk_core.metadata.codec import decode_ledger
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerMetadata, LedgerState
-from bk_core.transport.port import Caller
+from bk_core.transport.caller import Caller
 from tests.interop.jars import MAIN, KitError, toolchain
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient

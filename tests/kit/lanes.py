@@ -19,9 +19,11 @@ from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller, LacEvidence, Link, NewSession, ReadPart, ReadTrailer, Transport
+from bk_core.transport.port import Link, NewSession, ReadPart, Transport
 from bk_core.wire.bookie_rpc.status import reason_of, refused_add
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie

@@ -19,12 +19,13 @@ from bk_core.memory.slots import Slots
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import DIRECT
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.direct import DirectLink
 from bk_core.transport.lane.grpc import GrpcLink
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.messages import SERVICE
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, Link
+from bk_core.transport.port import Link
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane.direct_messages import PREAMBLE_BYTES, stream_of
 from bk_core.wire.lane.grpc_frames import pack, unpack

@@ -17,16 +17,8 @@ from typing import Any, Protocol, TypeAlias
 from bk_core.access.roles import Right
 from bk_core.errors import BookieUnreachableError, BookKeeperError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.transport.port import (
-    AddListener,
-    BookieInfo,
-    LacEvidence,
-    NewSession,
-    ReadPart,
-    ReadTrailer,
-    RefusedError,
-    ToldRead,
-)
+from bk_core.transport.port import AddListener, BookieInfo, NewSession, ReadPart, RefusedError, ToldRead
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from bk_core.access.secret_files import TokenFile
 from bk_core.access.tls import Tls
 from bk_core.metadata import open_store
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.main import Bookie
 from tests.kit.certificates import Authority, Files
 from tests.kit.lanes import Lane, bookie_config

@@ -46,8 +46,8 @@ from bk_core.entries.frame import encode_one
 from bk_core.memory.slots import Slots
 from bk_core.metadata import open_store
 from bk_core.model import BOOKIE_RPC, DIRECT, DigestType
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.proto import lane_pb2
 from bookie_server.engine.loop import new_loop

@@ -21,8 +21,9 @@ from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
-from bk_core.transport.port import LacEvidence, NewSession, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine import events as ev
 from tests.kit.apache_bookie import ApacheBookie, ApacheConnection, Doing

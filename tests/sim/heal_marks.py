@@ -16,7 +16,7 @@ from bk_core.errors import BookKeeperError, MetadataUnavailableError, Outcome
 from bk_core.metadata.records import BookieOrder
 from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.own_copies import OwnCopies

@@ -21,7 +21,7 @@ from bk_core.entries.frame import FrameKind, decode_frame, encode_record, split_
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, DigestType, EntryId, LedgerId
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.engine.holdings import IndexHoldings, answer_read

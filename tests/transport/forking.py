@@ -21,8 +21,8 @@ from bk_core.errors import BookKeeperError, ForkedHandleError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.main import Bookie
 from tests.kit import memory_store as memory_store  # for memory://
 from tests.kit.apache_bookie import ApacheServer

@@ -15,12 +15,12 @@ from bk_core.errors import RemoteProtocolError, TransportError
 from bk_core.transport.bookie_rpc.batches import BATCH_BYTES, BATCHES_MAX, BATCHES_OF_RANGE, WORTH_IDS, Batches
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, RangeRead
-from bk_core.transport.port import ReadTrailer
 from bk_core.wire.bookie_rpc import v2
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.runs import BatchRead
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.amount import some
 from tests.kit.apache_bookie import ApacheConnection

@@ -24,12 +24,13 @@ from bk_core.transport.bookie_rpc.adds import ADDS_MAX, PAUSES_MAX
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import PIECE_ENTRIES, Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, READS_MAX, RangeRead
-from bk_core.transport.port import NewSession, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.runs import AddRun, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.amount import some

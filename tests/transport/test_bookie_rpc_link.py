@@ -15,7 +15,8 @@ from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.transport.bookie_rpc import connection as connection_module
 from bk_core.transport.bookie_rpc.link import BookieRpcLink
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.transport.port import Caller, NewSession, ReadPart, RefusedError
+from bk_core.transport.caller import Caller
+from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader

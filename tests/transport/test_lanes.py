@@ -12,8 +12,9 @@ import pytest
 from bk_core.client import ClientConfig
 from bk_core.errors import BookieUnreachableError, InvalidArgumentError, TransportError
 from bk_core.model import BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport, endpoint_of
-from bk_core.transport.port import BookieInfo, Caller
+from bk_core.transport.port import BookieInfo
 from bk_core.transport.whereabouts import At, Whereabouts
 
 HTTP, GRPC, OTHER = (Endpoint(name, "h", port, name) for port, name in enumerate(("http", "grpc", "other")))

@@ -13,8 +13,8 @@ import pytest
 
 from bk_core.errors import BookieUnreachableError, MetadataUnavailableError
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.transport.whereabouts import LOOK_UP_S_MAX, At, LookUp, Whereabouts, _Search
 from tests.transport.lane.test_direct import Peer, serve_well
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from tests.kit.lanes import Lane, Listener
 from tests.trials.nursery import Child, Nursery

@@ -21,7 +21,8 @@ from bk_core.entries.frame import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.model import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata
 from bk_core.observe.traces import spans
-from bk_core.transport.port import ReadPart, ReadTrailer, ToldRead, Transport
+from bk_core.transport.port import ReadPart, ToldRead, Transport
+from bk_core.wire.lane.evidence import ReadTrailer
 
 RUN_IDS = 1024
 """So many entries in a row are asked of the same bookie: it finds them in the frames that it has looked into."""

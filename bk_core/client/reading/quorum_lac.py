@@ -20,7 +20,8 @@ from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.follower import LedgerFollower
 from bk_core.protocol.lac import QuorumLacRead
-from bk_core.transport.port import LacEvidence, RefusedError, Transport
+from bk_core.transport.port import RefusedError, Transport
+from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
 
 UNREACHABLE_PAUSE_S = 0.1

@@ -39,7 +39,8 @@ from bk_core.protocol.events import (
     TimerFired,
 )
 from bk_core.protocol.reader import RangeRead, ReadEvent
-from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError, ToldRead, Transport
+from bk_core.transport.port import ReadPart, RefusedError, ToldRead, Transport
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from bk_core.protocol.events import (
     SetTimer,
 )
 from bk_core.protocol.recovery import LedgerRecovery
-from bk_core.transport.port import LacEvidence, Transport
+from bk_core.transport.port import Transport
+from bk_core.wire.lane.evidence import LacEvidence
 
 
 class RecoveryDriver(Work[FinishRecovery]):

@@ -16,10 +16,11 @@ from bk_core.entries.frame import apache_frame
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.reads import refused
-from bk_core.transport.port import LacEvidence, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 

@@ -18,20 +18,14 @@ from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.lac import Lacs, Told
 from bk_core.transport.bookie_rpc.packing import Packer
 from bk_core.transport.bookie_rpc.reads import RangeRead, refused
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.streams import READ_BYTES_MAX, too_late
-from bk_core.transport.port import (
-    BookieInfo,
-    Caller,
-    LacEvidence,
-    NewSession,
-    ReadPart,
-    ReadTrailer,
-    RefusedError,
-)
+from bk_core.transport.port import BookieInfo, NewSession, ReadPart, RefusedError
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import Answer
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import HINT_IDS_MAX, Cut, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 

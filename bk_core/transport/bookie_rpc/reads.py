@@ -22,12 +22,13 @@ from bk_core.entries.frame import apache_frame
 from bk_core.errors import BookKeeperError, RemoteProtocolError
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.bookie_rpc.packing import Packer, Waiting, take_once
-from bk_core.transport.port import ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import ReadPart, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
 from bk_core.wire.bookie_rpc.runs import ReadAnswers
 from bk_core.wire.bookie_rpc.status import Status, reason_of
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 

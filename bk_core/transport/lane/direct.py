@@ -16,13 +16,13 @@ from bk_core.access.tls import Tls
 from bk_core.errors import BookKeeperError, TlsError, TransportError
 from bk_core.memory.slots import Slots
 from bk_core.model import Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.message_socket import GONE, MessageSocket
 from bk_core.transport.lane.messages import asleep
 from bk_core.transport.lane.same_host import address_of
 from bk_core.transport.lane.streams import LaneStream
 from bk_core.transport.lane.tls_socket import Connected, TlsSocket, message_socket, shake_hands
-from bk_core.transport.port import Caller
 from bk_core.transport.tcp import over_tcp
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane.direct_messages import Received, preamble

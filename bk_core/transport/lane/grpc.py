@@ -18,10 +18,10 @@ from bk_core.access.tokens import not_let_in
 from bk_core.after_fork import holds_grpc
 from bk_core.errors import InvalidArgumentError, TransportError
 from bk_core.model import Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.messages import CHANNEL_OPTIONS, SERVICE
 from bk_core.transport.lane.streams import LaneStream
-from bk_core.transport.port import Caller
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane.grpc_frames import pack, unpack
 

@@ -16,11 +16,13 @@ from bk_core.access.roles import Right
 from bk_core.access.tls import failure
 from bk_core.errors import BookieUnreachableError, BookKeeperError, Outcome, TlsError, TransportError
 from bk_core.model import INCARNATION_PROPERTY, BookieId, Endpoint, EntryId, LedgerId
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.messages import evidence_from_proto, hello, info_from_proto
 from bk_core.transport.lane.streams import AddStream, ControlStream, LaneStream, ReadCall, ReadStream
-from bk_core.transport.port import BookieInfo, Caller, LacEvidence, NewSession, RefusedError
+from bk_core.transport.port import BookieInfo, NewSession, RefusedError
 from bk_core.transport.wallet import GRANT_DEADLINE_S, Held, Permits
 from bk_core.transport.whereabouts import At, Whereabouts, reach
+from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Cut, Reason
 from bk_core.wire.proto import lane_pb2
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, cast
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.model import BookieId
-from bk_core.transport.port import BookieInfo, LacEvidence, ReadTrailer
+from bk_core.transport.port import BookieInfo
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.grpc_frames import MESSAGE_BYTES_MAX
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, Cut, EntryRange, Reason
 from bk_core.wire.proto import lane_pb2

@@ -37,15 +37,9 @@ from bk_core.transport.lane.messages import (
     reason_of,
     trailer_from_proto,
 )
-from bk_core.transport.port import (
-    AddListener,
-    NewSession,
-    ReadPart,
-    ReadTrailer,
-    RefusedError,
-    ToldRead,
-)
+from bk_core.transport.port import AddListener, NewSession, ReadPart, RefusedError, ToldRead
 from bk_core.transport.wallet import Permits
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, NAMED_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
 from bk_core.wire.proto import lane_pb2
 

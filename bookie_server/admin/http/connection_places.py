@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from bookie_server.ports.bounds.told import Told
+from bk_core.observe.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Places:
     """Not more than ``count``. All calls come from one thread."""
 
     def __init__(self, count: int) -> None:
-        self._count, self._told = count, Told()
+        self._count, self._throttle = count, LogThrottle()
         self.taken: dict[Place, None] = {}
         """Oldest first."""
 
@@ -56,7 +56,7 @@ class Places:
             return False
         of_host = Counter(each.host for each in self.taken)
         lost = max(waiting, key=lambda each: of_host[each.host])  # the first of the largest
-        if self._told.tells(lost.host, ""):
+        if self._throttle.allows(lost.host):
             logger.warning(
                 "admin port: all %d places are taken, %d by %s: the oldest of these that asks for nothing is closed",
                 self._count, of_host[lost.host], lost.host,

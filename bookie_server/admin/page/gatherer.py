@@ -18,7 +18,7 @@ from bk_core.cluster.verdict import unavailable, verdict
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
-from bk_core.transport.port import Caller
+from bk_core.transport.caller import Caller
 
 logger = logging.getLogger(__name__)
 

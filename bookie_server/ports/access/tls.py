@@ -18,10 +18,10 @@ from typing import Any
 
 from bk_core.access.tls import Admission, Names, Tls, explained, names_of
 from bk_core.errors import AuthenticationError, TlsError
+from bk_core.observe.log_throttle import LogThrottle
 from bk_core.transport.lane.tls_socket import Connected, TlsSocket, ready, shake_hands
 from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.access.tokens import TokenKeys, TokenRefusedError, verify
-from bookie_server.ports.bounds.told import Told
 from bookie_server.ports.sockets import peer_of
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class PortTls:
         self.wants_tokens = keys is not None
         """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
         self._turns = asyncio.Lock()
-        self._told = Told()
+        self._throttle = LogThrottle()
         self.on_refused: Callable[[str, str, str], object] = lambda peer, port, why: None
         """Called with each client that is refused, where it is connected, and why."""
 
@@ -142,7 +142,7 @@ class PortTls:
         """Log it; the same of the same host once in ten seconds. ``said`` is what the client has chosen: it stands in
         the line, short and escaped, and makes no other one of it."""
         self.on_refused(peer, port, why)
-        if self._told.tells(Principal(peer).host, why):
+        if self._throttle.allows(Principal(peer).host, why):
             shown = f": {said[:_SAID_MAX]!r}" if said else ""
             logger.warning("%s: %s is refused over TLS: %s%s", port, peer, why, shown)
 

@@ -422,7 +422,7 @@ class Connection:
     def _denied(self, item: AddRun | ReadRun | Single | BatchRead, wire: ModuleType) -> None:
         """The client may not do this."""
         asked, who = ", ".join(_operations_of(item)), self.principal
-        if self._facts.told.tells(who.host, f"{who.identity} may not {asked}"):
+        if self._facts.refusals.allows(who.host, f"{who.identity} may not {asked}"):
             logger.warning("connection %d: %s may not %s", self.stream, who, asked)
         for operation in _operations_of(item):
             self._audit(operation, Reason.PERMISSION_DENIED)

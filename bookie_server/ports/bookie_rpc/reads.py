@@ -18,7 +18,6 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from bk_core.model import LEDGER_KEY_BYTES, NO_ENTRY, LedgerId
-from bk_core.transport.port import LacEvidence
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.availability import encode_availability
 from bk_core.wire.bookie_rpc.bodies import Bodies
@@ -26,6 +25,7 @@ from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, I64, LENGTH_BYTES, Buffer
 from bk_core.wire.bookie_rpc.runs import BatchRead, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status, refused_read
+from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bookie_server.machine import events

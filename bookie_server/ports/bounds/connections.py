@@ -14,12 +14,15 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
+from bk_core.observe.log_throttle import LogThrottle
+
 logger = logging.getLogger(__name__)
 
 Address = tuple[str, int, int]
 """Host and port of a client, and the port of ours that it is connected to."""
 
-_TELL_AGAIN_S = 60.0
+LOG_EVERY_S = 60.0
+"""Each kind of warning is logged once in this time."""
 _REPORT_S = 600.0
 
 
@@ -32,19 +35,21 @@ class Connections:
         self.most = self.looks_full = self.ended = 0
         self._order: dict[Address, int] = {}  # in which they were first seen
         self._seen = 0
-        self._told: dict[str, float] = {}
+        self._now_s = -math.inf
+        self._throttle = LogThrottle(LOG_EVERY_S, lambda: self._now_s)
         self._reported = (-math.inf, self._line())
 
     def look(self, connected: Collection[Address], now_s: float) -> list[Address]:
         """Which connections to end. Logs, once a minute at most, that all connections are taken, or that an address has
         more than its share."""
+        self._now_s = now_s
         self._order = {each: self._order.get(each, self._seen + n) for n, each in enumerate(connected)}
         self._seen += len(connected)
         hosts = Counter(host for host, *_ in connected)
         self.most = max(self.most, len(connected))
         if len(connected) >= self.connections_max:
             self.looks_full += 1
-            if self._tells("full", now_s):
+            if self._throttle.allows("full"):
                 logger.warning(
                     "all %d connections are taken, and further clients are refused; most are from %s: raise "
                     "connections_max, or look at those clients",
@@ -54,7 +59,7 @@ class Connections:
         excess = [each for host in over for each in self._newest(hosts[host] - self.share_max, [host])]
         beyond = self._newest(len(connected) - len(excess) - self.connections_max, hosts, without=set(excess))
         self.ended += len(excess) + len(beyond)
-        if excess and self._tells("share", now_s):
+        if excess and self._throttle.allows("share"):
             logger.warning(
                 "%s has more than its share of %d connections: the newest %d are ended "
                 "(connections_per_address_max)",
@@ -76,9 +81,3 @@ class Connections:
         """The newest connections of these hosts, at most ``count``, oldest first."""
         own = [each for each in self._order if each[0] in hosts and each not in without] if count > 0 else []
         return sorted(own, key=self._order.__getitem__)[-count:] if own else []
-
-    def _tells(self, what: str, now_s: float) -> bool:
-        if now_s - self._told.get(what, -math.inf) < _TELL_AGAIN_S:
-            return False
-        self._told[what] = now_s
-        return True

@@ -21,6 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from bk_core.access.tls import Admission
+from bk_core.observe.log_throttle import LogThrottle
 from bookie_server.config import ClientLimits
 from bookie_server.ports.access.principal import Principal
 
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 KEPT_MAX = 4096
 """Accounts without a stream, whose debts are remembered."""
 
-_TELL_AGAIN_S = 60.0
-_TOLD_MAX = 1024
+LOG_EVERY_S = 60.0
+"""The same limit of the same client is logged once in this time."""
 
 CONNECTIONS, REQUESTS, LEDGERS = "connections", "requests_per_s", "ledgers_open"
 
@@ -177,7 +178,7 @@ class Limits:
         self._left: OrderedDict[tuple[str, str], Account] = OrderedDict()  # without a stream; the latest at the end
         self.held_count: Counter[str] = Counter()
         self.refused_count: Counter[str] = Counter()
-        self._told: dict[tuple[str, str], float] = {}
+        self._throttle = LogThrottle(LOG_EVERY_S, clock_s)
 
     def __len__(self) -> int:
         """Accounts that are remembered."""
@@ -262,15 +263,9 @@ class Limits:
 
     def _tell(self, limit: str, account: Account, what: str) -> None:
         """Log it; the same of the same client once a minute."""
-        key, now_s = (f"{limit} {what}", account.name), self.clock_s()
-        if now_s - self._told.get(key, -math.inf) < _TELL_AGAIN_S:
-            return
-        if len(self._told) >= _TOLD_MAX:
-            self._told.clear()
-        self._told[key] = now_s
-        logger.warning(
-            "%s %s: %s=%d", account.name, what, limit, account.limits[limit.split("_per_" + account.whose)[0]]
-        )
+        if self._throttle.allows(limit, what, account.name):
+            limit_of = account.limits[limit.split("_per_" + account.whose)[0]]
+            logger.warning("%s %s: %s=%d", account.name, what, limit, limit_of)
 
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address

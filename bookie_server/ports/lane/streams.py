@@ -24,9 +24,11 @@ from bk_core.access.tokens import MECHANISM
 from bk_core.errors import AuthenticationError, RemoteProtocolError
 from bk_core.model import BookieId, LedgerId
 from bk_core.observe.audit import TEXT_MAX
+from bk_core.observe.log_throttle import LogThrottle
 from bk_core.observe.traces import spans
 from bk_core.transport.lane.messages import LANE_VERSION, asleep, cut_from_proto, proto_reason, trailer_to_proto
-from bk_core.transport.port import BookieInfo, ReadTrailer
+from bk_core.transport.port import BookieInfo
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import (
     ENTRY_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -46,7 +48,6 @@ from bookie_server.ports.access.principal import UNKNOWN, Principal
 from bookie_server.ports.access.tls import PortTls
 from bookie_server.ports.bounds.limits import Kind, LimitReached, Limits, Share
 from bookie_server.ports.bounds.memory_bounds import AnswerRoom
-from bookie_server.ports.bounds.told import Told
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class BookieFacts:
     limits: Limits | None = None
     """What each client may take."""
     audit: AuditLog | None = None
-    told: Told = field(default_factory=Told)
+    refusals: LogThrottle = field(default_factory=LogThrottle)
     """Which refusals the log has had lately."""
 
     def info(self) -> BookieInfo:
@@ -206,7 +207,7 @@ class LaneStream:
         if reason:
             self.closing = text
             who = self.principal
-            if facts.told.tells(who.host, f"hello {reason.name} {who.identity}"):
+            if facts.refusals.allows(who.host, f"hello {reason.name} {who.identity}"):
                 logger.warning("stream %d: hello refused: %s %s (%s)", self.stream, reason.name, text, who)
             self.audit("connect", reason, text)
         return not reason

@@ -19,8 +19,8 @@ from bk_core.errors import InvalidArgumentError, PortInUseError, StorageFailedEr
 from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.admin import health
 from bookie_server.admin.bookie_metrics import METRICS, REQUESTS
 from bookie_server.admin.endpoints import MAY_WRITE, _shown

@@ -22,8 +22,10 @@ from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import ENTRY_ID_MAX, DigestType, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import BookieInfo, Caller, ReadTrailer
+from bk_core.transport.port import BookieInfo
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery import own_copies, suspects
 from bookie_server.autorecovery.main import AutoRecovery

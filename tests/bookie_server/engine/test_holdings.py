@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, parse_header
 from bk_core.metadata import open_store
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.machine.disk_places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan

@@ -21,8 +21,8 @@ from bk_core.errors import BookieIdentityError, LocalProtocolError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config

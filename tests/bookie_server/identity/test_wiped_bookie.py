@@ -17,8 +17,8 @@ from bk_core.client.bookkeeper import connect
 from bk_core.errors import BookieIdentityError, EntryUnreadableError, QuorumError
 from bk_core.metadata import open_store
 from bk_core.model import LedgerId, LedgerState
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import Lane, bookie_config

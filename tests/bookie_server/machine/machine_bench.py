@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bk_core.entries.frame import parse_header
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine

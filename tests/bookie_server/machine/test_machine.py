@@ -10,7 +10,7 @@ import pytest
 
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import FrameKind, decode_frame
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bk_core.entries.frame import FrameKind, decode_frame
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bookie_server.machine import events as ev
 from tests.bookie_server.machine.machine_bench import ADDS, CONTROL, READS, Bench, acks, ended, entries, trailers

@@ -18,8 +18,8 @@ from bk_core.access.roles import Line, Right, Role, RolesTable, scope_of
 from bk_core.client import BookKeeper, ClientConfig, connect
 from bk_core.metadata import open_store
 from bk_core.model import Fragment, LedgerId, LedgerMetadata
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.transport.wallet import Ask, Held, Wallet
 from bookie_server.main import Bookie
 from tests.kit.certificates import Authority, Files

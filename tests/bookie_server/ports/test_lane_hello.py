@@ -15,8 +15,9 @@ import pytest
 from bk_core.errors import BookieUnreachableError, TransportError
 from bk_core.metadata import open_store
 from bk_core.model import DIRECT, GRPC, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, NewSession
+from bk_core.transport.port import NewSession
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX, FRAME_BYTES_MAX, AttachMode
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie

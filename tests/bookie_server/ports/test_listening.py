@@ -15,8 +15,8 @@ from bk_core.errors import BookKeeperError, InvalidArgumentError, PortInUseError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, HTTP, Endpoint, host_and_port
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.main import Bookie
 from bookie_server.ports.bounds.clients import Clients, ServerLimits
 from bookie_server.ports.lane.grpc import GrpcServer

@@ -24,10 +24,11 @@ from bk_core.errors import (
     PermissionDeniedError,
 )
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.messages import SERVICE
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.transport.wallet import Held, Wallet
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb

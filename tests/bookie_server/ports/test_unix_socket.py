@@ -17,10 +17,11 @@ import pytest
 from bk_core.errors import TransportError
 from bk_core.metadata import open_store
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane import same_host
 from bk_core.transport.lane.direct import _local
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.main import Bookie
 from bookie_server.ports.lane.direct import DirectServer

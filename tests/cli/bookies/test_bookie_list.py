@@ -18,7 +18,7 @@ from bk_core.cluster.bookies import count_marks, look
 from bk_core.metadata import open_store
 from bk_core.metadata.records import BookieOrder
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint, LedgerId
-from bk_core.transport.port import Caller
+from bk_core.transport.caller import Caller
 from tests.kit.memory_store import MemoryStore
 
 

@@ -17,7 +17,8 @@ from bk_core.client.reading.lone_read import RUN_IDS
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.errors import NoSuchEntryError, TransportError
 from bk_core.model import DigestType
-from bk_core.transport.port import ReadPart, ReadTrailer
+from bk_core.transport.port import ReadPart
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster, run
 from tests.kit.memory_transport import Told, read_through

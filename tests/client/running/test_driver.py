@@ -23,10 +23,10 @@ from bk_core.errors import (
 )
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.protocol.events import AttachSession, DetachSession, SendFrame, SessionBroken, SetTimer, TimerFired
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.streams import LaneStream
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane.reasons import AttachMode
 

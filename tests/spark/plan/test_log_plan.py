@@ -33,8 +33,8 @@ from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.plan import resolve
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.workers import clients
-from bk_spark.write.commit import WrittenLedgers
 from bk_spark.write.log_writer import LogWriter, abort
+from bk_spark.write.written_ledgers import WrittenLedgers
 
 VALUE = StructType([StructField("value", BinaryType())])
 

@@ -20,9 +20,9 @@ from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.workers import clients
 from bk_spark.write import gathered, log_writer
-from bk_spark.write.commit import WrittenLedgers
 from bk_spark.write.held import HeldEntries
 from bk_spark.write.log_writer import LogWriter
+from bk_spark.write.written_ledgers import WrittenLedgers
 from tests.kit.memory_cluster import MemoryBookKeeper
 
 VALUE = StructType([StructField("value", BinaryType())])

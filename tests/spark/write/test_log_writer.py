@@ -34,8 +34,8 @@ from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.stream import checkpoint
 from bk_spark.stream.stream_writer import StreamWriter
 from bk_spark.workers import clients
-from bk_spark.write.commit import WrittenLedgers
 from bk_spark.write.log_writer import LogWriter
+from bk_spark.write.written_ledgers import WrittenLedgers
 
 VALUE = StructType([StructField("value", BinaryType())])
 ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])

@@ -12,9 +12,9 @@ import pytest
 
 from bk_core.errors import BookieUnreachableError, ClusterMismatchError, RemoteProtocolError, TransportError
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane import message_socket
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.lane.direct_messages import PREAMBLE_BYTES, stream_of
 from bk_core.wire.lane.grpc_frames import MESSAGE_BYTES_MAX
 from bk_core.wire.proto import lane_pb2

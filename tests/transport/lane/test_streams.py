@@ -23,7 +23,8 @@ from bk_core.transport.lane.streams import (
     ReadStream,
     too_late,
 )
-from bk_core.transport.port import NewSession, ReadPart, ReadTrailer, RefusedError
+from bk_core.transport.port import NewSession, ReadPart, RefusedError
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.grpc_frames import pack
 from bk_core.wire.lane.reasons import NAMED_MAX, AttachMode, Reason
 from bk_core.wire.proto import lane_pb2

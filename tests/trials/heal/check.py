@@ -18,7 +18,7 @@ from bk_core.errors import BookKeeperError, IntegrityError, NoSuchLedgerError
 from bk_core.logs.named_log import NamedLog
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import DigestType, LedgerMetadata
-from bk_core.transport.port import ReadTrailer
+from bk_core.wire.lane.evidence import ReadTrailer
 from tests.trials.heal.clients import LOG, log_payload
 from tests.trials.heal.nodes import HealCluster
 from tests.trials.heal.oracle import Journals, holds, wrong_entries

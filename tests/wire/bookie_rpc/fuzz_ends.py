@@ -22,10 +22,11 @@ from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import RangeRead
-from bk_core.transport.port import NewSession, ReadPart, ReadTrailer
+from bk_core.transport.port import NewSession, ReadPart
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, Answer, ReadAnswers, ReadRun, Single
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.apache_bookie import ApacheBookie, ApacheConnection

@@ -16,8 +16,8 @@ from bk_core.access.tls import Admission
 from bk_core.cluster.admin_ports import AdminPorts
 from bk_core.metadata import open_store
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller
 from bookie_server.admin.http.server import Answer, HttpServer, Request
 from bookie_server.main import Bookie
 from bookie_server.ports.access.principal import Principal, Proof

@@ -23,8 +23,8 @@ from bk_core.cluster.admin_ports import AdminPorts
 from bk_core.errors import AuthenticationError, BookKeeperError, QuorumError, TlsError, TransportError
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
+from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.direct_messages import preamble

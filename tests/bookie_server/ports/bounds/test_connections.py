@@ -17,9 +17,9 @@ import pytest
 from bk_core.errors import InvalidArgumentError, PortInUseError
 from bk_core.metadata import open_store
 from bk_core.model import GRPC
+from bk_core.transport.caller import Caller
 from bk_core.transport.lane.messages import hello
 from bk_core.transport.lanes import LaneTransport
-from bk_core.transport.port import Caller
 from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
 from bookie_server.ports.bounds import clients as watched

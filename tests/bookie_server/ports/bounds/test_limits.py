@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from bk_core.errors import TransportError
-from bk_core.transport.port import ReadTrailer, RefusedError
+from bk_core.transport.port import RefusedError
 from bk_core.wire.bookie_rpc.status import Status
+from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.config import ClientLimits
 from bookie_server.machine import events as ev
 from bookie_server.ports.access.principal import Principal, Proof
-from bookie_server.ports.bounds import limits as limits_module
 from bookie_server.ports.bounds.limits import KEPT_MAX, PATIENCE_S, Kind, LimitReached, Limits, Share
 from tests.bookie_server.ports.bookie_rpc.test_connection import add, fence, read, statuses
 from tests.kit.certificates import Authority
@@ -106,7 +106,6 @@ def test_many_addresses_take_little_memory() -> None:
         share.pay(Kind.ASK, 100)
         share.end()
     assert len(limits) == KEPT_MAX
-    assert len(limits._told) <= limits_module._TOLD_MAX
     clock.now += 1000
     entered(limits, client(None, "10.9.9.9:7")).end()
     assert len(limits) == 0

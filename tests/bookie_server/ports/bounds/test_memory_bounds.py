@@ -16,7 +16,7 @@ import pytest
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.transport.lane.messages import hello
-from bk_core.transport.port import LacEvidence, ReadTrailer
+from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.grpc_frames import MESSAGE_BYTES_MAX
 from bk_core.wire.lane.reasons import NAMED_TAKEN_MAX, Reason
 from bk_core.wire.proto import lane_pb2

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bookie states about a ledger: the evidence of its end, and which ids of a range it does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bk_core.model import EntryId
+from bk_core.wire.lane.reasons import EntryRange
+
+
+@dataclass(frozen=True, slots=True)
+class LacEvidence:
+    """A bookie's evidence of a ledger's end; only parts with a valid digest count (P5)."""
+
+    last_entry_id: EntryId
+    last_entry_frame: bytes | bytearray | memoryview
+    lac_body: bytes
+    lac_frame: bytes | bytearray | memoryview
+    fenced: bool
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTrailer:
+    """The end of an answer (P4). Without it, ids that did not arrive are UNKNOWN."""
+
+    answered_through: EntryId
+    absent: tuple[EntryRange, ...] = ()
+    unknown: tuple[EntryRange, ...] = ()
+    fenced: bool = False
