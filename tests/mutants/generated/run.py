@@ -131,15 +131,23 @@ class Trial:
         self._map = reached
         self._with_servers = with_servers
 
-    def run(self, mutant: Generated, checkout: Path) -> Outcome:
+    def run(self, mutant: Generated, checkout: Path, before: Outcome | None) -> Outcome:
+        """``before``: the outcome without servers, which is not found out again."""
         path, started = checkout / mutant.path, time.monotonic()
         source = path.read_bytes()
         path.write_bytes(mutant.edit.plant(source))
         try:
-            noticed, stages = self._stages(mutant, checkout)
+            noticed, stages = ("", list(before.stages)) if before else self._stages(mutant, checkout)
+            if not noticed and self._with_servers:
+                noticed = self._server_stage(mutant, checkout, stages)
         finally:
             path.write_bytes(source)
         return Outcome(mutant.name, noticed, tuple(stages), time.monotonic() - started)
+
+    def is_final(self, outcome: Outcome) -> bool:
+        """Whether there is no stage left for it."""
+        tried = any(stage.endswith(".py") for stage in outcome.stages)
+        return bool(outcome.noticed_by) or tried or not self._with_servers
 
     def _stages(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
         if self._map is None:
@@ -155,12 +163,14 @@ class Trial:
                 stages.append(f"{len(chosen)} tests: {stage}")
                 if noticed := self._noticed(chosen, checkout, sum(tests[each] for each in chosen)):
                     return noticed, stages
-        if self._with_servers:
-            for name in real_tests(mutant.path):
-                stages.append(name)
-                if noticed := self._noticed_with_servers(name, checkout):
-                    return noticed, stages
         return "", stages
+
+    def _server_stage(self, mutant: Generated, checkout: Path, stages: list[str]) -> str:
+        for name in real_tests(mutant.path):
+            stages.append(name)
+            if noticed := self._noticed_with_servers(name, checkout):
+                return noticed
+        return ""
 
     def _noticed_near(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
         found = near_files(mutant.path)
@@ -281,8 +291,9 @@ def try_all(
 ) -> Iterator[Outcome]:
     """The outcomes, as they come. Those that ``kept`` has are read from there; the others are added to it."""
     known = {outcome.name: outcome for outcome in _kept(kept)}
-    yield from (known[mutant.name] for mutant in mutants if mutant.name in known)
-    left = [mutant for mutant in mutants if mutant.name not in known]
+    final = {name for name, outcome in known.items() if trial.is_final(outcome)}
+    yield from (known[mutant.name] for mutant in mutants if mutant.name in final)
+    left = [mutant for mutant in mutants if mutant.name not in final]
     ends = time.monotonic() + minutes * 60 if minutes else float("inf")
     with tempfile.TemporaryDirectory(prefix="mutants-") as top, ThreadPoolExecutor(jobs) as pool:
         free = [Path(top) / str(number) for number in range(jobs)]
@@ -294,7 +305,7 @@ def try_all(
                 return None
             checkout = free.pop()
             try:
-                return trial.run(mutant, checkout)
+                return trial.run(mutant, checkout, known.get(mutant.name))
             finally:
                 free.append(checkout)
 
