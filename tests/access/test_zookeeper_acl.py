@@ -30,7 +30,7 @@ from bk_core.metadata.port import Audit
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.metadata.tree.store import TreeStore
 from bk_core.metadata.tree.tree import Create, Op
-from bk_core.metadata.zookeeper.identity import read_credentials
+from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity, read_credentials
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
 from bk_spark.options.options import Use, parse_options
 from bk_spark.workers.clients import client_config
@@ -115,6 +115,17 @@ def test_who_has_several_roles_has_the_rights_of_all() -> None:
 def test_a_setting_that_cannot_be_meant_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="zookeeper_acl"):
         parse_acl(text)
+
+
+def test_credentials_are_read_anew_and_stay_as_they_were_while_the_file_cannot_be_used(tmp_path: Path) -> None:
+    identity = ZooKeeperIdentity(credentials(tmp_path / "auth", "digest:app:first"))
+    assert [each.password for each in identity.credentials] == ["first"]
+    credentials(tmp_path / "auth", "digest:app:second")
+    identity.refresh()
+    assert [each.password for each in identity.credentials] == ["second"]
+    credentials(tmp_path / "auth", "half a li")
+    identity.refresh()
+    assert [each.password for each in identity.credentials] == ["second"]
 
 
 def test_no_error_shows_a_password(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk:/
         {"scrub_bytes_per_s": 0},
         {"segments_kept_free": 0},
         {"index_cache_bytes": 0},
+        {"tls_certificate_path": "a.pem"},
+        {"tls_key_path": "a.key", "tls_ca_path": "ca.pem"},
+        {"tls_zookeeper": True},
     ],
     ids=str,
 )

@@ -11,6 +11,7 @@ METRICS = (
     Metric("bookie_info", "gauge", "who", ("bookie", "version")),
     Metric("bookkeeper_server_ADD_ENTRY_REQUEST_count", "counter", "entries", ("success",)),
     Metric("bookie_WRITE_BYTES", "counter", "bytes"),
+    Metric("bookie_READ_BYTES", "counter", "bytes"),
     Metric("bookie_commit_seconds", "histogram", "commits", ("directory",)),
     Metric("bookie_directory_total_bytes", "gauge", "size", ("directory",)),
     Metric("bookie_directory_usable_bytes", "gauge", "free", ("directory",)),
@@ -26,6 +27,7 @@ def scrape(added: float, *commits: float, directory: str = "/d") -> Numbers:
     found.put("bookie_info", 1, 'b"1\\', "0.1.0")
     found.put("bookkeeper_server_ADD_ENTRY_REQUEST_count", added, "true")
     found.put("bookie_WRITE_BYTES", added * 100)
+    found.put("bookie_READ_BYTES", added * 10)
     found.put("bookie_commit_seconds", times, directory)
     found.put("bookie_directory_total_bytes", 1000, directory)
     found.put("bookie_directory_usable_bytes", 400, directory)
@@ -45,6 +47,7 @@ def test_a_rate_is_the_difference_of_two_scrapes_by_their_time() -> None:
     found = series(sample_of(scrape(100), 10), sample_of(scrape(160), 15), sample_of(scrape(160), 20))
     assert found["added"] == [12.0, 0.0]
     assert found["written"] == [1200.0, 0.0]
+    assert found["read"] == [120.0, 0.0]
     assert found["seconds"] == [5, 5]
 
 

@@ -85,6 +85,7 @@ def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: Path, u
         assert found["bookie_sessions"].value() == 1
         assert found["bookkeeper_server_SERVER_STATUS"].value() == 1
         assert found["bookie_ready"].value() == 1
+        assert found["bookie_directory_writable"].value(directory=str(tmp_path / "bookie")) == 1
         assert found["bookie_storage_segments_unsealed"].value() >= 1
         assert "bookie_adds_refused_total" not in found
         assert after["bookie_adds_refused_total"].value(reason="UNAUTHORIZED") == 1

@@ -16,12 +16,15 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, PublishConflictError
+from bk_core.logs.model.head import PublishId
+from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.workers import clients
 from bk_spark.write import gathered, log_writer
-from bk_spark.write.held import HeldEntries
+from bk_spark.write.held import HeldEntries, LogAt
 from bk_spark.write.log_writer import LogWriter
+from bk_spark.write.new_ledger import Attempt, NewLedger
 from bk_spark.write.written_ledgers import WrittenLedgers
 from tests.kit.memory_cluster import MemoryBookKeeper
 
@@ -100,6 +103,20 @@ def test_small_tasks_make_no_ledger_and_the_driver_makes_one_for_all(
     custom = bookkeeper.read_metadata(ledger).value.custom_metadata
     assert custom["bk.log.uuid"].decode() == bookkeeper.log("events").head().value.uuid
     assert custom["bk.publish.id"].decode() == writer.publish_id.text
+
+
+def test_a_ledger_that_is_given_up_is_gone_and_takes_no_more_entries(bookkeeper: BookKeeper, uri: str) -> None:
+    given = options(uri, path="events")
+    attempt = Attempt(0, 0, PublishId.txn("a-job", 1))
+    ledger = NewLedger(given, LogAt("events", "an-uuid", DigestType.CRC32C), attempt)
+    ledger.append(EntryBatch.from_list([b"a"]), 1 << 20)
+    writer = ledger._ledger
+    assert writer is not None
+    ledger.give_up()
+    assert bookkeeper.list_ledgers() == []
+    with pytest.raises(BookKeeperError):
+        writer.append(b"late")
+    ledger.give_up()
 
 
 def test_partitions_stay_in_order_where_large_tasks_stand_between_small_ones(

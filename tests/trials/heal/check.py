@@ -65,8 +65,10 @@ def unhealed(cluster: HealCluster, journals: Journals) -> list[str]:
 
 
 def _is_orphan(store: MetadataStore, ledger_id: int) -> bool:
-    """Whether a compaction that died left the ledger open. No log lists it, and nobody will close it: a vacuum deletes it
-    once it is old. A copy in limbo stays marked until then."""
+    """Whether a compaction that died left the ledger open.
+
+    No log lists such a ledger, and no client closes it. A vacuum deletes it once it is old; until then a copy in limbo
+    stays marked."""
     try:
         record = store.read_ledger(ledger_id).value
     except NoSuchLedgerError:

@@ -45,7 +45,7 @@ class AnswerRounds:
         proxy.lose_next_answer(applied=applied, of=STEPS[step])
         for job in range(PAGE_JOBS_MAX):
             tag = f"{number}.{job}"
-            self._job(space, report, log, tag)
+            self._job(space, report, log, tag, fills_pages=step == "page create")
             writes.append(Write(tagged(tag), Outcome.DONE))
             if not proxy.losses_to_come:
                 report.counts[f"{step} {'answer' if applied else 'request'} lost"] += 1
@@ -54,12 +54,13 @@ class AnswerRounds:
         proxy.forget_losses()
         report.broken(number, [f"no {step} in {PAGE_JOBS_MAX} jobs: the round proves nothing"])
 
-    def _job(self, space: Space, report: BlockReport, log: str, tag: str) -> None:
-        """One job until it is done: what failed is run again under its transaction."""
-        driver = space.rig.drivers.get()
+    def _job(self, space: Space, report: BlockReport, log: str, tag: str, *, fills_pages: bool) -> None:
+        """One job until it is done: what failed is run again under its transaction. ``fills_pages``: each task makes a
+        ledger, so that the log soon has a page of them."""
+        driver, more = space.rig.drivers.get(), {"smallTaskBytes": 0} if fills_pages else {}
         for _ in range(TRIES_MAX):
             txn = {"txnAppId": f"{space.name}-{tag}", "txnVersion": 1}
-            space.begin_write(driver, space.plan("none", 0), log, tag, **txn)
+            space.begin_write(driver, space.plan("none", 0), log, tag, **txn, **more)
             error = driver.answer().get("error")
             report.counts["jobs"] += 1
             if error is None:

@@ -119,7 +119,7 @@ class Space:
 
     def options(self, plan: Plan | None = None, **more: object) -> dict[str, str]:
         given = {"metadataServiceUri": self.rig.uri, **{name: str(value) for name, value in more.items()}}
-        return given if plan is None else {**given, "smallTaskBytes": plan.small_task_bytes(), "trial": plan.text()}
+        return given if plan is None else {"smallTaskBytes": plan.small_task_bytes(), **given, "trial": plan.text()}
 
     def begin_write(self, driver: SparkDriver, plan: Plan, log: str, tag: str, **more: object) -> None:
         options = self.options(plan, **more)

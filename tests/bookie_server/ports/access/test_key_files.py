@@ -12,7 +12,7 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError
 from bookie_server.ports.access.authority import GrantKeys
-from bookie_server.ports.access.key_files import KEYS_BYTES_MAX
+from bookie_server.ports.access.key_files import KEYS_BYTES_MAX, read_key_file
 from bookie_server.ports.access.tokens import TokenKeys
 from tests.kit.signed_tokens import Signer, keys_file
 
@@ -29,6 +29,16 @@ def _token_keys(path: Path, number: int) -> Path:
 
 Write = Callable[[Path, int], Path]
 on_both = pytest.mark.parametrize(("keys_of", "write"), [(GrantKeys, _grant_keys), (TokenKeys, _token_keys)])
+
+
+def test_a_file_is_read_up_to_its_bound_and_refused_above(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"k" * KEYS_BYTES_MAX)
+    path.chmod(0o600)
+    assert read_key_file(path) == b"k" * KEYS_BYTES_MAX
+    path.write_bytes(b"k" * (KEYS_BYTES_MAX + 1))
+    with pytest.raises(ValueError, match=f"more than {KEYS_BYTES_MAX} bytes"):
+        read_key_file(path)
 
 
 @on_both
