@@ -40,11 +40,14 @@ class BookKeeperError(Exception):
         return f"[{self.code}] {body}. ({self.outcome.value})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.what, self.value, self.remedy, self.outcome)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _rebuild(cls: type[BookKeeperError], what: str, value: str, remedy: str, outcome: Outcome) -> BookKeeperError:
-    return cls(what, value=value, remedy=remedy, outcome=outcome)
+def _rebuild(cls: type[BookKeeperError], args: tuple[object, ...], attributes: dict[str, object]) -> BookKeeperError:
+    """Copies an error without its constructor, whose parameters differ from class to class."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidArgumentError(BookKeeperError):

@@ -30,9 +30,6 @@ class RefusedError(TransportError):
         super().__init__(what, value=value or reason.name, remedy=remedy, outcome=Outcome.UNKNOWN if unknown else None)
         self.reason = reason
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return RefusedError, (self.reason, self.what)
-
 
 class AddListener(Protocol):
     """Gets the callbacks of a session (P1)."""
