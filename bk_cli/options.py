@@ -10,6 +10,7 @@ import click
 
 from bk_core.access.secret_files import secret_of_file
 from bk_core.errors import InvalidArgumentError
+from bk_core.model import DIGEST_TYPE_NAMES
 from bk_core.units import parse_size, parse_time_ms
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -17,7 +18,6 @@ Command = TypeVar("Command", bound=Callable[..., object])
 DEFAULT_URI = "zk://localhost:2181/ledgers"
 URI_VARIABLE = "BK_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BK_LEDGER_PASSWORD"
-DIGEST_TYPES = ("CRC32C", "CRC32", "MAC", "DUMMY")
 
 
 def metadata_service_uri(
@@ -117,7 +117,7 @@ def digest_type(*, default: str | None) -> Callable[[Command], Command]:
     shown = "" if default else " [default: the ledger's own]"
     return click.option(
         "--digest-type",
-        type=click.Choice(DIGEST_TYPES, case_sensitive=False),
+        type=click.Choice(DIGEST_TYPE_NAMES, case_sensitive=False),
         default=default,
         help=f"Digest of the entries.{shown}",
     )

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
@@ -34,21 +34,51 @@ class LedgerState(enum.Enum):
     CLOSED = 3
 
 
-class DigestType(enum.IntEnum):
-    """The types of digests; the values are those of LedgerMetadataFormat and of the digest byte in a frame. ``MAC`` is
-    HMAC-SHA1."""
+class DigestTraits(NamedTuple):
+    """What is known about a type of digest without computing one."""
 
-    CRC32 = 1
-    MAC = 2
-    CRC32C = 3
-    DUMMY = 4
+    digest_bytes: int
+    needs_key: bool = False
+    has_parts: bool = False
+
+
+_NO_TRAITS = DigestTraits(0)  # a type checker takes DigestType(3), which looks a member up, for a construction
+
+
+class DigestType(enum.IntEnum):
+    """The types of digests. The numbers are those of LedgerMetadataFormat and of the digest byte in a frame.
+
+    ``digest_bytes`` is the width of one digest. ``needs_key``: only who has the ledger's password can compute it, so a
+    bookie cannot check it, and a reader checks each entry. ``has_parts``: parts of an entry can be checked by
+    themselves, so a bookie may send some columns of an entry. How a digest is computed says ``entries/digest.py``.
+    """
+
+    CRC32C = 3, DigestTraits(4, has_parts=True)
+    CRC32 = 1, DigestTraits(8)
+    MAC = 2, DigestTraits(20, needs_key=True)
+    """HMAC-SHA1."""
+    DUMMY = 4, DigestTraits(0, has_parts=True)
+
+    digest_bytes: int
+    needs_key: bool
+    has_parts: bool
+
+    def __new__(cls, number: int, traits: DigestTraits = _NO_TRAITS) -> Self:
+        made = int.__new__(cls, number)
+        made._value_ = number
+        made.digest_bytes, made.needs_key, made.has_parts = traits
+        return made
 
     @property
-    def digest_bytes(self) -> int:
-        return _DIGEST_BYTES[self]
+    def is_checksum(self) -> bool:
+        """Whether anybody can compute it, a bookie too."""
+        return self.digest_bytes > 0 and not self.needs_key
 
 
-_DIGEST_BYTES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}
+DIGEST_TYPE_NAMES = tuple(kind.name for kind in DigestType)
+"""The names of the types in options; the first is the default of new ledgers."""
+OLD_DIGEST_TYPE = DigestType.CRC32
+"""The type of a ledger whose record has none: Apache wrote such records before it stored the type."""
 
 
 @dataclass(frozen=True, slots=True)

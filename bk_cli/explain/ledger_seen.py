@@ -25,7 +25,15 @@ from bk_core.metadata.layout import mark_name
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.unreadable import Kind, UnreadableNode
-from bk_core.model import ENTRY_ID_MAX, BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import (
+    ENTRY_ID_MAX,
+    OLD_DIGEST_TYPE,
+    BookieId,
+    BookieServiceInfo,
+    EntryId,
+    LedgerId,
+    LedgerMetadata,
+)
 from bk_core.protocol.events import LacAnswered
 from bk_core.protocol.lac import verified_lac
 from bk_core.transport.caller import Caller
@@ -170,7 +178,7 @@ class _Asking:
             self.seen = replace(self.seen, parts={**self.seen.parts, own.first: part})
 
     def _proven(self, said: LacEvidence) -> EntryId | None:
-        digester = Digester(self.record.digest_type or DigestType.CRC32, self.record.password or b"", self.ledger_id)
+        digester = Digester(self.record.digest_type or OLD_DIGEST_TYPE, self.record.password or b"", self.ledger_id)
         try:
             return verified_lac(LacAnswered(0, said.last_entry_frame, said.lac_body, said.lac_frame), digester)[0]
         except IntegrityError:

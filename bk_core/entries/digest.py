@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import add, methodcaller
 from typing import cast
@@ -102,6 +102,22 @@ def _rows_behind(prefix: bytes, rows: U8) -> list[bytes]:
     return cast(list[bytes], joined.view(f"V{width}").ravel().tolist())
 
 
+CHECKSUMS: Mapping[DigestType, tuple[Callable[..., int], CrcTables]] = {
+    DigestType.CRC32C: (crc32c, CRC32C_TABLES),
+    DigestType.CRC32: (zlib.crc32, CRC32_TABLES),
+}
+"""How the types that need no key are computed, and the tables that shift a checksum over the bytes behind it."""
+
+
+def contradicts(digest: Bytes, data: bytes) -> bool:
+    """Whether ``digest`` is certainly not that of ``data``: where the type is not known, only its width. False if a
+    type of this width needs a key."""
+    kinds = [kind for kind in DigestType if kind.digest_bytes == len(digest)]
+    if not kinds or not all(kind.is_checksum for kind in kinds):
+        return False
+    return all(CHECKSUMS[kind][0](data) != int.from_bytes(digest, "big") for kind in kinds)
+
+
 class Digester:
     """Computes and checks the digests of one ledger. It has no state but the key, so threads may share it."""
 
@@ -112,14 +128,13 @@ class Digester:
         self.ledger_id = ledger_id
         self.digest_bytes = digest_type.digest_bytes
         self._mac = Mac(mac_key(password))
-        self._crc: Callable[..., int] = crc32c if digest_type is DigestType.CRC32C else zlib.crc32
-        self._tables: CrcTables = CRC32C_TABLES if digest_type is DigestType.CRC32C else CRC32_TABLES
+        self._crc, self._tables = CHECKSUMS.get(digest_type, CHECKSUMS[DigestType.CRC32C])
 
     def digest(self, header: bytes, payload: Bytes = b"") -> bytes:
         """The digest of one entry, computed without numpy."""
-        if self.digest_type is DigestType.DUMMY:
+        if not self.digest_bytes:
             return b""
-        if self.digest_type is DigestType.MAC:
+        if self.digest_type.needs_key:
             return self._mac.digest(header + payload)
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
@@ -128,7 +143,7 @@ class Digester:
         count, view = int(lengths.size), byte_view(payload)
         if count == 0 or self.digest_bytes == 0:
             return np.empty((count, self.digest_bytes), dtype=np.uint8)
-        if self.digest_type is DigestType.MAC:
+        if self.digest_type.needs_key:
             headers = entry_headers(self.ledger_id, ids, lacs, cumulative_lengths)
             digests = np.frombuffer(self._mac.digests(headers, payload_rows(lengths, view)), dtype=np.uint8)
             return digests.reshape(count, self.digest_bytes)

@@ -35,7 +35,6 @@ from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsErr
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
-_TYPE_OF_WIDTH = {kind.digest_bytes: kind for kind in DigestType}
 FRAME_MAGIC = 0x4B42
 FRAME_VERSION = 1
 FRAME_HEADER_BYTES = 64
@@ -52,7 +51,8 @@ STRIPE_PREFIX = struct.Struct("<HHHHI")
 
 I64_MAX = (1 << 63) - 1
 DIGEST_NONE = 0
-DIGEST_BYTES = (0, *(DigestType(number).digest_bytes for number in range(1, 5)))
+DIGEST_BYTES = (0, *(kind.digest_bytes for kind in sorted(DigestType)))
+"""The width of a digest by the digest byte of a frame."""
 
 
 class FrameKind(enum.IntEnum):
@@ -503,6 +503,7 @@ def encode_striped(
     first_entry_id: int,
     lac: int,
     length_before: int,
+    digest_type: DigestType,
     digests: U8,
     ensemble_size: int,
     write_quorum: int,
@@ -511,8 +512,8 @@ def encode_striped(
 ) -> bytearray | None:
     """The frame of those entries of the batch that ensemble ``index`` holds, or None if it holds none.
 
-    ``digests`` are those of the whole batch, computed once for all indices; their width tells the digest type. The ids
-    are consecutive from ``first_entry_id``. Raises as :func:`encode_frame`.
+    ``digests`` are those of the whole batch, computed once for all indices, of type ``digest_type``. The ids are
+    consecutive from ``first_entry_id``. Raises as :func:`encode_frame`.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     check_entry_sizes(run.lengths)
@@ -520,8 +521,9 @@ def encode_striped(
         raise InvalidArgumentError("no such stripe", value=f"E {ensemble_size}, Qw {write_quorum}, index {index}")
     if run.ids is not None or run.ledger_lengths is not None or length_before < 0:
         raise InvalidArgumentError("only entries in a row can be striped", value=f"ledger {ledger_id}")
-    if digests.shape[0] != run.count or digests.shape[1] not in _TYPE_OF_WIDTH:
-        raise InvalidArgumentError("digests of another batch", value=f"{digests.shape} for {run.count} entries")
+    if digests.shape != (run.count, digest_type.digest_bytes):
+        value = f"{digests.shape} for {run.count} entries of type {digest_type.name}"
+        raise InvalidArgumentError("digests of another batch or type", value=value)
     stripe = Stripe(ensemble_size, write_quorum, index, run.count)
     at = np.flatnonzero(stripe.present(first_entry_id)).astype(np.int64, copy=False)
     if at.size == 0:
@@ -531,7 +533,6 @@ def encode_striped(
     if run.lacs is not None:
         flags, lac = flags | LACS, int(run.lacs[at].max())
         columns.append(column_bytes(run.lacs[at], "<i8"))
-    digest_type = _TYPE_OF_WIDTH[digests.shape[1]]
     head = (1, flags, int(digest_type), ledger_id, first_entry_id, lac, length_before, int(at.size))
     return assemble(head, columns, gather_payload(run, at), session)
 

@@ -84,6 +84,7 @@ def encode_packet(
             first_entry_id=first,
             lac=lac,
             length_before=length_before,
+            digest_type=digester.digest_type,
             digests=digests,
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,

@@ -44,8 +44,6 @@ from bk_core.wire.lane.reasons import Cut
 
 CUT_ENTRIES_MAX = 1 << 11
 """A frame of more entries is answered whole: cutting costs time for each of them, and would save little."""
-PARTS_FOR = (DigestType.CRC32C, DigestType.DUMMY)
-"""The digests of ledgers of which parts can be checked."""
 _WITH_PARTS = KNOWN_FLAGS | PARTIAL
 
 
@@ -59,7 +57,8 @@ def cut_frames(frames: Bytes, cut: Cut) -> list[Bytes]:
 
 
 def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
-    can_be = header.kind == FrameKind.ENTRIES and header.digest_type in PARTS_FOR and not header.flags & APACHE_BYTES
+    is_ours = header.kind == FrameKind.ENTRIES and not header.flags & APACHE_BYTES
+    can_be = is_ours and DigestType(header.digest_type).has_parts
     if not can_be or header.count > CUT_ENTRIES_MAX:
         return frame
     columns = columns_of(header, frame)
@@ -116,7 +115,7 @@ class Heads:
         if part.is_proven:
             return part.batch
         whole = part.whole
-        digests = None if digester.digest_type is DigestType.DUMMY else whole.digests
+        digests = whole.digests if digester.digest_bytes else None
         columns = (whole.entry_ids(), whole.entry_lacs(), whole.cumulative_lengths())
         numbers = zip(*(column.tolist() for column in columns), strict=True)
         for k, (view, its) in enumerate(zip(part.batch.entry_views(), numbers, strict=True)):
@@ -257,7 +256,7 @@ def _partial(header: FrameHeader, frame: memoryview, digester: Digester, cut: Cu
     check_frame(frame, header)
     if header.ledger_id != digester.ledger_id or header.digest_type != digester.digest_type:
         raise IntegrityError("a bookie answered with parts of another ledger", value=f"ledger {header.ledger_id}")
-    if digester.digest_type not in PARTS_FOR:
+    if not digester.digest_type.has_parts:
         raise IntegrityError("a bookie answered with parts that cannot be checked", value=digester.digest_type.name)
     columns = columns_of(header, frame)
     assert columns.kept is not None

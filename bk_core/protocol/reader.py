@@ -24,7 +24,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import Parts
 from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
-from bk_core.model import BookieId, DigestType, EntryId, LedgerMetadata
+from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Answer, Window
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
@@ -66,7 +66,7 @@ class RangeRead:
         self.suspects: dict[BookieId, None] = {}  # in the order of failure
         self._parts = parts
         self._avoid = dict.fromkeys(avoid)  # `avoid` and the suspects
-        self._always = verify_each or digester.digest_type is DigestType.MAC
+        self._always = verify_each or digester.digest_type.needs_key
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0

@@ -19,6 +19,7 @@ from typing import Any
 
 from bk_core.access.secret_files import secret_of_file, secret_of_variable
 from bk_core.errors import InvalidArgumentError
+from bk_core.model import DIGEST_TYPE_NAMES
 from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, unknown_option
@@ -115,9 +116,7 @@ class BkOptions:
             OptionDefinition("ledgerPassword.env", Kind.SECRET_VARIABLE, _ALL, aliases=("ledgerPasswordEnv",)),
         ),
     )
-    digest_type: str | None = _option(
-        "digestType", Kind.CHOICE, _ALL, choices=("CRC32C", "CRC32", "MAC", "DUMMY"), kept=True
-    )
+    digest_type: str | None = _option("digestType", Kind.CHOICE, _ALL, choices=DIGEST_TYPE_NAMES, kept=True)
     read_mode: str = _option(
         "readMode", Kind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence")
     )

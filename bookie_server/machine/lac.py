@@ -7,12 +7,10 @@ LAC body, all unchanged. A watch is answered as soon as there is evidence of a g
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
-from crc32c import crc32c
-
-from bk_core.entries.frame import FrameKind, slice_frame
+from bk_core.entries.digest import contradicts
+from bk_core.entries.frame import DIGEST_BYTES, FrameKind, slice_frame
 from bk_core.model import LEDGER_ID_MAX, EntryId, LedgerId
 from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
@@ -32,7 +30,6 @@ from bookie_server.machine.requests import Frame, Path, Request, Requests
 from bookie_server.machine.state import LAC_BODY_BYTES_MIN, Ledger, Pending, lac_of_body, ledger_of_body
 
 LAC_TIMER = None
-_LAC_DIGEST_BYTES = (0, 4, 8, 20)
 _EMPTY = b""
 
 
@@ -207,12 +204,11 @@ class Lacs(Path):
 def _body_problem(ledger_id: LedgerId, body: bytes) -> Refusal | None:
     """Why these bytes are no LAC body of this ledger. A digest that needs no key is verified, so that a flipped bit
     cannot replace the true LAC by a greater one (RULES P5)."""
-    if len(body) - LAC_BODY_BYTES_MIN not in _LAC_DIGEST_BYTES or not 0 <= ledger_id <= LEDGER_ID_MAX:
+    if len(body) - LAC_BODY_BYTES_MIN not in DIGEST_BYTES or not 0 <= ledger_id <= LEDGER_ID_MAX:
         return Reason.BAD_REQUEST, f"a LAC body of {len(body)} bytes for ledger {ledger_id}"
     if ledger_of_body(body) != ledger_id:
         return Reason.BAD_REQUEST, f"a LAC body of ledger {ledger_of_body(body)}"
     numbers, digest = body[:LAC_BODY_BYTES_MIN], body[LAC_BODY_BYTES_MIN:]
-    wanted = {4: crc32c, 8: zlib.crc32}.get(len(digest))
-    if wanted and wanted(numbers) != int.from_bytes(digest, "big"):
+    if contradicts(digest, numbers):
         return Reason.INTEGRITY, "the digest of the LAC body is wrong"
     return None

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import hmac
+import pickle
 import struct
 import zlib
 
@@ -14,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.digest import Digester, ledger_key, mac_key
+from bk_core.entries.digest import CHECKSUMS, Digester, contradicts, ledger_key, mac_key
 from bk_core.entries.gf2 import CRC32_TABLES, CRC32C_TABLES
 from bk_core.errors import InvalidArgumentError
-from bk_core.model import DigestType
+from bk_core.model import DIGEST_TYPE_NAMES, DigestType
 from tests.kit.amount import examples
 
 I64 = st.integers(0, 2**63 - 1)
@@ -187,3 +189,23 @@ def test_batch_of_another_ledger_or_digest_type_is_not_verified_at_all() -> None
             digester.verify(numbered(DigestType.CRC32C))
     with pytest.raises(InvalidArgumentError):
         Digester(DigestType.CRC32C, b"pw", -1).verify(EntryBatch.from_list([b"x"]))
+
+
+def test_what_is_known_about_each_type_of_digest() -> None:
+    assert {kind.name: (int(kind), kind.digest_bytes) for kind in DigestType} == {
+        "CRC32": (1, 8), "MAC": (2, 20), "CRC32C": (3, 4), "DUMMY": (4, 0)
+    }  # fmt: skip
+    assert [kind for kind in DigestType if kind.needs_key] == [DigestType.MAC]
+    assert {kind for kind in DigestType if kind.is_checksum} == set(CHECKSUMS)
+    assert DIGEST_TYPE_NAMES[0] == "CRC32C"
+    assert DigestType(2) is pickle.loads(pickle.dumps(DigestType.MAC)) is copy.deepcopy(DigestType.MAC)
+    with pytest.raises(ValueError, match="9 is not a valid DigestType"):
+        DigestType(9)
+
+
+@pytest.mark.parametrize("kind", list(DigestType), ids=lambda kind: kind.name)
+def test_a_digest_is_contradicted_only_where_nobody_needs_a_key(kind: DigestType) -> None:
+    right = Digester(kind, b"secret", 7).digest(b"the numbers of a LAC")
+    assert not contradicts(right, b"the numbers of a LAC")
+    assert contradicts(right, b"other numbers") == kind.is_checksum
+    assert not contradicts(b"12345", b"a width that no type has")

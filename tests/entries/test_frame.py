@@ -79,7 +79,15 @@ def written(draw: st.DrawFn) -> tuple[bytes, EntryBatch, Digester]:
         size = draw(st.integers(2, 6))
         quorum, index = draw(st.integers(1, size - 1)), draw(st.integers(0, size - 1))
         assert whole.digests is not None
-        frame = encode_striped(batch, digests=whole.digests, ensemble_size=size, write_quorum=quorum, index=index, **at)
+        frame = encode_striped(
+            batch,
+            digest_type=kind.digest_type,
+            digests=whole.digests,
+            ensemble_size=size,
+            write_quorum=quorum,
+            index=index,
+            **at,
+        )
         mask = np.array([index in write_set(entry_id, size, quorum) for entry_id in whole.entry_ids().tolist()])
         if frame is not None:
             return bytes(frame), whole.select(mask), kind
@@ -281,7 +289,15 @@ def test_entry_limit_is_kept_to_the_byte() -> None:
     with pytest.raises(EntryTooLargeError):
         encode_frame(over, digester=digester(), **AT)
     with pytest.raises(EntryTooLargeError):
-        encode_striped(over, digests=np.zeros((1, 4), np.uint8), ensemble_size=2, write_quorum=1, index=0, **AT)
+        encode_striped(
+            over,
+            digest_type=DigestType.CRC32C,
+            digests=np.zeros((1, 4), np.uint8),
+            ensemble_size=2,
+            write_quorum=1,
+            index=0,
+            **AT,
+        )
     fits = EntryBatch.from_list([bytes(ENTRY_BYTES_MAX)])
     assert decode_frame(encode_frame(fits, digester=digester(), **AT)).payload_bytes == ENTRY_BYTES_MAX
 
@@ -323,11 +339,13 @@ def test_no_frame_is_made_of_what_a_reader_would_refuse(wrong: dict[str, object]
         {"write_quorum": 0},
         {"digests": np.zeros((3, 4), np.uint8)},
         {"digests": np.zeros((4, 5), np.uint8)},
+        {"digest_type": DigestType.CRC32},
         {"batch": replace(BATCH, ids=np.array([10, 12, 14, 15]))},
     ],
 )
 def test_no_stripe_is_made_that_a_reader_would_refuse(wrong: dict[str, object]) -> None:
-    arguments = {"batch": BATCH, "digests": np.zeros((4, 4), np.uint8), "ensemble_size": 3, "write_quorum": 2}
+    shape = {"ensemble_size": 3, "write_quorum": 2}
+    arguments = {"batch": BATCH, "digest_type": DigestType.CRC32C, "digests": np.zeros((4, 4), np.uint8), **shape}
     with pytest.raises(InvalidArgumentError):
         encode_striped(**(arguments | {"index": 0} | AT | wrong))
 
@@ -336,7 +354,15 @@ def test_stripes_of_a_batch_merge_to_the_batch() -> None:
     whole = decode_frame(encode_frame(BATCH, digester=digester(), **AT))
     assert whole.digests is not None
     frames = [
-        encode_striped(BATCH, digests=whole.digests, ensemble_size=5, write_quorum=3, index=index, **AT)
+        encode_striped(
+            BATCH,
+            digest_type=DigestType.CRC32C,
+            digests=whole.digests,
+            ensemble_size=5,
+            write_quorum=3,
+            index=index,
+            **AT,
+        )
         for index in (4, 0, 2)
     ]
     merged = EntryBatch.merge_by_id([decode_frame(frame) for frame in frames if frame is not None])

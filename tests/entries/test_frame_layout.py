@@ -51,7 +51,15 @@ def striped(count: int = 3, index: int = 1, first: int = 10, size: int = 3, quor
     batch = EntryBatch.from_list([b"x"] * count)
     at = AT | {"first_entry_id": first}
     digests = CRC.compute_run(first, 8, 50, batch.lengths, batch.payload)
-    frame = encode_striped(batch, digests=digests, ensemble_size=size, write_quorum=quorum, index=index, **at)
+    frame = encode_striped(
+        batch,
+        digest_type=DigestType.CRC32C,
+        digests=digests,
+        ensemble_size=size,
+        write_quorum=quorum,
+        index=index,
+        **at,
+    )
     return None if frame is None else bytes(frame)
 
 

@@ -107,6 +107,7 @@ def test_parts_of_a_striped_frame_keep_their_ids(number: int) -> None:
         first_entry_id=FIRST,
         lac=3,
         length_before=99,
+        digest_type=DigestType.CRC32C,
         digests=digests,
         ensemble_size=3,
         write_quorum=2,

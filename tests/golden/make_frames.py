@@ -52,6 +52,7 @@ def entries_frames() -> dict[str, bytes]:
     frames["ledger-lengths"] = encode_frame(replace(batch, ledger_lengths=5_000_000 + 2 * sums), digester=crc, **AT)
     frames["striped-lacs"] = encode_striped(
         replace(batch, lacs=lacs, lac=997),
+        digest_type=DigestType.CRC32C,
         digests=crc.for_batch(replace(numbered, lacs=lacs)),
         ensemble_size=3,
         write_quorum=2,
@@ -60,7 +61,13 @@ def entries_frames() -> dict[str, bytes]:
     )
     for index in range(5):
         frames[f"striped-{index}"] = encode_striped(
-            batch, digests=crc.for_batch(numbered), ensemble_size=5, write_quorum=2, index=index, **AT
+            batch,
+            digest_type=DigestType.CRC32C,
+            digests=crc.for_batch(numbered),
+            ensemble_size=5,
+            write_quorum=2,
+            index=index,
+            **AT,
         )
     frames["apache-bytes"] = encode_apache(LEDGER_ID, list(entry_bytes(numbered, crc)))
     frames["apache-bytes-ids"] = encode_apache(LEDGER_ID, list(entry_bytes(numbered.select(np.array([1, 4])), crc)))

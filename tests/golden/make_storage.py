@@ -96,6 +96,7 @@ def stripe(first: int, span: int, index: int) -> bytes:
         first_entry_id=first,
         lac=first - 1,
         length_before=whole.length_before,
+        digest_type=DigestType.CRC32C,
         digests=whole.digests,
         ensemble_size=3,
         write_quorum=2,

@@ -75,6 +75,7 @@ def striped(ledger_id: int, first: int, span: int, *, ensemble: int = 3, quorum:
         first_entry_id=first,
         lac=-1,
         length_before=0,
+        digest_type=DigestType.CRC32C,
         digests=whole.digests,
         ensemble_size=ensemble,
         write_quorum=quorum,

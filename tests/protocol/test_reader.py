@@ -13,7 +13,7 @@ from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import decode_frame, encode_frame, encode_striped
 from bk_core.errors import EntryUnreadableError, NoSuchEntryError
-from bk_core.model import Fragment
+from bk_core.model import DigestType, Fragment
 from bk_core.protocol.events import (
     CancelRead,
     DeliverBatch,
@@ -162,6 +162,7 @@ def striped(index: int, e: int, qw: int) -> memoryview:
         first_entry_id=0,
         lac=-1,
         length_before=0,
+        digest_type=DigestType.CRC32C,
         digests=digests,
         ensemble_size=e,
         write_quorum=qw,

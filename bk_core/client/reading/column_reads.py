@@ -15,7 +15,7 @@ import numpy as np
 from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import Directory
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.parts import PARTS_FOR, ColumnBatch, ColumnsWanted, Parts, Regions
+from bk_core.entries.parts import ColumnBatch, ColumnsWanted, Parts, Regions
 from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryError
 from bk_core.model import DigestType, EntryId
 
@@ -76,7 +76,7 @@ async def columns_or_entries(
 def if_it_pays(wanted: ColumnsWanted | None, entry_bytes: int, digest_type: DigestType | None) -> ColumnsWanted | None:
     """``wanted``, or None to read whole entries: they have about ``entry_bytes``, so that parts would cost as much, or
     the ledger's digests cannot vouch for parts."""
-    return wanted if entry_bytes >= ENTRY_BYTES_MIN and digest_type in PARTS_FOR else None
+    return wanted if entry_bytes >= ENTRY_BYTES_MIN and digest_type is not None and digest_type.has_parts else None
 
 
 def _kept(directories: Sequence[Directory | None], batch: EntryBatch) -> ColumnBatch:

@@ -19,7 +19,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError
-from bk_core.model import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.observe.traces import spans
 from bk_core.transport.port import ReadPart, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
@@ -46,7 +46,7 @@ async def lone_read(
     frames = await _asked(transport, bookie, digester.ledger_id, entry_id, config)
     if isinstance(frames, memoryview):
         try:
-            batches = verified_batches(frames, digester, always=digester.digest_type is DigestType.MAC)
+            batches = verified_batches(frames, digester, always=digester.digest_type.needs_key)
         except IntegrityError as error:
             frames = error
     if isinstance(frames, BookKeeperError):

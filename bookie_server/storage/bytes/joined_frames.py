@@ -153,7 +153,7 @@ def _pieces(table: FrameTable) -> I64:
         wide = wide + np.where(heads["flags"] & flag, 8, 0)
     plain = (heads["flags"] & (STRIPED | IDS) == 0) & (sizes < LARGE_FRAME_BYTES)
     plain &= heads["columns"] == count * wide
-    goes_on = plain[1:] & plain[:-1] & (heads["digest_type"][1:] != int(DigestType.DUMMY))
+    goes_on = plain[1:] & plain[:-1] & (_DIGEST_BYTES[heads["digest_type"][1:]] > 0)
     goes_on &= heads["first"][1:] == heads["first"][:-1] + count[:-1]
     for name in ("ledger", "digest_type"):
         goes_on &= heads[name][1:] == heads[name][:-1]
@@ -170,7 +170,7 @@ def _pieces(table: FrameTable) -> I64:
 def _is_proven(frame: Buffer) -> bool:
     """Whether each entry of a joined frame is what its writer made, as far as can be told without a key."""
     header = parse_header(frame)
-    if header.digest_type not in (DigestType.CRC32, DigestType.CRC32C):
+    if not header.digest_type or not DigestType(header.digest_type).is_checksum:
         return True
     try:
         digester = Digester(DigestType(header.digest_type), b"", header.ledger_id)

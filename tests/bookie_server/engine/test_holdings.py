@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, parse_header
 from bk_core.metadata import open_store
+from bk_core.model import DigestType
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
 from bookie_server.engine.holdings import IndexHoldings
@@ -40,6 +41,7 @@ def striped(first: int, span: int, index: int, *, size: int = 3, quorum: int = 2
         first_entry_id=first,
         lac=-1,
         length_before=0,
+        digest_type=DigestType.CRC32C,
         digests=digester(LEDGER).compute_run(first, -1, 0, batch.lengths, batch.payload),
         ensemble_size=size,
         write_quorum=quorum,
