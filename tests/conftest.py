@@ -99,7 +99,9 @@ def _group(item: pytest.Item) -> str:
     if parts[0] == "spark" and item.get_closest_marker("spark"):
         mode = item.callspec.params.get("mode", "classic") if hasattr(item, "callspec") else "classic"
         return f"spark {mode}"
-    if parts[0] in ("cli", "e2e") and "cluster" in getattr(item, "fixturenames", ()):
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    has_cluster = "cluster" in getattr(item, "fixturenames", ()) or params.get("served") == "processes"
+    if parts[0] in ("cli", "e2e") and has_cluster:
         return parts[0]
     return "/".join(parts)
 

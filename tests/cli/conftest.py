@@ -13,12 +13,25 @@ from bk_cli import main
 from bk_cli.local.cluster import LocalCluster
 from tests.kit import canaries
 from tests.kit.clusters import temporary_cluster
+from tests.kit.served_cluster import ServedCluster
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """ZooKeeper and four bookies as processes."""
     with temporary_cluster(tmp_path_factory) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=["memory", pytest.param("processes", marks=pytest.mark.e2e)])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster | ServedCluster]:
+    """Four bookies, once in this process and once as processes beside ZooKeeper; only their ``uri`` is used."""
+    if request.param == "processes":
+        yield request.getfixturevalue("cluster")
+        return
+    with ServedCluster(tmp_path_factory.mktemp("served")) as running:
         yield running
 
 
@@ -40,6 +53,20 @@ class Bk:
         """What ``bk arguments --json`` prints; the command must succeed."""
         assert self(*arguments, "--json") == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def bk_served(served: LocalCluster | ServedCluster, capfd: pytest.CaptureFixture[str]) -> Bk:
+    """For tests that run on both kinds of clusters: a module names it ``bk``."""
+    capfd.readouterr()
+    return Bk(served.uri, capfd)
+
+
+@pytest.fixture
+def bk_on_processes(cluster: LocalCluster, capfd: pytest.CaptureFixture[str]) -> Bk:
+    """For tests of such a module that need processes."""
+    capfd.readouterr()
+    return Bk(cluster.uri, capfd)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk ledger``, ``bk log`` and ``bk doctor`` on a real cluster."""
+"""``bk ledger``, ``bk log`` and ``bk doctor`` on both kinds of clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bk_cli import output
-from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.errors import LedgerFencedError
 from bk_core.metadata.layout import Layout, ledger_path
@@ -19,7 +18,12 @@ from bk_core.metadata.tree.store import TreeStore
 from tests.kit.canaries import PASSWORD
 from tests.kit.metadata_worlds import tree_of
 
-pytestmark = pytest.mark.e2e
+
+@pytest.fixture
+def bk(bk_served: Any) -> Any:
+    return bk_served
+
+
 NewLedger = Callable[..., int]
 
 
@@ -59,9 +63,9 @@ def test_list_shows_every_ledger_in_order(bk: Any, new_ledger: NewLedger) -> Non
     assert bk.out.splitlines()[0].split() == ["ledger", "state", "E/Qw/Qa", "entries", "bytes", "digest", "created"]
 
 
-def test_list_is_narrowed_by_state_bookie_and_number(bk: Any, cluster: LocalCluster, new_ledger: NewLedger) -> None:
+def test_list_is_narrowed_by_state_bookie_and_number(bk: Any, served: Any, new_ledger: NewLedger) -> None:
     closed = [new_ledger("a", options=("--ensemble-size", "2", "--write-quorum-size", "2")) for _ in range(4)]
-    with blocking.connect(cluster.uri) as bookkeeper:
+    with blocking.connect(served.uri) as bookkeeper:
         opened = bookkeeper.create_ledger(password=PASSWORD).ledger_id
     try:
         listed = {each["ledgerId"]: each for each in bk.json("ledger", "list")}
@@ -103,10 +107,10 @@ def test_list_reads_no_more_than_it_shows_and_shows_it_at_once(
 
 
 def test_list_goes_on_past_a_record_that_cannot_be_read_and_names_it(
-    bk: Any, cluster: LocalCluster, new_ledger: NewLedger
+    bk: Any, served: Any, new_ledger: NewLedger
 ) -> None:
     ledger_id, broken = new_ledger("a"), new_ledger("b")
-    with blocking.connect(cluster.uri) as bookkeeper:
+    with blocking.connect(served.uri) as bookkeeper:
         tree = tree_of(bookkeeper.store)
         path = f"/ledgers{ledger_path(Layout.HIERARCHICAL, broken)}"
         good, stat = tree.get(path)
@@ -172,8 +176,8 @@ def test_reading_beyond_the_end_says_where_the_end_is(bk: Any, new_ledger: NewLe
     assert bk("ledger", "read", ledger_id, "--from", "3") == 2
 
 
-def test_tail_follows_a_writer_until_it_closes_and_never_disturbs_it(cluster: LocalCluster, bk: Any) -> None:
-    with blocking.connect(cluster.uri) as bookkeeper:
+def test_tail_follows_a_writer_until_it_closes_and_never_disturbs_it(served: Any, bk: Any) -> None:
+    with blocking.connect(served.uri) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"before")
 
@@ -189,8 +193,8 @@ def test_tail_follows_a_writer_until_it_closes_and_never_disturbs_it(cluster: Lo
     assert [entry["text"] for entry in entries] == ["before", *map(str, range(20))]
 
 
-def test_recover_takes_over_from_a_living_writer(cluster: LocalCluster, bk: Any) -> None:
-    with blocking.connect(cluster.uri) as bookkeeper:
+def test_recover_takes_over_from_a_living_writer(served: Any, bk: Any) -> None:
+    with blocking.connect(served.uri) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"acknowledged")
         assert bk.json("ledger", "recover", str(ledger.ledger_id)) == [
@@ -209,11 +213,9 @@ def test_delete_asks_for_yes_and_then_it_is_gone(bk: Any, new_ledger: NewLedger)
     assert bk("ledger", "show", ledger_id) == 3
 
 
-def test_logs_are_listed_shown_and_read_and_their_ledgers_are_not_deleted_by_mistake(
-    cluster: LocalCluster, bk: Any
-) -> None:
+def test_logs_are_listed_shown_and_read_and_their_ledgers_are_not_deleted_by_mistake(served: Any, bk: Any) -> None:
     with (
-        blocking.connect(cluster.uri) as bookkeeper,
+        blocking.connect(served.uri) as bookkeeper,
         bookkeeper.log("events", password=PASSWORD).lead(roll_bytes=1 << 20) as leader,
     ):
         for number in range(5):
@@ -232,8 +234,9 @@ def test_logs_are_listed_shown_and_read_and_their_ledgers_are_not_deleted_by_mis
     assert "events" in bk.err  # the nearest name
 
 
-def test_doctor_finds_four_bookies_well(bk: Any) -> None:
-    findings = bk.json("doctor")
+@pytest.mark.e2e
+def test_doctor_finds_four_bookies_well(bk_on_processes: Any) -> None:
+    findings = bk_on_processes.json("doctor")
     assert {each["check"] for each in findings if each["status"] != "ok"} == {"acls"}, "ZooKeeper is open to everybody"
     assert sum(each["check"] == "bookie" for each in findings) == 4
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk log compact | trim | vacuum | set | txn`` on a real cluster."""
+"""``bk log compact | trim | vacuum | set | txn`` on both kinds of clusters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from uuid import uuid4
 import pytest
 
 from bk_cli.data import log_upkeep
-from bk_cli.local.cluster import LocalCluster
 from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
@@ -23,7 +22,10 @@ from bk_core.logs.model import schemas
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from tests.kit.canaries import PASSWORD
 
-pytestmark = pytest.mark.e2e
+
+@pytest.fixture
+def bk(bk_served: Any) -> Any:
+    return bk_served
 
 
 @pytest.fixture
@@ -64,8 +66,8 @@ def values(first: int, count: int) -> list[bytes]:
     return [b"value %d" % n for n in range(first, first + count)]
 
 
-def fill(cluster: LocalCluster, name: str, ledgers: int, each: int = 5) -> list[int]:
-    with blocking.connect(cluster.uri) as bookkeeper:
+def fill(served: Any, name: str, ledgers: int, each: int = 5) -> list[int]:
+    with blocking.connect(served.uri) as bookkeeper:
         return [publish(bookkeeper, name, values(n * each, each)) for n in range(ledgers)]
 
 
@@ -84,8 +86,8 @@ SECRET = ("--ledger-password", PASSWORD.decode())
 
 
 @pytest.mark.rule("N7")
-def test_compact_merges_ledgers_and_every_offset_means_the_same(bk: Any, cluster: LocalCluster, name: str) -> None:
-    fill(cluster, name, 20)
+def test_compact_merges_ledgers_and_every_offset_means_the_same(bk: Any, served: Any, name: str) -> None:
+    fill(served, name, 20)
     (planned,) = bk.json("log", "compact", name, "--dry-run", *SECRET)
     assert planned == {
         "log": name,
@@ -109,8 +111,8 @@ def test_compact_merges_ledgers_and_every_offset_means_the_same(bk: Any, cluster
 
 
 @pytest.mark.rule("K8")
-def test_show_lists_the_schemas_of_a_log_and_which_extent_has_which(bk: Any, cluster: LocalCluster, name: str) -> None:
-    with blocking.connect(cluster.uri) as bookkeeper:
+def test_show_lists_the_schemas_of_a_log_and_which_extent_has_which(bk: Any, served: Any, name: str) -> None:
+    with blocking.connect(served.uri) as bookkeeper:
         for number, kinds in enumerate((("a",), ("a", "b"))):
             fields = [{"name": kind, "type": {"name": "utf8"}, "nullable": True, "children": []} for kind in kinds]
             publish(bookkeeper, name, values(number, 1), schema=schemas.encode(fields), merge_schema=True)
@@ -122,9 +124,9 @@ def test_show_lists_the_schemas_of_a_log_and_which_extent_has_which(bk: Any, clu
 
 
 @pytest.mark.rule("N7")
-def test_a_reader_and_a_leader_go_on_while_their_log_is_compacted(bk: Any, cluster: LocalCluster, name: str) -> None:
+def test_a_reader_and_a_leader_go_on_while_their_log_is_compacted(bk: Any, served: Any, name: str) -> None:
     found: list[bytes] = []
-    with blocking.connect(cluster.uri) as bookkeeper, blocking.connect(cluster.uri) as other:
+    with blocking.connect(served.uri) as bookkeeper, blocking.connect(served.uri) as other:
         log = bookkeeper.log(name, password=PASSWORD)
         with log.lead() as leader:
 
@@ -154,16 +156,18 @@ def test_a_reader_and_a_leader_go_on_while_their_log_is_compacted(bk: Any, clust
     assert texts(bk, name) == expected(0, 60)
 
 
+@pytest.mark.e2e
 @pytest.mark.rule("N4")
 def test_a_compaction_that_is_killed_changes_nothing_and_the_next_one_goes_on(
-    bk: Any, cluster: LocalCluster, name: str
+    bk_on_processes: Any, cluster: Any, name: str
 ) -> None:
-    fill(cluster, name, 40)
+    bk, served = bk_on_processes, cluster
+    fill(served, name, 40)
     before = {each["ledgerId"] for each in bk.json("ledger", "list", "--ids")}
     program = "from bk_cli.main import main; main()"
-    arguments = ("log", "compact", name, "--metadata-service-uri", cluster.uri, *SECRET)
+    arguments = ("log", "compact", name, "--metadata-service-uri", served.uri, *SECRET)
     with subprocess.Popen([sys.executable, "-c", program, *arguments]) as process:
-        with blocking.connect(cluster.uri) as bookkeeper:
+        with blocking.connect(served.uri) as bookkeeper:
             while process.poll() is None and not set(bookkeeper.list_ledgers()) - before:
                 time.sleep(0.002)
         process.kill()  # its ledger is there, and hardly anything is in it
@@ -178,8 +182,8 @@ def test_a_compaction_that_is_killed_changes_nothing_and_the_next_one_goes_on(
 
 
 @pytest.mark.rule("N6")
-def test_trim_unlinks_and_only_vacuum_deletes(bk: Any, cluster: LocalCluster, name: str) -> None:
-    ledgers = fill(cluster, name, 4)
+def test_trim_unlinks_and_only_vacuum_deletes(bk: Any, served: Any, name: str) -> None:
+    ledgers = fill(served, name, 4)
     assert bk("log", "trim", name, *SECRET) == 2
     assert bk("log", "trim", name, "--before", "7", "--expired", *SECRET) == 2
     wanted = {"log": name, "startOffset": 12, "entries": 12, "unlinkedExtents": 2, "unlinkedBytes": 72}
@@ -212,8 +216,8 @@ def test_trim_unlinks_and_only_vacuum_deletes(bk: Any, cluster: LocalCluster, na
 
 
 @pytest.mark.rule("N6")
-def test_a_log_keeps_what_its_settings_say(bk: Any, cluster: LocalCluster, name: str) -> None:
-    fill(cluster, name, 4)
+def test_a_log_keeps_what_its_settings_say(bk: Any, served: Any, name: str) -> None:
+    fill(served, name, 4)
     settings = {"log": name, "retentionMs": 0, "retentionBytes": 0, "dryRun": False}
     assert bk.json("log", "set", name, *SECRET) == [settings]
     wanted = {**settings, "retentionMs": 7 * 86_400_000, "retentionBytes": 80}
@@ -237,8 +241,8 @@ def test_a_log_keeps_what_its_settings_say(bk: Any, cluster: LocalCluster, name:
 
 
 @pytest.mark.rule("N5")
-def test_transactions_are_listed_shown_and_forgotten_by_force(bk: Any, cluster: LocalCluster, name: str) -> None:
-    with blocking.connect(cluster.uri) as bookkeeper:
+def test_transactions_are_listed_shown_and_forgotten_by_force(bk: Any, served: Any, name: str) -> None:
+    with blocking.connect(served.uri) as bookkeeper:
         for version in (1, 2, 7):
             publish(bookkeeper, name, values(0, version), Transaction("nightly import", version))
         publish(bookkeeper, name, values(0, 1), Transaction("other", 0))
@@ -260,7 +264,7 @@ def test_transactions_are_listed_shown_and_forgotten_by_force(bk: Any, cluster: 
     (done,) = bk.json("log", "txn", "forget", name, "nightly import", "--force", *SECRET)
     assert (done["forgotten"], done["lastVersion"]) == (True, 7)
     assert [each["appId"] for each in bk.json("log", "txn", "list", name)] == ["other"]
-    with blocking.connect(cluster.uri) as bookkeeper:
+    with blocking.connect(served.uri) as bookkeeper:
         publish(bookkeeper, name, values(0, 3), Transaction("nightly import", 1))  # it begins anew
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk role`` on a real ZooKeeper."""
+"""``bk role`` on a metadata store in memory, and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import pytest
 from bk_cli import main
 from bk_core.metadata import open_store
 from bk_core.model import Fragment, LedgerMetadata
+from tests.kit.memory_store import MemoryStore as MemoryStore  # for memory://
 
-pytestmark = pytest.mark.zookeeper
 
-
-@pytest.fixture
-def uri(zookeeper_uri: str) -> str:
-    uri = f"{zookeeper_uri}/{uuid.uuid4().hex}/ledgers"
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def uri(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        uri = f"memory://{uuid.uuid4().hex}"
+    else:
+        uri = f"{request.getfixturevalue('zookeeper_uri')}/{uuid.uuid4().hex}/ledgers"
     assert main.run(["cluster", "init", "--metadata-service-uri", uri]) == 0
     return uri
 
