@@ -81,3 +81,13 @@ def test_every_link_of_the_page_leads_somewhere() -> None:
         headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in anchors, f"{page}#{anchor}"
+
+
+def test_the_page_says_the_defaults_of_the_code() -> None:
+    ClientConfig()
+    assert WRITER["render"]() == PAGE
+
+
+def test_the_page_of_errors_says_the_codes_and_outcomes_of_the_code() -> None:
+    writer = runpy.run_path(str(ROOT / "scripts" / "errors.py"))
+    assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == writer["render"]()
