@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from bk_cli.local.children import free_ports
 from bk_core.client import BookKeeper, ClientConfig, connect
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
@@ -28,7 +29,9 @@ class MovingCluster:
         self.bookies: dict[str, Bookie] = {}
 
     async def start(self, bookie_id: str, **changes: Any) -> None:
-        config = bookie_config(self._path / bookie_id, self.uri, bookie_id=bookie_id, **changes)
+        names = ("port", "direct_port", "grpc_port")
+        ports = dict(zip(names, free_ports(len(names)), strict=True))  # no client's own, so that one can be used again
+        config = bookie_config(self._path / bookie_id, self.uri, bookie_id=bookie_id, **{**ports, **changes})
         self.bookies[bookie_id] = await Bookie.start(config)
 
     async def stop(self, bookie_id: str) -> None:
