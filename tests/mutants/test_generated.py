@@ -65,6 +65,13 @@ def test_each_kind_edits_its_place_and_nothing_else(kind: str, before: str, afte
     assert (kind, after) in planted(before, head)
 
 
+def test_a_small_limit_and_what_a_limit_is_computed_from_are_places() -> None:
+    assert [len(site) for site in sites(b"TRIES_MAX = 3\n")] == [2]
+    assert sites(b"BYTES_MAX = 4 << 20\n")
+    assert [len(site) for site in sites(b"def f():\n    WAIT_S = 60.0\n    return 60.0\n")][-1]
+    assert sites(b"HEADER_BYTES = 64\n")
+
+
 def test_a_default_and_the_begin_of_a_function_are_places_too() -> None:
     source = b'def f(a=1):\n    """Says."""\n    if a:\n        a = 2\n    return a\n'
     texts = {edit.kind: edit.plant(source) for site in sites(source) for edit in site if edit.line <= 3}
@@ -76,6 +83,8 @@ def test_a_default_and_the_begin_of_a_function_are_places_too() -> None:
     "source",
     [
         '"""A text."""\n',
+        "WAIT_S = 60.0\n",
+        "_KEYS_MAX = 1024\n",
         "log.info('word', a - b)\n",
         "self._logger.warning('word')\n",
         "def f(a: Literal['word']) -> dict[str, 1]: ...\n",

@@ -45,6 +45,10 @@ FOR_PEOPLE = {"help", "description", "metavar", "short_help", "epilog", "prog", 
 """Keyword arguments whose texts only a person reads."""
 TYPING = {"cast", "TypeVar", "NewType", "ParamSpec", "overload", "isinstance", "issubclass", "dataclass"}
 """Calls whose arguments say a type, or how a class is built."""
+LIMIT = re.compile(r"(_S|_MS|_MAX|_KEPT)$")
+LIMIT_MIN = 10
+"""A limit of ten or more that is off by one is the same program for every user, and a test that notices it pins what may
+be tuned. Limits below that, and what a limit is computed from, are changed."""
 SYMMETRIC = {"min", "max", "gcd"}
 """Calls whose arguments may come in any order."""
 
@@ -158,6 +162,8 @@ class _Finder:
             case ast.If(test=test):
                 said = self._text(test)
                 return "TYPE_CHECKING" in said or "__name__" in said
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() | float() as number)):
+                return not self._functions and bool(LIMIT.search(name)) and number >= LIMIT_MIN
             case ast.Assign(targets=[ast.Name(id=name)]):
                 return name in ("__all__", "__slots__") or (not self._functions and _is_type(node.value))
             case ast.Call():
