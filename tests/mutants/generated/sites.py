@@ -47,8 +47,8 @@ TYPING = {"cast", "TypeVar", "NewType", "ParamSpec", "overload", "isinstance", "
 """Calls whose arguments say a type, or how a class is built."""
 LIMIT = re.compile(r"(_S|_MS|_MAX|_KEPT)$")
 LIMIT_MIN = 10
-"""A limit of ten or more that is off by one is the same program for every user, and a test that notices it pins what may
-be tuned. Limits below that, and what a limit is computed from, are changed."""
+"""A limit of ten or more that is off by one is the same program for every user, and a test that notices it pins what
+may be tuned. Limits below that, and what a limit is computed from, are changed."""
 SYMMETRIC = {"min", "max", "gcd"}
 """Calls whose arguments may come in any order."""
 
