@@ -52,7 +52,7 @@ def security(command: Command) -> Command:
     )(command)  # fmt: skip
     command = click.option(
         "--token-path", metavar="FILE", envvar="BK_TOKEN_PATH", default="", show_default=False,
-        help="The token that says who this client is, where bookies take tokens; shown over TLS only.",
+        help="The token that identifies this client to bookies that accept tokens; sent over TLS only.",
     )(command)  # fmt: skip
     for name, what in (
         ("key", "Key of the certificate"),

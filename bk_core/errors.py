@@ -64,7 +64,7 @@ class PermissionDeniedError(BookKeeperError):
 
     @classmethod
     def told(cls, message: str, outcome: Outcome = Outcome.NOT_APPLIED) -> PermissionDeniedError:
-        """By what a bookie says: who may not do what, and behind ``; `` what to type."""
+        """From a bookie's message, which says the missing right and, after ``; ``, the command that grants it."""
         what, _, remedy = message.partition("; ")
         return cls(what, remedy=remedy, outcome=outcome)
 
@@ -267,7 +267,7 @@ class TlsError(BookieUnreachableError):
 
 
 class InsecureBookieError(BookieUnreachableError):
-    """A bookie does not ask who may do what, and this client was told to use none such. Nothing was sent to it."""
+    """A bookie does not check rights, and this client's configuration forbids such bookies. Nothing was sent to it."""
 
     code = "BK_INSECURE"
     outcome = Outcome.NOT_APPLIED

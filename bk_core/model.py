@@ -48,8 +48,8 @@ _NO_TRAITS = DigestTraits(0)  # a type checker takes DigestType(3), which looks 
 class DigestType(enum.IntEnum):
     """The types of digests. The numbers are those of LedgerMetadataFormat and of the digest byte in a frame.
 
-    ``digest_bytes`` is the width of one digest. ``needs_key``: only who has the ledger's password can compute it, so a
-    bookie cannot check it, and a reader checks each entry. ``has_parts``: parts of an entry can be checked by
+    ``digest_bytes`` is the width of one digest. ``needs_key``: only a client with the ledger's password can compute it,
+    so a bookie cannot check it, and a reader checks each entry. ``has_parts``: parts of an entry can be checked by
     themselves, so a bookie may send some columns of an entry. How a digest is computed says ``entries/digest.py``.
     """
 
@@ -212,7 +212,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Of an admin port."""
+        """The protocols of an admin port."""
         return f"{'https' if self.tls else 'http'}://{self.where}"
 
 

@@ -177,7 +177,8 @@ def _fill(
 
 
 def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], random: RandomSource) -> BookieId:
-    """One of the bookies: of those with twice the weight twice as often. Who did not tell counts as the median."""
+    """Chooses a bookie: one with twice the weight is chosen twice as often. A bookie of unknown weight counts as the
+    median."""
     known = [weights[bookie] for bookie in bookies if bookie in weights]
     if not known:
         return random.sample(bookies, 1)[0]

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what, in mode ``secure``: roles, grants, and what each operation of each port needs. Pure."""
+"""Rights and identities: roles, grants, TLS, tokens, secrets, ZooKeeper's ACLs, and the right that each operation
+needs."""

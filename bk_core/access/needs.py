@@ -74,7 +74,7 @@ LANES: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         },
     }
 )
-"""Of our lanes, by stream: each field of the client's messages that asks for something, and each call."""
+"""The rights that our lanes need, by stream: for each request in a client's message, and for each call."""
 
 APACHE: Mapping[str, Need] = MappingProxyType(
     {
@@ -95,11 +95,11 @@ APACHE: Mapping[str, Need] = MappingProxyType(
         "GET_LIST_OF_ENTRIES_OF_LEDGER": _READ_ALL,
     }
 )
-"""Of Apache's wire, by the names of its operations, in both of its versions. It carries no grants, so roles count on
-the cluster only."""
+"""The rights that operations of Apache's wire need, in both of its versions. This wire carries no grants, so only roles
+on the whole cluster count."""
 
 FREE_PATHS = ("/heartbeat", "/live", "/ready", "/api/v1/bookie/is_ready")
-"""Of the admin port: what keeps processes running asks for these, and often has no certificate."""
+"""Paths of the admin port that need no right: the programs that keep processes running often have no certificate."""
 
 _PAGE = ("page", "dom", "words", "charts", "overview", "ledgers", "logs", "repair")
 _PARTS = ("cluster", "repair", "ledgers", "ledger", "logs", "log", "lac", "tail")
@@ -122,7 +122,7 @@ ADMIN: Mapping[tuple[str, str], Need] = MappingProxyType(
         ("PUT", "/log/level"): _OPERATE,
     }
 )
-"""Of the admin port, by method and path."""
+"""The rights that the admin port needs, by method and path."""
 
 
 def allowed(table: RolesTable, identity: str, need: Need, ledger: LedgerFacts | None = None) -> bool:

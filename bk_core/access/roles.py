@@ -59,7 +59,7 @@ _USE = Right.LOOK | Right.READ | Right.WRITE | Right.RECOVER | Right.HINT
 RIGHTS: Mapping[Role, Right] = MappingProxyType(
     {
         Role.READER: Right.LOOK | Right.READ,
-        Role.WRITER: _USE,  # who takes a log over recovers its last ledger, and reads for that
+        Role.WRITER: _USE,  # a client that takes over a log recovers its last ledger, and reads for that
         Role.OPERATOR: Right.LOOK | Right.HINT | Right.OPERATE,
         Role.BOOKIE: _USE,  # bookies copy what others lost, and keep logs
         Role.ADMIN: EVERY,
@@ -139,7 +139,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """What of a ledger decides who may use it."""
+    """The facts about a ledger that decide which roles apply to it."""
 
     ledger_id: LedgerId
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class LedgerFacts:
 
 
 class Anywhere(enum.Enum):
-    """Objects that are no ledger. ANYWHERE: whoever has the right on anything."""
+    """Objects that are not ledgers. ANYWHERE: any client that has the right on any object."""
 
     CLUSTER = "the cluster"
     ANYWHERE = "anything"

@@ -55,8 +55,8 @@ _TOKEN = re.compile(rb"[\w-]+(?:\.[\w-]+){2}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A file with this client's token, and nothing else. It is read anew for each connection, so that whoever renews it
-    needs to tell nobody."""
+    """A file with this client's token, and nothing else. It is read anew for each connection, so a
+    renewed token needs no restart."""
 
     path: str
 

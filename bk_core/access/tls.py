@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS: the one place that makes contexts, says why a handshake failed, and reads an identity from a certificate.
 
-Who connects or accepts asks a :class:`Tls` for a context each time. It looks whether the files have changed, and takes
-the new ones for new connections, so that nothing restarts when a certificate is renewed. Sockets are not touched here.
+Code that connects or accepts asks a :class:`Tls` for a context each time. It looks whether the files have changed, and
+takes the new ones for new connections, so that nothing restarts when a certificate is renewed. Sockets are not touched
+here.
 """
 
 from __future__ import annotations
@@ -298,8 +299,8 @@ def _escaped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may connect: ``rule`` says which name is the identity, and ``patterns`` which identities are let in; all if
-    there are none. ``*`` in a pattern stands for any text."""
+    """Decides which clients may connect. ``rule`` says which name of a certificate is the identity, and ``patterns``
+    say which identities are admitted; without patterns all are. ``*`` in a pattern stands for any text."""
 
     rule: str = "subject"
     patterns: tuple[str, ...] = ()

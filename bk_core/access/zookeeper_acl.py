@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what to which node of ZooKeeper: one function from a path to its ACL, as the setting ``zookeeper_acl``
-says (docs/security.md §7, decision 0066). No I/O.
+"""The ACL of each node of ZooKeeper, as the setting ``zookeeper_acl`` says (docs/security.md §7, decision 0066). Pure.
 
 ``open`` and ``creator`` are Apache's ``zkEnableSecurity`` false and true. A list gives each identity one of ROLES,
 which a table here turns into the rights on each node. In ZooKeeper the right to create or delete a node is one on its
@@ -24,7 +23,7 @@ CHANGES = ALL & ~READ
 
 class Grant(NamedTuple):
     """One line of an ACL: rights, and whose: ``world:anyone``, ``sasl:bookies``, ``x509:CN=…``, ``digest:user:hash``;
-    ``auth:`` is whoever creates the node, under every identity it has."""
+    ``auth:`` is the client that creates the node, under each of its identities."""
 
     rights: int
     scheme: str
@@ -47,7 +46,8 @@ FIRST_FOLDERS = (
     *("/cookies", "/idgen", "/underreplication/auditorelection", "/underreplication/ledgers"),
     *("/underreplication/locks", *BESIDE_ROOT, "-upkeep/election"),
 )
-"""Folders that who needs one first would make; made in advance, nobody can make one with rights of their own."""
+"""Folders that the first client to need one would create. They are created in advance, so that no client can create one
+with rights of its own."""
 
 ACL_BYTES_MAX = 1000
 _LETTERS = {"r": READ, "w": WRITE, "c": CREATE, "d": DELETE}
@@ -123,7 +123,7 @@ class ZooKeeperAcl:
         if not self.members:
             return OPEN_ACL if self.is_open else CREATOR_ACL
         letters = dict(zip(ROLES, _rule(path, root)[1], strict=True))
-        rights: dict[tuple[str, str], int] = {}  # who has several roles has the rights of all
+        rights: dict[tuple[str, str], int] = {}  # an identity with several roles has the rights of all of them
         for role, scheme, name in self.members:
             own = ALL if role == ADMIN_ROLE else sum(_LETTERS[letter] for letter in letters[role])
             rights[scheme, name] = rights.get((scheme, name), 0) | own
@@ -177,5 +177,5 @@ def acl_bytes(acl: Sequence[Grant]) -> int:
 
 
 def may_change(acl: Sequence[Grant]) -> bool:
-    """Whether everybody may change something, whoever they are."""
+    """Whether any client may change something, under any identity."""
     return any(grant.scheme == "world" and grant.rights & CHANGES for grant in acl)

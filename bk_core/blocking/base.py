@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AHEAD_BYTES_MAX = 8 << 20
-"""So many bytes of batches wait for the thread that reads all of several ranges."""
+"""Limits the bytes of batches that wait for the thread that reads several ranges."""
 
 
 class LedgerWriterBase(BlockHandle[client.LedgerWriter]):

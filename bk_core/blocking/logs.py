@@ -326,7 +326,7 @@ class NamedLog(Handle[named_log.NamedLog]):
         """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
         log is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
 
-        Who pulls it waits, so in an asyncio program pull it on another thread (``asyncio.to_thread``). Closing
+        Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
         it ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an error of
         :meth:`to_arrow` comes as Arrow's: as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
         """

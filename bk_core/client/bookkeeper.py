@@ -70,9 +70,9 @@ from bk_core.wire.lane.reasons import Reason
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
 PERMIT_S = 1.0
-"""So long each bookie of a new ledger is asked whether its writer may write to it."""
+"""How long a new ledger's bookies are asked whether this client may write to them."""
 SPARES_ASKED_MAX = 16
-"""So many others are asked, too, if all of its bookies refuse this client as such."""
+"""How many other bookies are asked if all bookies of the ledger refuse this client."""
 logger = logging.getLogger(__name__)
 _Bookies = Mapping[BookieId, BookieServiceInfo]
 

@@ -105,16 +105,16 @@ class ClientConfig:
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
-    """``secure``: speak only to bookies that ask who may do what (docs/security.md), and show them grants. ``mixed``:
-    also to Apache's bookies, which ask nobody, over TLS."""
+    """``secure``: use only bookies that check rights (docs/security.md), and show them grants. ``mixed``: also use
+    Apache's bookies, which check no rights, over TLS."""
     zookeeper_auth_path: str = ""
     """A file with this client's credentials for ZooKeeper, read again for each connection (docs/security.md)."""
     zookeeper_acl: str = ACL_OPEN
-    """Who may use the nodes that it creates there: ``open`` (everybody), ``creator`` (who shares its identity) or a
-    list of identities by role. The same for the whole cluster."""
+    """The ACL of the nodes that the client creates in ZooKeeper: ``open`` (every client), ``creator`` (only clients of
+    the same identity) or a list of identities by role. All clients and bookies of a cluster use the same value."""
     token_path: str = ""
-    """A file with the token that says who this client is, where bookies take tokens. It is read anew for each
-    connection, and never sent without TLS."""
+    """A file with the token that identifies this client to bookies that accept tokens. It is read anew for each
+    connection, and is never sent without TLS."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -179,7 +179,7 @@ class ClientConfig:
     def _check_security(self) -> None:
         if self.security not in SECURITIES:
             raise InvalidArgumentError(
-                "security says whether bookies must ask who may do what",
+                "security says whether bookies must check rights",
                 value=f"security={self.security!r}",
                 remedy=" or ".join(SECURITIES),
             )

@@ -22,7 +22,7 @@ REACH_TIMEOUT_S = 1.0
 COUNT_TIMEOUT_S = 1.0
 """Marks are counted for so long; a cluster may have a million."""
 MARKS_KEPT = 10_000
-"""Of so many marks it is known which ledgers they are of."""
+"""Limits the marks whose ledgers are counted one by one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers that lack copies, and who puts them back."""
+"""Ledgers that lack copies, and the workers that repair them."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def _rate(before: Sample, after: Sample, was: float | None, is_now: float | None
 
 
 def _quantile_ms(before: Sample, after: Sample, share: float) -> float | None:
-    """Of the commits between two samples, as ``bk cluster top`` shows it. None if there were none, or the bookie began
-    anew; above the last bound it is that bound."""
+    """The quantile of the commits between two samples, in seconds, as ``bk cluster top`` shows it. None if there were
+    no commits or the bookie restarted; above the last bound of the histogram it is that bound."""
     was, is_now = before.commits or {}, after.commits or {}
     counts = {bound: count - was.get(bound, 0) for bound, count in is_now.items()}
     if was.keys() != is_now.keys() or min(counts.values(), default=0) < 0:

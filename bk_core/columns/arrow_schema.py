@@ -100,7 +100,7 @@ def _type(field: Mapping[str, Any]) -> pa.DataType:
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones, and names
-    inside a type are settings of who made the rows, and not data."""
+    inside a type are settings of the program that made the rows, and not data."""
     if rows.schema.equals(schema):
         return rows
     columns = [rows.column(field.name) for field in schema]

@@ -44,8 +44,9 @@ _new = tuple.__new__  # as in ``frame.py``
 
 
 def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
-    """A frame of whole entries in Apache's layout, verbatim: for who does not know their digest type. ``entries`` has
-    them one after the other, ``headers`` are theirs. Raises InvalidArgumentError for a frame over FRAME_BYTES_MAX."""
+    """A frame of whole entries in Apache's layout, verbatim, for a caller that does not know their digest type.
+    ``entries`` has them one after the other, ``headers`` are theirs. Raises InvalidArgumentError for a frame over
+    FRAME_BYTES_MAX."""
     return apache_frame(ledger_id, entries, lengths, headers[:, 1], int(headers[:, 2].max()), session)
 
 

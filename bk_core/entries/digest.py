@@ -34,8 +34,8 @@ ENTRY_HEADER = struct.Struct(">qqqq")
 FEW_ENTRIES = 32  # up to here a loop is faster than numpy's fixed cost
 WIDE_ROW_BYTES = 256  # from here a view of each row is faster than a copy
 COPIED_BYTES = 64 << 10
-"""So many bytes of rows are copied at a time: copies of a whole frame would be memory that Python's allocator gets from
-the system and gives back each time, with a page fault for every 4 KiB."""
+"""Limits the bytes of rows that are copied at a time. A copy of a whole frame would be memory that Python's allocator
+gets from the system and returns each time, with a page fault for every 4 KiB."""
 
 
 def ledger_key(password: bytes) -> bytes:

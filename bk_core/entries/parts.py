@@ -150,7 +150,7 @@ class Regions:
         parts = _parts(frames, digester, self.cut(low, high))
         for part in parts:
             for entry_id, view in zip(part.batch.entry_ids().tolist(), part.batch.entry_views(), strict=True):
-                if low <= entry_id <= high:  # others are refused by who asked
+                if low <= entry_id <= high:  # the caller refuses the others
                     self._check(self.directories[entry_id - low], view)
         return [part.batch for part in parts]
 

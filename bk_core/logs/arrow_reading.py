@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Numbered = tuple[int, EntryBatch | ColumnBatch]
 WHOLE_BYTES = 8 << 20
-"""So many bytes of entries are read together, and AHEAD_BYTES before they are wanted: from several bookies at once."""
+"""Limits the bytes of entries that are read together. AHEAD_BYTES more are read ahead, from several bookies at once."""
 AHEAD_BYTES = 24 << 20
 THREADS = os.cpu_count() or 1
-"""So many make columns for a whole table."""
+"""How many threads make columns for a whole table."""
 LOOK_S = 1.0
-"""So often who waits looks whether the client is still there."""
+"""How often a waiting reader checks that its client is still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords of many logs, from a file: for whoever keeps all logs of a cluster."""
+"""Passwords of many logs, from a file, for the worker that keeps all logs of a cluster."""
 
 from __future__ import annotations
 

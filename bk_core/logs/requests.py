@@ -72,7 +72,7 @@ class LeadershipRequests:
 
     async def read_head(self) -> ev.LeadershipEvent:
         def read() -> ev.LeadershipEvent:
-            found = self._store.read(sync=True)  # who leads may have changed a moment ago
+            found = self._store.read(sync=True)  # the leader may have changed a moment ago
             return ev.HeadRead(found, self._store.last_ledgers(found.value))
 
         return await asyncio.to_thread(read)

@@ -305,7 +305,7 @@ class LogStore:
             return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
         except LogExistsError:
             found = self._read_or_mark()  # it may be ours, if an earlier answer was lost
-            if found.value.is_deleted:  # whoever deleted the log of this name died half-way
+            if found.value.is_deleted:  # the client that deleted the log of this name died half-way
                 self._record_deleted(found.value.uuid)
                 self._remove_mark(found.value.uuid)
                 return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)

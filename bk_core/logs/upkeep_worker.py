@@ -358,7 +358,7 @@ def _record_of(store: MetadataStore) -> tuple[UpkeepRecord, int | None]:
 async def dry_run(
     bookkeeper: BookKeeper, config: UpkeepConfig, passwords: Passwords = lambda name: b""
 ) -> tuple[Plan, UpkeepRecord, str | None]:
-    """What a worker would do now if it were elected, with garbage looked for; the record, and who is elected."""
+    """Returns the plan of a worker that was elected now, garbage included, the record, and the elected worker."""
     record, _ = await asyncio.to_thread(_record_of, bookkeeper.store)
     elected = await asyncio.to_thread(bookkeeper.store.current_upkeep_worker)
     survey = await UpkeepWorker(bookkeeper, "", config, passwords).survey(record, vacuum=True)

@@ -39,7 +39,7 @@ class Slots:
 
     def take(self, size: int) -> memoryview:
         """A buffer of ``size`` bytes, whose contents are anything."""
-        import numpy as np  # who only asks bookies what they are never needs it
+        import numpy as np  # a client that only asks bookies for their state never needs it
 
         while self._back:
             self._keep(self._back.popleft())

@@ -62,7 +62,7 @@ def open_store(
 def open_tree(
     uri: str, *, timeout_s: float, session_timeout_s: float, tls: Tls | None, auth_path: str, acl: str
 ) -> ZooKeeperTree:
-    """The session with ZooKeeper alone, as :func:`open_store` makes it: for who changes ACLs."""
+    """The session with ZooKeeper alone, as :func:`open_store` makes it, for commands that change ACLs."""
     from bk_core.access.zookeeper_acl import parse_acl
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity

@@ -214,12 +214,12 @@ def extend_mark(data: bytes, missing: Sequence[BookieId]) -> bytes:
 
 
 def encode_lock(owner: str) -> bytes:
-    """The data of ``locks/urL<id>``: who repairs the ledger."""
+    """The data of ``locks/urL<id>``: the worker that repairs the ledger."""
     return _to_text(LockDataFormat(bookieId=owner))
 
 
 def decode_lock(data: bytes) -> str:
-    """Who repairs the ledger; empty if its worker does not say."""
+    """The worker that repairs the ledger; empty if the lock does not name it."""
     return _parse_text(data, LockDataFormat(), "lock of a repair").bookieId
 
 
@@ -260,7 +260,7 @@ def _to_text(message: Message) -> bytes:
 
 
 def _parse_text(data: bytes, message: M, what: str) -> M:
-    """A record in text format. Fields of a later version are ignored; who rewrites another's record keeps them."""
+    """A record in text format. Fields of a later version are ignored; a process that rewrites the record keeps them."""
 
     def parse() -> M:
         text_format.Parse(data.decode("utf-8"), message, allow_unknown_field=True)

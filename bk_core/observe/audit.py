@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: one JSON object an event, on a logger of its own. Who did what to what, and what became of it.
+"""The audit log: one JSON object for each event, on a logger of its own: the actor, the action, its object and outcome.
 
 A bookie sees what comes to its ports (``bookie_server/audit.py``). What happens in the metadata store alone no bookie
 sees: the process that does it says it here, on the logger ``bk_core.audit``. No event has a secret: passwords, keys,
@@ -33,7 +33,7 @@ TEXT_MAX = 500
 """Longer texts are cut: others choose them."""
 
 LEDGERS_MAX = 20
-"""So many ledgers of one event are named; all are counted."""
+"""Limits the ledgers of one event that are named; all are counted."""
 
 
 _QUEUE_MAX = 10_000

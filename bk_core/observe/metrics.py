@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers for Prometheus: what a metric is, a histogram, and the text of a scrape. No sockets, no threads.
 
-Who counts knows nothing of this, but for the histogram: counters are plain integers where something happens, and a
-scrape reads them. The text is version 0.0.4 of Prometheus' format, which every version of it reads. Its own client
-library would add ``_total`` to the names of counters, so that those of Apache's would not be Apache's.
+Code that counts does not use this module, except for the histogram: counters are plain integers where something
+happens, and a scrape reads them. The text is version 0.0.4 of Prometheus' format, which every version of it reads. Its
+own client library would add ``_total`` to the names of counters, so that those of Apache's would not be Apache's.
 """
 
 from __future__ import annotations

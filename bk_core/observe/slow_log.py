@@ -13,8 +13,8 @@ BURST = 10.0
 
 
 class SlowLog:
-    """Says what took ``threshold_s`` or longer; 0: nothing. Whoever measures compares with ``threshold_s`` itself, so
-    that what was fast costs no call. Any thread may call."""
+    """Says what took ``threshold_s`` or longer; 0: nothing. The caller compares with ``threshold_s`` itself, so a
+    fast operation costs no call. Any thread may call."""
 
     def __init__(self, logger: logging.Logger, threshold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.threshold_s = threshold_s if threshold_s > 0 else float("inf")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spans of OpenTelemetry, for a program that has set up its SDK; for all others there is nothing here.
 
-OpenTelemetry is never imported because of us: who set it up has imported it. So :func:`spans` is None in a process
-without it, and whoever asked, when it was made, costs an ``is None`` from then on.
+This module never imports OpenTelemetry first: a program that set it up has imported it. So :func:`spans` is None in a
+process without it, and an object that asked when it was made costs an ``is None`` from then on.
 
 A client's span is made for an operation, a range or a frame, a bookie's for a message or a group, never for an entry.
 Our lanes carry the context to bookies as a W3C ``traceparent``; a bookie makes spans only for what came with one. Only
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 TRACER = "pyspark-bookkeeper"
 PREFIX = "bookkeeper."
-"""Of the names of spans, and of their attributes."""
+"""The prefix of the names of spans and of their attributes."""
 
 
 class Spans:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
-    """Bounds of whoever sends frames to an ensemble and writes the ledger's record."""
+    """Limits of a machine that sends frames to an ensemble and writes the ledger's record."""
 
     reconnect_budget_ms: float = 2_000
     retry_delay_ms: float = 50

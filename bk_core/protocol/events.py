@@ -226,8 +226,8 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Of a writer with deferred syncs: every entry up to ``through`` has its acks, and is confirmed once it is
-    forced."""
+    """A writer with deferred syncs has the acks of every entry up to ``through``. The entries are confirmed once they
+    are forced."""
 
     through: EntryId
 

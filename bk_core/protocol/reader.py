@@ -102,15 +102,15 @@ class RangeRead:
 
     # --- asking ------------------------------------------------------------------------------------------------------
     def _open_window(self, answers: Mapping[int, Answer] = MappingProxyType({})) -> list[ReadEffect]:
-        """``answers``: those to the window before that concern the next entry. Who gave them is not asked for the same
-        again: each gap, and each slow bookie, would cost all of the rest."""
+        """``answers``: those to the window before that concern the next entry. Their bookies are not asked for the same
+        entries again: otherwise each gap and each slow bookie would cost all of the rest."""
         if self.next > self.last:
             self.done = True
             return [ev.FinishRead()]
         window = self._new_window()
         window.answers.update(answers)
         asks = self._ask_more(window)
-        if not asks and window.pending():  # the last who may have the next entry
+        if not asks and window.pending():  # the last bookie that may have the next entry
             return [ev.SetTimer("late", self.speculative_ms)]
         return asks or self._exhausted()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects to bookies, and how: the same for all links of one client."""
+"""The identity and settings of a client's connections to bookies, the same for all its links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Caller:
     are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
     every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
     without a grant are used, and all links keep their grants there. ``mixed``: also bookies that have Apache's wire
-    alone, which knows no grants. ``token``: what this client shows to say who it is, over TLS only.
+    alone, which knows no grants. ``token``: identifies this client, over TLS only.
     """
 
     instance_id: str = ""

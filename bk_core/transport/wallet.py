@@ -67,8 +67,8 @@ class Wallet:
         return held
 
     async def get(self, ledger_id: LedgerId, right: Right, ask: Ask, *, fresh: bool = False) -> Held:
-        """A grant; whoever wants the same at the same time waits a while for the one that asks. ``fresh``: it need not
-        be renewed yet. Raises RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
+        """Returns a grant. Callers that want the same grant at the same time wait for the one that asks. ``fresh``: it
+        need not be renewed yet. Raises RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
         waited = False
         while True:
             held = self.now(ledger_id, right)
@@ -94,7 +94,7 @@ class Wallet:
 
     def _ask(self, ledger_id: LedgerId, right: Right, ask: Ask) -> asyncio.Task[Held]:
         task = self._asking[ledger_id, right] = asyncio.ensure_future(self._asked(ledger_id, right, ask))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waits hears of it
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiting caller hears of it
         return task
 
     async def _asked(self, ledger_id: LedgerId, right: Right, ask: Ask) -> Held:
@@ -135,8 +135,8 @@ class _Waiting(NamedTuple):
 
 
 class Permits:
-    """Of one link: gets grants before what needs them is sent, and keeps those of its sessions fresh. ``ask`` asks this
-    link's bookie."""
+    """The grants of one link: gets them before a request that needs one is sent, and renews those of its sessions.
+    ``ask`` asks this link's bookie."""
 
     def __init__(self, wallet: Wallet, ask: Ask) -> None:
         self._wallet, self._asked = wallet, ask

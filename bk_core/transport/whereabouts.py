@@ -2,7 +2,7 @@
 """Where the bookies are, and how a connection finds one that has moved.
 
 A bookie keeps its id and may return at another address. So a connection that does not come about, or is refused by
-whoever answers, says nothing about the bookie until its registration has been looked up again (P3, L1).
+a peer that answers there, says nothing about the bookie until its registration has been looked up again (P3, L1).
 
 A search for a bookie begins with the first connection that fails and ends when a connection comes about. The longer it
 takes, the longer are the pauses between look-ups, so that bookies that are gone do not load the metadata store.
@@ -80,7 +80,7 @@ class Whereabouts:
         self._doubted.add(bookie_id)
 
     async def checked(self, at: At) -> At:
-        """Where to connect on a wire on which a bookie does not say who it is: after a break the registration is looked
+        """Where to connect on a wire on which a bookie does not say its id: after a break the registration is looked
         up before the address is used again (L1), even if it was looked up a moment ago."""
         bookie_id = at.info.bookie_id
         if bookie_id not in self._doubted:

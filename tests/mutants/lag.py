@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-takeover-begins-with-any-head",
         path="bk_core/logs/requests.py",
-        old="            found = self._store.read(sync=True)  # who leads may have changed a moment ago\n",
+        old="            found = self._store.read(sync=True)  # the leader may have changed a moment ago\n",
         new="            found = self._store.read()\n",
         tests=(f"{_LOGS}::test_takeover_begins_with_the_head_as_it_is",),
         breaks="a takeover fences leaders of the past first, and loses its race against the present one",

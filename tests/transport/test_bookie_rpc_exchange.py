@@ -587,7 +587,7 @@ def test_eua_with_a_header_alone_is_about_who_asks_and_not_about_a_password(abou
     said = v3.bare_answers(pb.ADD_ENTRY if about == "adds" else pb.READ_ENTRY, 3, adds.txns, 502)
     if about == "info":
         said = v3.framed(v3.header_only(v3.request(pb.GET_BOOKIE_INFO, 1), Status.EUA))
-    with pytest.raises(AuthenticationError, match="who this client is"):
+    with pytest.raises(AuthenticationError, match="this client to authenticate"):
         world.exchange.receive(said)
     later = World()
     run = asked_of(later)[0]

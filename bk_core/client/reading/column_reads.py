@@ -20,9 +20,9 @@ from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryErro
 from bk_core.model import DigestType, EntryId
 
 ENTRY_BYTES_MIN = 32 << 10
-"""Of smaller entries some columns are read with the others: two requests cost as much as the bytes."""
+"""Entries below this size are read whole: a second request costs as much as the bytes of the other columns."""
 WINDOW_BYTES = 16 << 20
-"""Of so many bytes of whole entries the directories are read together, and then the wanted columns."""
+"""Limits the entries, by the bytes of whole ones, whose directories are read together before their columns."""
 GAP_MAX = 4
 """Entries between two that are read are asked for with them, up to so many: a request of its own would cost more."""
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads one entry by one question, while nothing is out of the ordinary.
 
-Who looks up single entries, many at a time, pays more for the machine of ranges
+A client that looks up many single entries pays more for the machine of ranges
 (:class:`~bk_core.protocol.reader.RangeRead`) than for everything else. So one bookie of the write set is asked here. An
 answer counts only if it is the whole entry, and right; of all else nothing is concluded: the machine asks anew, and
 knows what it means. A bookie that failed, or said nothing for ``speculative_read_ms``, is then asked last.
@@ -25,7 +25,8 @@ from bk_core.transport.port import ReadPart, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
 
 RUN_IDS = 1024
-"""So many entries in a row are asked of the same bookie: it finds them in the frames that it has looked into."""
+"""How many consecutive entries are read from the same bookie, which finds them in frames that it has just looked
+into."""
 
 
 async def lone_read(

@@ -226,8 +226,8 @@ class _Cancels(Protocol):
 
 @dataclass(slots=True)
 class _Ahead:
-    """A request that was sent before the machine asked for it: who has answered gets the next question at once, while
-    what came is still being verified. ``wanted``: the machine has asked for it since; None: not yet."""
+    """A request that was sent before the machine asked for it: a bookie that has answered gets the next request at
+    once, while its answer is still being verified. ``wanted``: the machine has asked for it since; None: not yet."""
 
     effect: SendRead
     asked: _Cancels | None = None
@@ -259,7 +259,7 @@ class _Requests:
         self.refused = Refused()
         self._events: deque[tuple[_Ahead | _Timer | None, ReadEvent]] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._room: deque[asyncio.Future[None]] = deque()  # who waits for room in the queue
+        self._room: deque[asyncio.Future[None]] = deque()  # callers that wait for room in the queue
         self._asked: dict[int | str, _Cancels] = {}
         self._ahead: _Ahead | None = None
         self._spans = spans()

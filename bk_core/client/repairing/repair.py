@@ -38,8 +38,8 @@ BURST_S = 0.5
 async def under_lock(
     store: MetadataStore, ledger_id: LedgerId, owner: str, work: Callable[[], Awaitable[T]]
 ) -> T | None:
-    """Do this under the lock of the ledger's repairs; None if another has it. Who copies a ledger needs it: without it
-    a bookie that is copied to might give up what it has of a ledger whose record names it not yet."""
+    """Does the work under the repair lock of the ledger; returns None if another process holds the lock. A copy needs
+    the lock: without it the receiving bookie might give up entries of a ledger whose record does not name it yet."""
     taken = asyncio.get_running_loop().create_task(asyncio.to_thread(store.lock_underreplicated, ledger_id, owner))
     try:
         return await work() if await asyncio.shield(taken) else None
@@ -76,7 +76,8 @@ def newest_record(store: MetadataStore, ledger_id: LedgerId) -> Versioned[Ledger
 
 
 class ByteRate:
-    """So many bytes a second for all repairs of a process, in the order in which they ask. 0: as many as they like."""
+    """Limits the bytes per second that all repairs of a process copy, in the order in which they ask. 0 sets no
+    limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -95,7 +96,7 @@ class ByteRate:
 
 
 class RepairDriver(Work[End]):
-    """One repair of one ledger, whose lock the caller holds. ``cluster`` says who is registered."""
+    """One repair of one ledger, whose lock the caller holds. ``cluster`` says which bookies are registered."""
 
     def __init__(
         self,

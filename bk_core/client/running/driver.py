@@ -142,7 +142,7 @@ class Driver:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` as a task, which is cancelled when the driver stops. It belongs to the operation that made the
-        driver, whoever's event caused it."""
+        driver, whichever caller's event caused it."""
         task = self.loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies that one operation could not use because of who this client is, or of who they are. Then the quorum that is
-missing is not the cause, and to wait for bookies is no remedy."""
+"""Bookies that one operation could not use because of this client's identity or of theirs. Then a missing quorum is not
+the cause, and waiting for bookies does not help."""
 
 from __future__ import annotations
 

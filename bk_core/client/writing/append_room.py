@@ -71,7 +71,7 @@ class Room:
         return True
 
     def _free(self, held_max: int) -> None:
-        """So many bytes may be held without asking the budget; ``free_to`` says so to entries that come one by one."""
+        """Limits the bytes that may be held without asking the budget. ``free_to`` applies it to single entries."""
         self._held_max = held_max
         self._queue.free_to = -1 if self._line or self._shut else held_max
 

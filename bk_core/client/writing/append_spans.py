@@ -24,7 +24,7 @@ class AppendSpans:
         self._open: deque[tuple[EntryId, Any]] = deque()  # by the last entry
 
     def appends(self) -> None:
-        """Somebody appended; called by whoever did."""
+        """Begins the span of an append, in the context of the caller."""
         if self._was_sent:
             self._parent, self._was_sent = self._spans.here(), False
 

@@ -13,7 +13,7 @@ only if no doubt is left. A fact beside the head (do the ledgers still exist?) c
 head was read, because whatever makes it untrue changes the head first.
 
 If the change ends early, nothing was changed; pages that no head names may be left, which vacuum finds. Only a write in
-doubt may have been applied: whoever tries again looks for the wanted state first.
+doubt may have been applied: a retry looks for the wanted state first.
 """
 
 from __future__ import annotations

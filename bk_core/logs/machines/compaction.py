@@ -147,7 +147,7 @@ class Compaction:
         return results[self._name]
 
     def _change(self, intent: Compact) -> HeadChange[Extent]:
-        """A change for one run; whoever watches compactions watches each."""
+        """A change for one run."""
         return HeadChange({self._name: intent})
 
     def _drop(self, copied: ask.RunCopied) -> Steps[None]:

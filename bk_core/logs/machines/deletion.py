@@ -74,8 +74,8 @@ class DeleteLog:
         self.name, self.log_uuid, self._takeover = name, log_uuid, takeover
 
     def run(self) -> Steps[DeletedLog]:
-        """The deleted log, whoever deleted it. Raises the error that ended it; ``outcome`` says whether the log may be
-        deleted, or may still be."""
+        """The deleted log, even if another client deleted it. Raises the error that ended it; ``outcome`` says whether
+        the log may be deleted, or may still be."""
         change = HeadChange({self.name: Mark(self.log_uuid, self._takeover)})
         refused: BookKeeperError | None = None
         try:

@@ -31,7 +31,7 @@ class DeletedLog:
 
 
 def mark_of(head: LogHead) -> LogHead:
-    """What is written in place of the head of a deleted log: who it was, and nothing that it listed."""
+    """The record that replaces the head of a deleted log: its name and uuid, and none of its ledgers."""
     return replace(head, is_deleted=True, pages=(), tail=(), published=(), condemned=(), schemas=(), unknown_fields=b"")
 
 

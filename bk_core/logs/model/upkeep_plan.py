@@ -29,9 +29,9 @@ TXN_RETENTION_MIN_MS = 30 * DAY_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
-    """Compaction copies at most ``copy_bytes_per_s``, and ``copy_bytes_per_hour`` in the whole cluster, whoever does
-    it; ``ledgers_per_hour`` bounds what it merges and what is deleted; 0: no bound. A step copies about ``step_bytes``,
-    and then the leadership is proved again. A log with fewer than ``extents_min`` small extents waits.
+    """Compaction copies at most ``copy_bytes_per_s``, and ``copy_bytes_per_hour`` in the whole cluster over all
+    workers; ``ledgers_per_hour`` bounds what it merges and what is deleted; 0: no bound. A step copies about
+    ``step_bytes``, and then the leadership is proved again. A log with fewer than ``extents_min`` small extents waits.
     ``vacuum_every_ms``: between two searches for what nothing lists; it is deleted ``delete_delay_ms`` after it was
     unlinked. The elected worker looks at all logs every ``poll_s``, the others at the election every ``vote_s``. What
     failed is tried again after ``retry_s``, and then less and less often, at least every ``retry_max_s``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of the worker that keeps a cluster's logs: who it is, what it spent this hour, whose turn is next. Pure.
+"""The record of the worker that keeps a cluster's logs: its name, what it spent this hour, the next log. Pure.
 
 Its version in the store is the fence: a worker writes it before each step, by compare-and-set, and a worker that was
 replaced meanwhile fails there. docs/formats.md §4 has its bytes.

@@ -45,7 +45,7 @@ from bk_core.observe.audit import audited
 
 logger = logging.getLogger(__name__)
 Registrations: TypeAlias = tuple[tuple[BookieId, bytes], ...]
-"""Of one folder: the ids of the bookies and their records."""
+"""The bookies of one folder: their ids and records."""
 _READ_ONLY = "readonly"
 _RETRY_S = 0.5
 _RETRY_MAX_S = 8.0
@@ -162,7 +162,7 @@ class Bookies(Part):
                     self._delete_if_there(path)  # left by a dead process of our directory (M3)
                     continue
                 elif found[0] != data:
-                    # not set: who watches the folder hears of nodes that come and go, not of what is in them
+                    # not set: a watch on the folder tells of nodes that come and go, not of their data
                     self._tree.multi([Delete(path, found[1].version), Create(path, data, ephemeral=True)])
                 return
             except TreeError:

@@ -23,7 +23,7 @@ class DeletedLogs(Part):
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
-                with contextlib.suppress(NodeExistsError):  # whoever made it: a log is deleted once
+                with contextlib.suppress(NodeExistsError):  # another client made it: a log is deleted once
                     self._create_with_parents(self.deleted_log_path(log_uuid), record)
                 return
             except MetadataUnavailableError as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An election as Apache's auditors hold it: votes in a row, each ephemeral; who cast the first is elected, and the next
-follows when that session ends. And what other records of sessions need."""
+"""An election as Apache's auditors hold it: a sequence of ephemeral votes. The process with the first vote is elected,
+and the next follows when its session ends. Other records that belong to a session use parts of it."""
 
 from __future__ import annotations
 

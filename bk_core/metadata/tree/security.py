@@ -13,7 +13,7 @@ from bk_core.observe.audit import audited
 
 
 class Security(Part):
-    """Who may what."""
+    """The table of roles."""
 
     @property
     def _roles(self) -> str:

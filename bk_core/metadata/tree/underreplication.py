@@ -136,7 +136,7 @@ class Underreplication(Election):
         return removed
 
     def _prune_marks(self, path: str) -> None:
-        """Deletes the empty folders above a mark that is gone, as Apache does; whoever marks makes them again."""
+        """Deletes the empty folders above a mark that is gone, as Apache does; the next mark creates them again."""
         with contextlib.suppress(NoNodeError, NotEmptyError, MetadataUnavailableError):
             for _ in range(4):
                 path = path.rpartition("/")[0]
@@ -252,7 +252,7 @@ class Underreplication(Election):
     def vote_for_auditor(self, owner: str) -> bool:
         elected = self._vote(self._votes_for_auditor, owner, self._make_folders)
         if elected and self._find(self._votes_for_auditor) != encode_vote(owner):
-            self._put("auditorelection", encode_vote(owner))  # for whoever asks; the votes decide
+            self._put("auditorelection", encode_vote(owner))  # for readers; the votes decide
         return elected
 
     def withdraw_vote(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who looks after the named logs of a cluster, and what was spent on that, at ``<root>-upkeep``: beside Apache's tree
+"""The worker that keeps the named logs of a cluster, and what it spent, at ``<root>-upkeep``, beside Apache's tree
 (decision 0057)."""
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Watches:
             with self._lock:
                 node.queued = False
                 if not node.listeners:
-                    if not node.armed:  # else who read it since has set a watch, and sees it by that
+                    if not node.armed:  # otherwise a later reader has set a watch, which will tell it
                         self._nodes.pop((node.path, node.read), None)
                     return
             try:

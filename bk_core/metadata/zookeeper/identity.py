@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who this process is to ZooKeeper: credentials from a file, which is read anew for each connection.
+"""The identity of this process in ZooKeeper: credentials from a file, which is read anew for each connection.
 
 A certificate (TLS) is an identity by itself, of scheme ``x509``, where ZooKeeper's X509AuthenticationProvider is on.
 """

@@ -236,8 +236,8 @@ class ZooKeeperTree:
     """A :class:`~bk_core.metadata.tree.tree.Tree` over ZooKeeper; call :meth:`connect` first. A forked child cannot use
     it.
 
-    ``identity``: who this process says it is. ``acl``: what every node gets that is created here, in the cluster whose
-    ledgers root is ``root``.
+    ``identity``: the credentials of this process. ``acl``: the ACL of every node that is created here, in the cluster
+    whose ledgers root is ``root``.
     """
 
     def __init__(
@@ -433,7 +433,7 @@ class ZooKeeperTree:
             self._closing.set()
             self._listeners.clear()
             if os.getpid() == self._pid:
-                self._connected.set()  # who waits for a connection hears that there will be none
+                self._connected.set()  # callers that wait for a connection hear that there will be none
                 self._stop_client(wait_s=self._timeout_s)
                 self._events.stop()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kazoo may tell of its requests. At level DEBUG it logs each request and each answer whole: records of ledgers
-with their passwords, and what proves who this client is."""
+with their passwords, and the credentials of this client."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """When a bookie that is not registered counts as lost. Pure.
 
 A restart, a rolling one of many bookies too, is no loss: each bookie has the whole delay to come back, however many are
-away. (Apache's auditor waits only where exactly one is away.) Who comes back begins anew.
+away. (Apache's auditor waits only where exactly one is away.) A bookie that comes back begins anew.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ class Absences:
         return tuple(bookie for bookie in away if now_ms - self._since[bookie] >= delay_ms)
 
     def waiting(self) -> dict[BookieId, float]:
-        """Who is away, and since when."""
+        """The bookies that are away, and since when."""
         return dict(self._since)

@@ -24,7 +24,7 @@ from bk_core.placement import FLAT, Landscape
 from bk_core.protocol.replication.copies import fragments_of, size_of
 
 LEDGERS_MAX = 100_000
-"""So many ledgers, the longest, are kept for a plan; one of them has about a kilobyte in memory."""
+"""Limits the ledgers, the longest ones, that a plan keeps; each takes about a kilobyte of memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ CheckEvent: TypeAlias = ev.SessionEvent | ev.ReadEvent | ev.TimerFired | BudgetG
 CheckEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.SetTimer | ev.CancelTimer | SpendBudget
 
 TRIES = 3
-"""So often in a row a bookie may answer nothing before it counts as unreachable."""
+"""How many requests in a row a bookie may leave unanswered before it counts as unreachable."""
 
 GAP_MAX = 64
 RANGES_MAX = 1_000

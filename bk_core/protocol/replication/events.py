@@ -66,7 +66,7 @@ class LedgerRecovered:
 
 @dataclass(frozen=True, slots=True)
 class SpendBudget:
-    """So many bytes were read; say when more may be."""
+    """Reports the bytes that were read; the driver answers when more may be read."""
 
     size: int
 

@@ -225,7 +225,7 @@ class Adds:
         )
 
     def _forget(self, sent: SentPiece, count: int) -> None:
-        """So many entries of a piece are done with."""
+        """Notes that this many entries of a piece are finished."""
         sent.left -= count
         if not sent.left:
             self._flight.remove(sent)

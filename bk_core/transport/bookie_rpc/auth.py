@@ -16,7 +16,7 @@ from bk_core.wire.bookie_rpc.runs import AddAnswers, Answer, BatchAnswer, ReadAn
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
-NEEDED = "it wants to know who this client is"
+NEEDED = "it wants this client to authenticate"
 
 
 class Proof:
@@ -50,7 +50,7 @@ class Proof:
 
 
 def refuses_all(item: AddAnswers | ReadAnswers | BatchAnswer | Answer) -> bool:
-    """Whether an answer is what a bookie says to a client that has not shown who it is: EUA, and a header alone. An EUA
+    """Whether a bookie refuses a client that has not authenticated: the answer is EUA, and a header alone. An EUA
     about a ledger's password has the ids of the request."""
     if isinstance(item, Answer):
         said = {field.name for field, _ in item.response.ListFields()}

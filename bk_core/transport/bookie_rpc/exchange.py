@@ -34,7 +34,7 @@ class Exchange:
         self._packer = packer
         self._reader = AnswerReader(3)
         self.adds, self.reads = Adds(packer), Reads(packer)
-        self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and who waits
+        self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and waiting caller
         self._requests: list[bytes] = []
         self.let_in = False  # whether the bookie has answered something
 
@@ -95,7 +95,8 @@ class Exchange:
         self.adds.tell()
 
     def lost(self, error: BookKeeperError) -> None:
-        """The connection is lost: fails sessions and ranges. Who waits for a single answer is failed by the caller."""
+        """The connection is lost: fails sessions and ranges. The caller fails the requests that wait for a single
+        answer."""
         self._controls.clear()
         self._requests.clear()
         self.reads.lost(error)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence of a LAC over single requests: fences, LAC reads and watches, of one to three requests each. Pure.
 
-Each call ends with one word to ``told``, unless the connection breaks before: who waits is then failed by the caller.
+Each call ends with one word to ``told``, unless the connection breaks before: then the caller fails the requests that
+wait.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _lac_in(body: bytes) -> int:
 def _evidence(
     ledger_id: LedgerId, body: bytes, *, lac_body: bytes = b"", fenced: bool = False, known: bool = True
 ) -> LacEvidence | RefusedError:
-    """Evidence of an entry, as far as it is one. Who gets it looks at the digest (P5)."""
+    """Evidence of an entry, as far as it is one. Its receiver checks the digest (P5)."""
     if not body:
         return LacEvidence(-1, b"", lac_body, b"", fenced, known)
     entry_id = int.from_bytes(body[8:16], "big", signed=True)

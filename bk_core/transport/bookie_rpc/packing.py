@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as requests of Apache's wire, made once for all bookies of a write set; and who waits for which answer.
-Pure."""
+"""Frames as requests of Apache's wire, made once for all bookies of a write set; and the requests that wait for
+answers. Pure."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ A = TypeVar("A", bound=Asked)
 
 
 class Waiting(Generic[A]):
-    """Who waits for which transactions of one connection."""
+    """The requests that wait for transactions of one connection."""
 
     __slots__ = ("_array", "_firsts", "_owners")
 

@@ -36,10 +36,10 @@ READS_MAX = 5_000
 """The most reads of one client that wait for answers of one bookie."""
 
 READS_AT_FIRST = 16
-"""So many reads are sent before anything is known about the size of the entries."""
+"""How many reads are sent before the size of the entries is known."""
 
 ABSENT_MAX = 256
-"""An answer ends behind so many absent entries in a row: who asks for more than there is need not hear it of each."""
+"""An answer ends after this many absent entries in a row: a reader past the end need not hear about each of them."""
 
 PART_BYTES = 512 << 10
 """Entries are gathered into frames of about this size, as long as more are on their way and nobody hurries."""

@@ -21,7 +21,7 @@ from bk_core.wire.lane.direct_messages import MessageReader, Received, SendQueue
 from bk_core.wire.lane.reasons import LaneMessage
 
 TURN_BYTES_MAX = 4 << 20
-"""So much is received in one turn of the loop, then others have theirs."""
+"""Limits the bytes received in one turn of the loop; then other connections have their turn."""
 
 MESSAGE_TIMEOUT_S = 10.0
 """The connection ends if a message has begun, and for so long no more of it comes although it is read."""
@@ -30,7 +30,7 @@ GONE = "the other side ended the connection"
 LATE = "a message did not end"
 
 WAKE_BYTES = 128 << 10
-"""Of a long message so much is let come before this process is woken: packets of 1,500 bytes would each wake it."""
+"""How many bytes of a long message arrive before the system wakes this process: each packet of 1,500 bytes would."""
 
 _QUEUED_BYTES = 1 << 20
 """More messages are asked for while less than this waits to be sent."""

@@ -2,9 +2,9 @@
 """Where a bookie listens for clients on its own machine: a unix socket, named in its endpoint's extensions.
 
 The socket's name is in Linux's abstract namespace: it is no file, so nothing is left of it when the bookie ends, and
-whoever shares the bookie's network reaches it, as its ports. It holds 128 random bits, so a bookie that was started
-again has another one. The extension also says in which network of which running machine the name means something.
-Elsewhere nobody tries it: a stranger there could listen under this name.
+any process in the bookie's network namespace reaches it, as its ports. It holds 128 random bits, so a bookie that was
+started again has another one. The extension also says in which network of which running machine the name means
+something. Elsewhere nobody tries it: a stranger there could listen under this name.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ MESSAGE_FRAMES_MAX = 256
 """The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
 
 TOLD_MAX = 16_384
-"""So many requests may wait to be sent before hints, which nobody waits for, are dropped; each has about 100 bytes."""
+"""Limits the requests that wait to be sent, about 100 bytes each. Above it hints, which need no answer, are dropped."""
 
 
 class LaneStream:
-    """The base of the three streams, which begin with ``said``, alone: until the bookie has answered it, whoever is at
+    """The base of the three streams, which begin with ``said``, alone: until the bookie has answered it, the process at
     the address may be another one, and gets no key and no entry. ``wake`` is called when there is something to write;
     the lane sets it, and then writes what there is already."""
 
@@ -92,7 +92,7 @@ class LaneStream:
         self._proven = False
 
     def begin(self, said: lane_pb2.Hello, token: bytes = b"") -> None:
-        """Begin with this hello, and the token that proves who the client is. Called for each attempt at a
+        """Begin with this hello, and the token that identifies the client. Called for each attempt at a
         connection."""
         if token:
             said.mechanism, said.token = MECHANISM, token
@@ -283,8 +283,8 @@ Answered: TypeAlias = ReadPart | ReadTrailer | BookKeeperError
 
 
 class ReadCall(ToldRead):
-    """One read under way. Its answers, at most ``bytes_max`` and one frame, wait here for who iterates over them, or go
-    to whom :meth:`tell` names. ``due``: when the answer that somebody waits for is too late."""
+    """One read under way. Its answers, at most ``bytes_max`` and one frame, wait here for the iterating caller, or go
+    to the listener of :meth:`tell`. ``due``: when the awaited answer is too late."""
 
     def __init__(self, stream: ReadStream, number: int, bytes_max: int, deadline_s: float) -> None:
         self._stream, self._number, self.deadline_s = stream, number, deadline_s

@@ -24,8 +24,8 @@ RECORD_BYTES = 16 << 10
 """Shorter pieces are joined up to this: a record of TLS has so many bytes."""
 
 PIECE_BYTES = 128 << 10
-"""So much is encrypted and sent, or received and decrypted, in one call, which others wait for. A connection keeps as
-much memory."""
+"""Limits the bytes encrypted or decrypted in one call, during which other connections wait. Each connection keeps a
+buffer of this size."""
 
 
 class TlsSocket:
@@ -124,7 +124,7 @@ class TlsSocket:
         return (size,)
 
     def _some(self, buffer: memoryview, room: int) -> int:
-        """Of one record; 0 at the end. Raises BlockingIOError if there is no whole one, OSError."""
+        """The bytes of one record; 0 at the end. Raises BlockingIOError if there is no whole one, OSError."""
         while True:
             try:
                 return cast(int, self._tls.read(len(buffer), buffer))  # the stubs know only the other form
@@ -262,7 +262,7 @@ class TlsMessageSocket(MessageSocket):
 
 
 def message_socket(sock: Connected, *arguments: Any, **named: Any) -> MessageSocket:
-    """Of the kind that fits the connection."""
+    """Makes a message socket of the kind that fits the connection."""
     kind: Any = TlsMessageSocket if isinstance(sock, TlsSocket) else MessageSocket
     made: MessageSocket = kind(sock, *arguments, **named)
     return made

@@ -4,7 +4,7 @@ message. Both versions of the protocol give the same.
 
 A run is a matrix of int64 with a row for each field and a column for each frame, over the buffer that was received.
 Positions in it are positions in that buffer. A run is a view: the buffer must not change while it is used. The one
-column of a frame that came alone is a list of numbers, and becomes an array only for who asks for one.
+column of a frame that came alone is a list of numbers, and becomes an array only where a caller asks for one.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Answer:
 
     @property
     def status(self) -> Status:
-        """Of the message if that is not EOK, else of its body."""
+        """The status of the message if it is not EOK, otherwise that of its body."""
         outer = self.response.status
         if outer:
             return Status(outer)

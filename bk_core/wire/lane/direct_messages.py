@@ -175,7 +175,7 @@ class SendQueue:
         return [self._buffers[k] for k in range(BUFFERS_MAX)]
 
     def sent(self, count: int) -> None:
-        """So many bytes of it have left."""
+        """Notes that this many bytes of the message have left."""
         self.bytes -= count
         while count:
             first = self._buffers[0]

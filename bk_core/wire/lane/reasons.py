@@ -116,6 +116,7 @@ HINT_IDS_MAX = 10_000
 """The most ledgers in one hint of deletion."""
 
 NAMED_MAX = 256
-"""So many sessions a client opens with one message, and so many grants it shows. A bookie takes ``NAMED_TAKEN_MAX``."""
+"""Limits the sessions that a client opens, and the grants that it shows, in one message. A bookie takes
+``NAMED_TAKEN_MAX``."""
 
 NAMED_TAKEN_MAX = 16 * NAMED_MAX

@@ -64,7 +64,7 @@ def test_a_client_without_tls_is_refused(lane: str, tmp_path: Path) -> None:
     async def story(world: TlsWorld) -> None:
         with pytest.raises(TlsError if lane != BOOKIE_RPC else AuthenticationError) as told:
             await world.ask(lane, None)
-        assert "tls_ca_path" in str(told.value) or "who this client is" in str(told.value)
+        assert "tls_ca_path" in str(told.value) or "this client to authenticate" in str(told.value)
         with pytest.raises(BookKeeperError) as untold:
             await world.ask(lane, None, forget_tls=True)
         if lane == DIRECT:
