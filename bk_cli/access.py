@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bk_core.transport.caller import Caller
 
 METADATA_TIMEOUT_S = 8.0
-"""So that a wrong address is told within ten seconds, the start of the interpreter included."""
+"""Short enough to report a wrong address within ten seconds, the start of the interpreter included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Access:
         return await client.connect(self.uri, config=config or self.config())
 
     def caller(self, instance_id: str, name: str) -> Caller:
-        """For who asks bookies itself; ``name`` is what we call ourselves there."""
+        """The caller of commands that ask bookies themselves; ``name`` is the client's name in bookies' logs."""
         return replace(self.config().caller(instance_id), client=name)
 
     def admin_ports(self, timeout_s: float) -> AdminPorts:
-        """For who asks admin ports; each answers within ``timeout_s``."""
+        """For commands that ask admin ports; each answers within ``timeout_s``."""
         from bk_core.cluster.admin_ports import AdminPorts
 
         config = self.config()
@@ -97,7 +97,7 @@ class Access:
 
     @contextmanager
     def zookeeper(self) -> Iterator[ZooKeeperTree]:
-        """The session with ZooKeeper below the metadata store, for who looks at rights."""
+        """The session with ZooKeeper below the metadata store, for commands that look at ACLs."""
         from bk_core.metadata import open_tree
 
         with closing(open_tree(self.uri, **self.config().store_settings())) as tree:

@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ledger": ("bk_cli.data.ledger:ledger", "Ledgers: look into them, read and write them, end and delete them."),
     "log": ("bk_cli.data.log:log", "Named logs: look into them, read them, keep them short."),
     "placement": ("bk_cli.explain.placement:placement", "Say which bookies ledgers get, and why."),
-    "role": ("bk_cli.operate.role:role", "Roles: who may what, where bookies run in mode secure."),
+    "role": ("bk_cli.operate.role:role", "Roles: the rights of clients where bookies run in mode secure."),
     "token": ("bk_cli.operate.token:token", "Tokens: the keys that sign them, and tokens."),
     "upkeep": ("bk_cli.data.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
     "spark": ("bk_cli.data.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),

@@ -41,10 +41,10 @@ SECURITY_SETTINGS = (
 
 
 def security(command: Command) -> Command:
-    """How a command connects: its options of TLS, and who it is to ZooKeeper."""
+    """How a command connects: its options of TLS, and its identity in ZooKeeper."""
     command = click.option(
         "--zookeeper-acl", metavar="ACL", envvar="BK_ZOOKEEPER_ACL", default="", show_default=False,
-        help="Who may use the nodes that are created in ZooKeeper: open (the default), creator, or a list.",
+        help="The ACL of nodes that are created in ZooKeeper: open (the default), creator, or a list.",
     )(command)  # fmt: skip
     command = click.option(
         "--zookeeper-auth-path", metavar="FILE", envvar="BK_ZOOKEEPER_AUTH_PATH", default="", show_default=False,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie's audit log: who fenced, recovered, deleted, drained, was granted or was refused what, on the logger
+"""A bookie's audit log: each fence, recovery, deletion, drain, grant and refusal with its actor, on the logger
 ``bookie_server.audit`` and, if a file is named, there.
 
 A flood of events writes few lines, and loses none in silence. The same event again within a minute is counted, and told
 with its number afterwards. So are all events beyond ``LINES_PER_S``, or of more kinds than are remembered: then by what
-was done alone. Refusals have a rate of their own, and half of the kinds: who is refused as often as they
+was done alone. Refusals have a rate of their own, and half of the kinds: a client that is refused as often as it
 like would hide what was done."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AuditLog:
         self._looked_s = clock_s()
 
     def say(self, did: str, outcome: str = DONE, *, address: object = "", **about: object) -> None:
-        """``about`` says who did it, where, to what, and why it was refused, all of it hashable; ``address`` is the
+        """``about`` has the actor, the place, the object and the reason of a refusal, all hashable; ``address`` is the
         client's host and port, of which the host tells events apart."""
         host = str(address).rpartition(":")[0] or address
         about = {name: value[:TEXT_MAX] if isinstance(value, str) else value for name, value in about.items()}

@@ -114,11 +114,11 @@ class BookieConfig:
     ``in_flight_bytes_per_principal_max`` and ``in_flight_bytes_per_address_max`` bound what waits for it,
     ``requests_per_s_per_principal_max`` and ``requests_per_s_per_address_max`` how much it asks,
     ``ledgers_open_per_principal_max`` and ``ledgers_open_per_address_max`` how many ledgers it writes at once.
-    ``limits_exempt`` names who has none of these limits, such as the other bookies. Above a limit the bookie reads a
+    ``limits_exempt`` names clients without these limits, such as the other bookies. Above a limit the bookie reads a
     client's connections more slowly, and refuses only what cannot wait; nothing that it took is lost. Fences and
     recoveries have as much again to themselves.
 
-    **Audit.** Who fenced, recovered, deleted, drained, was granted or was refused what is told on the logger
+    **Audit.** Each fence, recovery, deletion, drain, grant and refusal is told with its actor on the logger
     ``bookie_server.audit``, one JSON object an event, and with ``audit_path`` in this file as well, which is begun anew
     at ``audit_file_bytes_max``; ``audit_files_max`` old ones are kept.
 
@@ -155,18 +155,18 @@ class BookieConfig:
     which identities are let in, with ``*`` for any text; all if it is empty. With ``tls_zookeeper`` the metadata
     service is spoken to over TLS, too (docs/security.md).
 
-    **Tokens.** With ``token_keys_path`` clients show who they are by a signed token. ``tls_client_auth`` then says
+    **Tokens.** With ``token_keys_path`` clients authenticate with a signed token. ``tls_client_auth`` then says
     whether a certificate will do instead (optional) or not (none), and ``tls_clients`` goes for both. ``token_path`` is
     this bookie's own token, for other bookies.
 
-    **Security.** With ``security`` ``open`` whoever reaches a port, and is let in by TLS, may do anything there. With
+    **Security.** With ``security`` ``open`` any client that reaches a port and passes TLS may do anything there. With
     ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates or tokens, and
     ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
     ``mixed`` is the same, for a cluster with bookies of Apache's: auto-recovery and upkeep use those, too.
 
     **ZooKeeper.** ``zookeeper_auth_path`` is a file with this bookie's credentials for ZooKeeper, read again for each
-    connection. ``zookeeper_acl`` says who may use the nodes that it creates there: ``open`` (everybody), ``creator``
-    (who shares its identity) or a list of identities by role, the same for the whole cluster.
+    connection. ``zookeeper_acl`` sets the ACL of the nodes that it creates there: ``open`` (every client), ``creator``
+    (only clients of the same identity) or a list of identities by role, the same for the whole cluster.
     """
 
     metadata_service_uri: str
@@ -190,11 +190,11 @@ class BookieConfig:
     """TCP port for metrics and health (docs/bookie.md#the-admin-port) over HTTP, by default 3000 above ``port`` unless
     another service has that one. 0: none."""
     admin_host: str = "127.0.0.1"
-    """Local address of the admin port. Who reaches it sees numbers, names of directories and settings, and changes
-    nothing."""
+    """Local address of the admin port. A client that reaches it sees numbers, names of directories and settings, and
+    changes nothing."""
     admin_writes: str = "off"
-    """Whose PUT the admin port takes, which sets log levels (docs/bookie.md#logs): nobody's (``off``), that of programs
-    on this machine (``loopback``), anybody's (``any``)."""
+    """The clients that may set log levels with PUT at the admin port (docs/bookie.md#logs): none (``off``), programs on
+    this machine (``loopback``), or any client (``any``)."""
     slow_operation_ms: float = 1_000.0
     """A commit or a read of a disk that takes so long is logged (docs/bookie.md#logs). 0: none."""
     bookie_id: str | None = None
@@ -262,7 +262,7 @@ class BookieConfig:
     ledgers_open_per_principal_max: int = 0
     """The same for all connections of one identity."""
     limits_exempt: tuple[str, ...] = ()
-    """Who has none of these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
+    """Clients without these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
     Name the other bookies here, since they copy what was lost."""
     audit_path: Path | None = None
     """A file for the audit log (docs/security.md#8-limits-and-audit), which only the bookie's user can read. The
@@ -342,7 +342,7 @@ class BookieConfig:
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     token_keys_path: Path | None = None
-    """Clients show who they are by a signed token: the public keys, as a JWKS (docs/security.md#5-tokens). It is
+    """The public keys that verify clients' tokens, as a JWKS (docs/security.md#5-tokens). It is
     read again when it changes."""
     token_issuer: str = ""
     """What a token must name as its issuer (``iss``); empty: any. Wanted where one key signs tokens of several issuers.
@@ -360,8 +360,8 @@ class BookieConfig:
     """A file with the bookie's identity for ZooKeeper, a line ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, read
     again for each connection (docs/security.md)."""
     zookeeper_acl: str = ACL_OPEN
-    """Who may use the nodes that the bookie creates there: ``open`` (everybody), ``creator`` (who shares its identity),
-    or a list of identities by role. The same for the whole cluster."""
+    """The ACL of the nodes that the bookie creates in ZooKeeper: ``open`` (every client), ``creator`` (only clients of
+    the same identity) or a list of identities by role. All clients and bookies of a cluster use the same value."""
 
     def __post_init__(self) -> None:
         self._set_directories()
@@ -458,7 +458,7 @@ class BookieConfig:
         self._set_tokens(bool(given))
         if self.tls_clients and not self._knows_clients:
             raise InvalidArgumentError(
-                "tls_clients needs clients that show who they are",
+                "tls_clients needs clients that authenticate",
                 value=f"tls_clients={self.tls_clients}, tls_client_auth={self.tls_client_auth!r}",
                 remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required", or token_keys_path',
             )
@@ -497,7 +497,7 @@ class BookieConfig:
 
     @property
     def _knows_clients(self) -> bool:
-        """Whether a client has to show who it is."""
+        """Whether a client has to authenticate."""
         return self.tls_ca_path is not None and (self.tls_client_auth == "required" or self.token_keys_path is not None)
 
     def _set_security(self) -> None:
@@ -508,7 +508,7 @@ class BookieConfig:
             return
         if not self._knows_clients:
             raise InvalidArgumentError(
-                f'security = "{self.security}" needs clients that show who they are',
+                f'security = "{self.security}" needs clients that authenticate',
                 value=f"tls_ca_path={self.tls_ca_path}, tls_client_auth={self.tls_client_auth!r}",
                 remedy=f'give {", ".join(_TLS_PATHS)}, and tls_client_auth = "required", or token_keys_path',
             )
@@ -528,7 +528,7 @@ class BookieConfig:
         given = [name for name in _PRINCIPAL_LIMITS if getattr(self, name)]
         if given and not self._knows_clients:
             raise InvalidArgumentError(
-                f"{given[0]} needs clients that show who they are",
+                f"{given[0]} needs clients that authenticate",
                 value=f"{given[0]}={getattr(self, given[0])}, tls_client_auth={self.tls_client_auth!r}",
                 remedy=f"give {', '.join(_TLS_PATHS)}, or limit addresses: {given[0].replace('principal', 'address')}",
             )
@@ -686,7 +686,8 @@ def _lines_of(keys: Iterable[str], text: str) -> dict[str, int]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """What somebody meant who wrote this name, also as Apache's keys (``bookiePort``) and options (``admin-port``)."""
+    """The setting that a misspelled name probably means, also as Apache's keys (``bookiePort``) and options
+    (``admin-port``)."""
     spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
     near = get_close_matches(spelled, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else "docs/configuration.md has all settings"

@@ -36,7 +36,7 @@ REPORT_S = 10.0
 TAKEN_WITHIN_S = 60.0
 """A bookie looks at its order as often as at its disk, by default every 10 s."""
 LOOKS_MAX = 2_000
-"""So many of the ledgers that are left are looked at in one poll."""
+"""Limits the remaining ledgers that are looked at in one poll."""
 WRITERS = 16
 LEDGERS_NAMED = 10
 BLOCKED_TOLD = 100

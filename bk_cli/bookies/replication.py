@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk replication`` and ``bk autorecovery``: lost copies, who puts them back, and what stands in the way."""
+"""``bk replication`` and ``bk autorecovery``: lost copies, the workers that repair them, and what blocks them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGERS_SHOWN = 20
 
 @click.group()
 def replication() -> None:
-    """Ledgers that lack copies: how many, who repairs them. Holds for Apache's auto-recovery, too."""
+    """Ledgers that lack copies: their number, and the workers that repair them, Apache's too."""
 
 
 @replication.command("status")
@@ -28,7 +28,7 @@ def replication() -> None:
 @options.as_json
 @access()
 def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
-    """Show which ledgers are marked, which bookies they miss, and who is at work."""
+    """Show the marked ledgers, the bookies they miss, and the workers that repair them."""
     with access.store() as store:
         store.sync()
         facts = cluster_status(store)

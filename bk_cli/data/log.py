@@ -115,7 +115,7 @@ def show(name: str, with_extents: bool, access: Access, as_json: bool) -> None:
 @access()
 @options.as_json
 def explain(name: str, access: Access, as_json: bool) -> None:
-    """Say why a log is as it is: who writes it, what blocks an append or a read, what is trimmed, and what helps."""
+    """Explain the state of a log: its writer, what blocks an append or a read, what is trimmed, and what helps."""
     from bk_cli.explain.log_explained import show_log
 
     show_log(access, name, as_json=as_json)

@@ -80,7 +80,7 @@ def show(name: str, app_id: str, access: Access, as_json: bool) -> None:
 def forget(name: str, app_id: str, force: bool, dry_run: bool, access: Access, as_json: bool) -> None:
     """Forget an application or query, so that its versions may begin anew.
 
-    Whoever publishes an old version of it again may then have it in the log twice.
+    A job that publishes an old version of it again may then have its rows in the log twice.
     """
     with access.log(name) as log:
         log.head()

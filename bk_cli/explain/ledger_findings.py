@@ -23,9 +23,9 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery.suspects import own_parts
 
 WALK_MAX = 20_000
-"""So many entries behind the LAC are judged as a recovery would judge them."""
+"""Limits the entries after the LAC that are judged as a recovery would judge them."""
 EDGES_MAX = 5_000
-"""So many places of a fragment where answers change are looked at."""
+"""Limits the places of a fragment, where answers change, that are looked at."""
 
 FOUND, ABSENT, UNASKED = "found", "absent", "not asked"
 UP = ("writable", "read-only")

@@ -2,8 +2,8 @@
 """Gathers what ``bk ledger explain`` explains: the record, the bookies' states, and what each says of its copy. It
 fences nobody and reads no entries where the lane can list ids.
 
-All bookies are asked at once, and ``ANSWER_S`` is for all that is asked of them: who says nothing until then is said to
-say nothing. So a command takes a second, however many bookies hang.
+All bookies are asked at once, and ``ANSWER_S`` is for all that is asked of them: a bookie that says nothing until then
+is said to say nothing. So a command takes a second, however many bookies hang.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ ANSWER_S = 0.4
 CLOSE_S = 0.05
 """For closing what is connected; the process ends anyway."""
 FRAGMENTS_MAX = 50
-"""So many fragments, the newest, are looked at."""
+"""Limits the fragments that are looked at, the newest ones."""
 ASKS_MAX = 16
-"""So many answers are taken of one bookie about one fragment: each is about a thousand frames."""
+"""Limits the answers of one bookie about one fragment: each covers about a thousand frames."""
 TAIL = 64
-"""So many entries behind the LAC are asked for where a wire has no list of ids."""
+"""Limits the entries after the LAC that are requested where a wire has no list of ids."""
 
 
 def see_ledger(access: Access, ledger_id: LedgerId) -> LedgerSeen:
@@ -87,8 +87,8 @@ def look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSee
 def _repair(
     store: MetadataStore, ledger_id: LedgerId
 ) -> tuple[UnderreplicationMark | None, str | None, bool, str | None]:
-    """The mark, who repairs the ledger, whether anybody may, and the auditor. A mark that cannot be read is noted in
-    the store."""
+    """The mark, the worker that repairs the ledger, whether repair is enabled, and the auditor. A mark that cannot be
+    read is noted in the store."""
     mark = None
     with contextlib.suppress(MetadataCorruptError):
         mark = store.read_underreplicated(ledger_id)

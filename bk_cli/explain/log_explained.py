@@ -18,7 +18,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId
 
 EXTENTS_MAX = 6
-"""So many of the newest extents are looked at, the open ones among them."""
+"""Limits the newest extents that are looked at, open ones included."""
 
 
 def show_log(access: Access, name: str, *, as_json: bool) -> None:

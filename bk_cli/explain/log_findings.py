@@ -69,9 +69,7 @@ def _of_open(seen: LogSeen, extent: Extent, ledger: LedgerSeen) -> Finding:
             f"its leader was fenced, and nobody can take over: ledger {ledger_id} cannot be recovered: {worst.what}",
             worst.remedy,
         )
-    return note(
-        f"its leader was fenced or ended: whoever leads or publishes with takeover next recovers ledger {ledger_id}"
-    )
+    return note(f"its leader was fenced or ended: the next leader or publish with takeover recovers ledger {ledger_id}")
 
 
 def _appends(seen: LogSeen) -> Iterator[Finding]:

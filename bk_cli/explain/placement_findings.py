@@ -108,7 +108,7 @@ def _bookies(count: int) -> str:
 
 
 def _left_out(seen: PlacementSeen) -> Iterator[Finding]:
-    """Who cannot be chosen, or is chosen last."""
+    """The bookies that cannot be chosen, or are chosen last."""
     words = {
         "read-only": ("take no new entries: full, set so by hand, or starting", "bk bookie list shows their room"),
         "away": (

@@ -268,7 +268,7 @@ class LocalCluster:
 
     @property
     def client_settings(self) -> dict[str, Any]:
-        """Of a client's configuration; nothing for a cluster that is open."""
+        """Settings of a client's configuration; none for an open cluster."""
         return self.security.settings(CLIENT) if self.security else {}
 
     @property

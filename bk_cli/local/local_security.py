@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ADMIN, CLIENT, BOOKIE, ZOOKEEPER = "admin", "client", "bookie", "zookeeper"
 ROLES: Mapping[str, Role] = {ADMIN: Role.ADMIN, CLIENT: Role.WRITER, BOOKIE: Role.BOOKIE}
-"""Who has which role, on the whole cluster. All bookies are one identity, so that more of them can be added."""
+"""The role of each identity, on the whole cluster. All bookies are one identity, so that more of them can be added."""
 
 HOSTS = (HOST, "localhost")
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 365
@@ -78,7 +78,7 @@ class LocalSecurity:
             raise DataDirectoryError(
                 "the certificates of this cluster cannot be made",
                 value=f"{error.filename}: {error.strerror}",
-                remedy=f"see who may write to {self.path}",
+                remedy=f"check the permissions of {self.path}",
             ) from error
 
     def _make_certificates(self) -> None:
@@ -91,7 +91,7 @@ class LocalSecurity:
     # --- what processes are told ---
 
     def settings(self, who: str) -> dict[str, Any]:
-        """Of a client, or of a command."""
+        """The settings of a client or a command."""
         return {
             "tls_ca_path": str(self.ca),
             "tls_certificate_path": str(self.certificate(who)),

@@ -19,8 +19,8 @@ REMEDY = (
 
 
 def built_with_optimizations(executable: str | None = None, configured: str | None = None) -> bool:
-    """Of this Python, if ``executable`` and ``configured``, its arguments to ``configure``, are not given. What stands
-    in ``/usr/bin`` is a distribution's, and those build with optimizations; Debian's does not say so."""
+    """Whether this Python was, if ``executable`` and ``configured``, its arguments to ``configure``, are not given.
+    What stands in ``/usr/bin`` is a distribution's, and those build with optimizations; Debian's does not say so."""
     path = os.path.realpath(executable or getattr(sys, "_base_executable", "") or sys.executable)
     arguments = sysconfig.get_config_var("CONFIG_ARGS") if configured is None else configured
     return "--enable-optimizations" in (arguments or "") or os.path.dirname(path) in ("/usr/bin", "/bin")

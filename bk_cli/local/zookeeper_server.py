@@ -47,7 +47,7 @@ class ServerTls(NamedTuple):
     ca: Path
 
     def settings(self, host: str, port: int) -> dict[str, object]:
-        """Of its configuration: it listens there, for clients with a certificate."""
+        """Lines of the server's configuration: it listens on this port for clients with a certificate."""
         return {
             "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
             "secureClientPortAddress": host,

@@ -116,7 +116,7 @@ async def _run(access: Access, load: Load, *, reads: bool, keep: bool, as_json: 
 
 
 async def _tell(seconds: AsyncIterator[Seen], as_json: bool) -> None:
-    """Of each second, while it runs: for programs on stdout, else on stderr."""
+    """The figures of each second while it runs: for programs on stdout, otherwise on stderr."""
     number = 0
     async for seen in seconds:
         number += 1

@@ -32,7 +32,7 @@ ROUNDS_MAX = 100_000
 """In flight; each is a task."""
 SETUP_AT_ONCE = 16
 CUSTOM_METADATA = {"bk.bench": b"1"}
-"""So that a ledger which a killed run left is known for what it is."""
+"""Marks the ledgers of a run, so that those of a killed run can be recognised."""
 READ_BYTES = 4 << 20
 _STEP = math.log(1.02)
 
@@ -53,7 +53,7 @@ class Latencies:
         self.most_s = max(self.most_s, other.most_s)
 
     def within_s(self, share: float) -> float | None:
-        """So many of 1 took no longer; None if there is none."""
+        """The value that this share of all did not exceed; None if there are no values."""
         wanted, seen = share * self._counts.total(), 0
         for step, number in sorted(self._counts.items()):
             seen += number

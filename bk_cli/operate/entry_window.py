@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 2.5
-"""Of a call, with its turn before it less than the deadline of an answer."""
+"""Limits a call; with the wait for its turn it is below the deadline of an answer."""
 NEWEST = 20
 """Without an offset to begin at, so many of the last entries."""
 BYTES_MAX = 1 << 20
-"""Of entries that are read at a time: after the one that exceeds it, it ends."""
+"""Limits the bytes of entries that are read at a time; the read ends after the entry that exceeds it."""
 TEXT_MAX, HEX_MAX = 400, 96
 ROWS_MAX, COLUMNS_MAX, VALUE_MAX = 5, 20, 60
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk role``: the table of roles, which says who may what where bookies run with ``security = "secure"``.
+"""``bk role``: the table of roles, which has the rights of clients where bookies run with ``security = "secure"``.
 
-The table is a record of the metadata store. Who can write there is an administrator, whatever the table says
+The table is a record of the metadata store. A client that can write there is an administrator, whatever the table says
 (docs/security.md §2).
 """
 
@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 @click.group()
 def role() -> None:
-    """Roles: who may what, where bookies run in mode secure.
+    """Roles: the rights of clients where bookies run in mode secure.
 
     An identity is the name in a client's certificate (tls_identity) or the subject of its token; * in it stands for any
     text. reader: read. writer: also write, recover and delete. operator: look at bookies and change how they run.

@@ -19,8 +19,9 @@ from bk_core.errors import MetadataAccessError
 def secure_zookeeper(access: Access, undo: bool, force: bool, dry_run: bool, as_json: bool) -> None:
     """Give all nodes of a cluster in ZooKeeper the rights that --zookeeper-acl says.
 
-    First restart every bookie and client with its identity, then again with the same zookeeper_acl. Who still runs
-    without an identity is shut out by this; --undo lets them in again. May be ended and run again at any time.
+    First restart every bookie and client with its identity, then again with the same zookeeper_acl. A process that
+    still runs without an identity is shut out by this; --undo lets them in again. May be ended and run again at any
+    time.
     """
     from bk_core.access.zookeeper_acl import parse_acl
     from bk_core.metadata.layout import parse_service_uri

@@ -50,13 +50,13 @@ def keys(keys: Sequence[Path]) -> None:
 @click.option("--subject", metavar="IDENTITY", required=True, help="Whom the token names.")
 @click.option("--audience", metavar="ID", required=True, help="The cluster's instance id (bk cluster init tells it).")
 @click.option("--hours", type=click.FloatRange(min=0, max=24, min_open=True), default=1.0, help="How long it lives.")
-@click.option("--issuer", default="", show_default=False, help="Who signs it, where bookies want that (token_issuer).")
+@click.option("--issuer", default="", show_default=False, help="The issuer, where bookies want one (token_issuer).")
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path),
               help="Write it there, for its owner alone to read; an older file is replaced at once.")  # fmt: skip
 def create(path: Path, subject: str, audience: str, hours: float, issuer: str, output: Path | None) -> None:
     """Sign a token, and print it.
 
-    Whoever has the key can be everybody: keep it where no bookie and no client is.
+    The key can sign a token for any identity: keep it away from bookies and clients.
     """
     from bookie_server.ports.access.tokens import SUBJECT_CHARACTERS_MAX, load_jwt
 
@@ -80,8 +80,8 @@ def create(path: Path, subject: str, audience: str, hours: float, issuer: str, o
 
 
 def _write(path: Path, text: str) -> None:
-    """Whoever reads it meanwhile reads the old or the new one, whole. Nobody else can have made the file that becomes
-    it, or a link in its place."""
+    """A process that reads it meanwhile reads the old or the new file, whole. Nobody else can have made the file that
+    becomes it, or a link in its place."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

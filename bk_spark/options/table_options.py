@@ -38,11 +38,12 @@ REFUSED: Mapping[str, str] = {
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
 }
 """Read options that a table must not hold, and what to do instead: what could end a writer, secrets, and what names
-one. Else who makes a table would choose which file of another user, who reads it, is sent where."""
+one. Otherwise the maker of a table would choose which file of a reading user is sent where."""
 
 OF_WHO_READS = ("token.path", "zookeeper.auth.path")
 """Read options with which a table is made, and which it does not keep: every read gives its own. These files are sent
-to the cluster, so else who makes a table would have all its readers send theirs to a cluster of the maker's choice."""
+to the cluster, so otherwise the maker of a table would have all readers send theirs to a cluster of the maker's
+choice."""
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
 _MADE_BY_SPARK = "provider"  # Spark adds this key to the options when it creates a table, and only then

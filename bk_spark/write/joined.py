@@ -19,7 +19,7 @@ from bk_core.entries.packets import SLICE_ENTRIES_MAX
 from bk_core.memory.slots import Slots
 
 FREE_BYTES_MAX = 8 << 20
-"""So many bytes of buffers are kept for the next entries."""
+"""Limits the bytes of buffers that are kept for the next entries."""
 
 _slots = Slots(FREE_BYTES_MAX)  # of this process, whose tasks and commits run one by one; a forked child has its own
 

@@ -113,7 +113,7 @@ class AdminPort:
         self._gatherer.stop()
 
     def _refusal(self, request: Request) -> Answer | None:
-        """Mode ``secure``: the answer to who may not ask this. Blocks."""
+        """Mode ``secure``: the answer to a client without the needed right. Blocks."""
         assert self._authority is not None
         need, identity = ADMIN.get((request.method, request.path)), request.principal.identity
         if need is None:
@@ -122,7 +122,7 @@ class AdminPort:
             if self._authority.allows(identity, need):
                 return None
         except BookKeeperError as error:
-            return Answer(503, f"this bookie cannot read who may what now: {error.what}\n")
+            return Answer(503, f"this bookie cannot read the table of roles now: {error.what}\n")
         self._say(request, REFUSED)
         return Answer(403, f"{denial(identity or 'who shows no identity', need.right)}\n")
 

@@ -28,8 +28,8 @@ VOTE_EVERY = 100
 """Ledgers between two looks at the election, while all are audited."""
 
 AGAIN_S = 60.0
-"""So long after an audit for a new reason there is another: a bookie is given new ledgers until it has read that it is
-drained, and by writers that hold an older list of the bookies."""
+"""The time between an audit for a new reason and a second one. Meanwhile a bookie may get new ledgers: until it has
+read that it is drained, and from writers with an older list of bookies."""
 
 
 _Reason: TypeAlias = tuple[BookieId, bool]  # it is lost, or else it is drained

@@ -2,7 +2,7 @@
 """Marks the ledgers of which this bookie's own copy is incomplete, so that auto-recovery, Apache's or ours, puts the
 entries back; and marks them again if the mark goes and the copy is still incomplete (decision 0053).
 
-It runs in every bookie. It never removes a mark: who has repaired the ledger does.
+It runs in every bookie. It never removes a mark: the worker that repaired the ledger does.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 POLL_S = 5.0
 LOOKS_MAX = 250
 MARKS_MAX = 100
-"""So many ledgers are looked at, and so many marks made, in one round: every ``POLL_S``. A bookie that lost a disk has
-all its ledgers in limbo, and the store has other things to do."""
+"""Limits the ledgers that are looked at, and the marks that are made, in one round of ``POLL_S``. A bookie that lost a
+disk has all its ledgers in limbo, and the metadata store serves other clients too."""
 ROWS_AT_ONCE = 8_192
 """Ledgers of an index that are looked over in one go on the loop."""
 AWAY_MAX_S = 60.0
 RANGES_MAX = 8
-"""So many ranges of a ledger are remembered, for who asks what is lacking."""
+"""Limits the ranges of a ledger that are remembered for commands that show what is lacking."""
 
 DETAILS_MAX = 10_000
-"""Of so many ledgers; of others only that they lack something."""
+"""Limits the ledgers whose ranges are remembered; of others only the fact that they lack something is."""
 
 Gaps = Callable[[LedgerId, EntryId, EntryId], Awaitable[ReadTrailer]]
 """What this bookie does not have of a range of ids, up to the trailer's ``answered_through``."""

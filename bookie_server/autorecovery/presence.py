@@ -65,7 +65,7 @@ class Presence:
             self._known.update(dict.fromkeys(names))
 
     def look(self, named: Iterable[BookieId] = ()) -> Present:
-        """``named``: bookies that somebody asks about, who may be unknown to the cluster by now."""
+        """``named``: bookies that a caller asks about, which may be unknown to the cluster by now."""
         with self._lock:
             return self._look(named)
 

@@ -13,7 +13,7 @@ from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 
 LOOK_AGAIN_S = 60.0
-"""So long after a mark was made the ledger is looked at again; after each further mark it is twice as long."""
+"""The time from a mark until the ledger is looked at again. Each further mark doubles it."""
 LOOK_AGAIN_MAX_S = 3_600.0
 NOT_NAMED_LOOKS = 10
 """What is damaged here and not this bookie's by the record is looked at so often, which takes five hours: a repair that

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers: take marks of ledgers that lack copies, lock them, repair the ledgers, and remove the marks.
 
-A repair that is blocked is put off, each time for longer; why is logged when it changes, and kept for who asks.
+A blocked repair is postponed, each time for longer. The reason is logged when it changes, and kept for commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 logger = logging.getLogger(__name__)
 
 CANDIDATES_MAX = 1_000
-"""So many marks are looked at in one turn, in memory."""
+"""Limits the marks that are looked at in one turn, in memory."""
 
 REASONS_MAX = 10_000
 SOON_S = 30.0
@@ -47,8 +47,9 @@ class PutOff:
 
 
 class SharedLook:
-    """One look at the cluster for all who ask while another one is under way: theirs begins when that has ended, so
-    nobody gets what was seen before he asked. Eight repairs cost the metadata store little more than one."""
+    """One look at the cluster for all callers that ask while another look is under way. Theirs begins when that one has
+    ended, so no caller gets what was seen before it asked. Eight repairs cost the metadata store little more than
+    one."""
 
     def __init__(self, look: Callable[[tuple[BookieId, ...]], Awaitable[ClusterRead]]) -> None:
         self._look, self._turn = look, asyncio.Lock()
@@ -57,7 +58,7 @@ class SharedLook:
         self._tasks: set[asyncio.Task[ClusterRead]] = set()
 
     async def __call__(self, named: Sequence[BookieId]) -> ClusterRead:
-        """``named``: bookies that who asks wants to know of."""
+        """``named``: bookies that the caller wants to know about."""
         self._named.update(dict.fromkeys(named))
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._take())

@@ -7,9 +7,9 @@ starves.
 
 Going to the thread and back costs more than the sync of a fast disk. So a small group that finds the log idle is
 committed on the loop, at the end of the turn that gave its frames, and answered at once. The loop stands still
-meanwhile: that is done only while all recent syncs were fast, and never where a segment must be begun. Whoever uses the
-log holds it (``_held``); a group is committed on the loop only when the loop has heard of all groups before it, so that
-they are told in their order.
+meanwhile: that is done only while all recent syncs were fast, and never where a segment must be begun. The thread that
+uses the log holds it (``_held``); a group is committed on the loop only when the loop has heard of all groups before
+it, so that they are told in their order.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Committer:
         self._inline_s, self._took_s = inline_s, _UNTRIED_S
         self._slow, self._path = slow or SlowLog(logger, 0), path
         self._slow_s, self._since = self._slow.threshold_s, 0.0
-        self.times = Histogram(TIMES_S)  # whoever holds the log observes
+        self.times = Histogram(TIMES_S)  # the holder of the log observes
         self._spans = spans()
         self._traced: dict[FrameHeader, Any] = {}  # the first frame of each message that is traced → its context
         self._held = False  # somebody uses the log

@@ -141,7 +141,7 @@ class BookieEngine:
 
     @property
     def logs(self) -> tuple[LogDriver, ...]:
-        """For who watches, as ``numbers``; ``taken`` counts the machine's events by kind."""
+        """For metrics, as ``numbers``; ``taken`` counts the machine's events by kind."""
         return self._logs
 
     @property

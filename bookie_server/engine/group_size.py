@@ -10,7 +10,7 @@ from __future__ import annotations
 GROUP_BYTES_MIN = 1 << 20
 """A group may always take so much: a frame of the usual size, where nothing is known of the disk yet."""
 WRITE_S = 0.0005
-"""So long may the write of a group take, however fast the sync is: a group costs a change of threads, too."""
+"""Limits the time that writing a group takes, however fast the sync is: a group also costs a change of threads."""
 SYNCS = 2
 """And as long as so many syncs: then they take at most a third of the disk's time."""
 _TELLING = 256 << 10
@@ -22,7 +22,7 @@ it counts as so much slower, until one is."""
 
 
 class GroupSize:
-    """``bytes`` is what the next group may take, at most ``bytes_max``. For whoever holds the log."""
+    """``bytes`` is what the next group may take, at most ``bytes_max``. Only the holder of the log uses it."""
 
     __slots__ = ("_bytes_max", "_rate", "_sync_s", "bytes")
 

@@ -33,7 +33,7 @@ _UNTIL_MADE_ANEW = (
 )
 
 _FACTS_MAX = 1024
-"""Of so many ledgers the facts are kept until something changes."""
+"""Limits the ledgers whose facts are kept until something changes."""
 
 _ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1

@@ -36,8 +36,7 @@ from bookie_server.storage.maintenance.maintenance import Maintenance, StorageSt
 logger = logging.getLogger(__name__)
 
 MEMORY_AGE_S = 60.0
-"""So old may the memory of the index be in what is told to who watches: with 100,000 ledgers a look takes the loop
-12 ms."""
+"""Limits the age of the index's memory figure in metrics: with 100,000 ledgers a look takes the loop 12 ms."""
 
 Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], Maintenance]
 """Makes the maintenance of a log. Arguments: a function that writes copies to the log, and two that have the log's

@@ -18,7 +18,7 @@ from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
 from typing import Any
 
 _EVENTS_MAX = 256
-"""So many are taken in a turn; the system gives the others first in the next one."""
+"""Limits the events taken in a turn; the system returns the others first in the next one."""
 
 
 class TurnSelector(selectors.BaseSelector):

@@ -10,7 +10,7 @@ from bk_core.entries.frame import FrameKind, parse_header
 from bookie_server.machine.events import ReadFrames, ReadMemberships
 
 SHOWN = 5
-"""So many frames of a group are named."""
+"""Limits the frames of a group that are named."""
 
 
 def slow_commit(path: str, frames: Sequence[bytes | memoryview], waited_s: float, took_s: float) -> str:

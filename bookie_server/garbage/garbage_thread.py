@@ -86,10 +86,11 @@ class StoreEvidence:
         return record.is_closed and not any(self._bookie_id in each.ensemble for each in record.fragments)
 
     def give_up(self, ledger_id: LedgerId, drop: Callable[[LedgerId, float], None]) -> bool:
-        """Call ``drop`` if the ledger lives elsewhere, while nobody repairs it: whoever copies it here holds its lock
-        until the record names this bookie, and writes the record only while it does. ``drop`` is told until when, by
-        the monotonic clock, our lock is surely held: no session ends so soon after it was used. Raises BookKeeperError;
-        then nothing was dropped, unless the lock could not be given back, which the next comparison does."""
+        """Call ``drop`` if the ledger lives elsewhere, while nobody repairs it: a worker that copies it here holds its
+        lock until the record names this bookie, and writes the record only while it does. ``drop`` is told until when,
+        by the monotonic clock, our lock is surely held: no session ends so soon after it was used. Raises
+        BookKeeperError; then nothing was dropped, unless the lock could not be given back, which the next comparison
+        does."""
         self._unlock()
         self._locked.add(ledger_id)
         try:

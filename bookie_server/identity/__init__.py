@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who this bookie is: its directories, its registration, what the store knows of it, and how it is opened."""
+"""The identity of this bookie: its directories, its registration, its record in the store, and how it is opened."""

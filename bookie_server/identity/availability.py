@@ -10,7 +10,7 @@ that a restart honours it; it is read before the first registration and at each 
 
 The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
 is refused with READ_ONLY. If the metadata store refuses a call, the next look repeats it. The next look also restores a
-missing registration, whoever removed it.
+missing registration, even if another process removed it.
 """
 
 from __future__ import annotations

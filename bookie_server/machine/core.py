@@ -22,7 +22,7 @@ _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 
 class Counts:
-    """What has happened since the start, for who watches; the machine itself never looks here. Bytes are those of
+    """What has happened since the start, for metrics; the machine itself never looks here. Bytes are those of
     frames, entries those that became durable. ``refused`` counts sessions that a refusal ended, by its reason; ``held``
     how often a stream was paused because its owner has too much in flight."""
 

@@ -51,7 +51,7 @@ class FramesArrived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOwned:
-    """Whose a stream is, before it asks for anything."""
+    """The owner of a stream, before it asks for anything."""
 
     stream: StreamId
     owners: Sequence[tuple[str, int]]

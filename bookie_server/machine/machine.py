@@ -66,7 +66,7 @@ class MachineNumbers:
     frames_in_flight: int
     bytes_in_flight: int
     bytes_waiting: int
-    """Of messages that wait because too much is in flight."""
+    """The bytes of messages that wait because too much is in flight."""
     parts: int
     parts_bytes: int
     owners: int
@@ -123,7 +123,7 @@ class BookieMachine:
         return core.effects
 
     def numbers(self) -> MachineNumbers:
-        """For who watches. Any thread: each number is right at some moment of the call."""
+        """For metrics. Any thread: each number is right at some moment of the call."""
         core, adds = self._core, self._adds
         flights = adds.normal, adds.recovery
         parts, parts_bytes = self._reads.turns.held

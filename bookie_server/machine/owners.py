@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose the streams of a bookie are, and how many bytes all streams of one owner have in flight.
+"""The owners of a bookie's streams, and the bytes that all streams of one owner have in flight.
 
 An *owner* is a name that the driver chooses: a client's identity, or its address. A stream has none until it is told,
 and then as many as it is told. Three amounts are bounded, each by ``bytes_max``: frames of normal adds that wait for a

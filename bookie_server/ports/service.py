@@ -51,8 +51,8 @@ def port_tls(config: BookieConfig, store: MetadataStore) -> PortTls | None:
 
 
 def authority_of(config: BookieConfig, store: MetadataStore) -> Authority | None:
-    """Who may what, in mode ``secure``; None in mode ``open``. Raises InvalidArgumentError for a file of keys that
-    cannot be used, and what ``instance_id`` of the store raises."""
+    """The authority over rights in mode ``secure``; None in mode ``open``. Raises InvalidArgumentError for a file of
+    keys that cannot be used, and what ``instance_id`` of the store raises."""
     if config.security == OPEN:
         return None
     assert config.grant_keys_path is not None

@@ -103,7 +103,7 @@ class Acceptor:
             asyncio.get_running_loop().add_reader(each, self.accept, each)
 
     def stop(self) -> None:
-        """Accept no more; who is being greeted is cut off. It may not have been started."""
+        """Accept no more connections; one in its handshake is cut off. It may not have been started."""
         for timer in self._again.values():
             timer.cancel()
         for listening in self._sockets:

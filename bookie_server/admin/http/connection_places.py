@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of an HTTP port: so many connections, and who comes when all are taken gets one of a client that waits.
+"""The places of an HTTP port: a bound on its connections. A new client gets the place of a waiting one if all are
+taken.
 
-A client waits until its request is there in whole, and again once its answer has left. Who asks is never cut off. Of
-the clients that wait, the oldest of the host that has most places loses its own: so neither silent clients nor a flood
-of them keep others out.
+A client waits until its request is there in whole, and again once its answer has left. A client whose request is being
+answered is never cut off. Of the clients that wait, the oldest of the host that has most places loses its own: so
+neither silent clients nor a flood of them keep others out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Place:
-    """Of one connection, which ``end`` ends, at once."""
+    """The place of one connection. ``end`` ends the connection at once."""
 
     def __init__(self, places: Places, host: str, end: Callable[[], object]) -> None:
         self._places, self.host, self.end = places, host, end

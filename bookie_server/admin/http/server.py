@@ -82,7 +82,7 @@ _HEADERS = (
 
 class Request(NamedTuple):
     """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, the token that it
-    shows, each empty if there is none, and who asks."""
+    shows, each empty if there is none, and the client."""
 
     path: str
     query: str = ""
@@ -110,7 +110,7 @@ class Refused(Exception):
 
 
 def request_of(head: bytes, *, may_write: bool = False) -> Request:
-    """``head`` is all up to the empty line, with it. ``may_write``: who asks may PUT. Raises Refused."""
+    """``head`` is all up to the empty line, with it. ``may_write``: the client may PUT. Raises Refused."""
     first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     request = _REQUEST.fullmatch(first)
     if request is None:
@@ -157,7 +157,7 @@ def names_an_address(host: str, own_name: str = "") -> bool:
 class HttpServer:
     """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(request)`` is asked first, on
     this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
-    ``may_write`` says whether whoever has this address may PUT. ``name``: as which the operator has it
+    ``may_write`` says whether a client of this address may PUT. ``name``: as which the operator has it
     listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
     that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do.
     ``limits``: how often each client may ask, but for what is free."""
@@ -269,7 +269,7 @@ class HttpServer:
             raise
 
     def _client(self, writer: asyncio.StreamWriter) -> tuple[Principal, str]:
-        """Who this client is, and why it gets no more than what is free; empty if it may ask for all."""
+        """The client's identity, and why it gets only the free paths; empty if it may ask for all."""
         tls, certificate = self._tls, writer.get_extra_info("peercert")
         at = writer.get_extra_info("peername")
         stranger = Principal(f"{at[0]}:{at[1]}" if at else "a client that is gone")
@@ -351,7 +351,7 @@ class HttpServer:
         return await self._refused(request) or await self._found(request)
 
     def _kept_out(self, request: Request, principal: Principal, why: str) -> Answer:
-        """The answer to who gets no more than what is free."""
+        """The answer to a client that gets only the free paths."""
         assert self._tls is not None
         if why in _SHOWN_NOTHING:
             self._tls.refused(principal.peer, "admin port", _SHOWN_NOTHING[why], request.path)
@@ -368,17 +368,17 @@ class HttpServer:
         return why
 
     async def _refused(self, request: Request) -> Answer | None:
-        """The answer to who may not ask this."""
+        """The answer to a client without the needed right."""
         if self._refuse is None:
             return None
         try:
             async with asyncio.timeout(DEADLINE_S):
                 return await asyncio.to_thread(self._refuse, request)
         except TimeoutError:
-            return Answer(503, "nobody could say in time who may ask this\n")
+            return Answer(503, "the client's rights could not be read in time\n")
         except Exception:
-            logger.exception("the admin port could not tell who may ask for %s", request.path)
-            return Answer(500, "nobody can say who may ask this; the bookie's log says why\n")
+            logger.exception("the admin port could not read the client's rights for %s", request.path)
+            return Answer(500, "the client's rights cannot be read; the bookie's log says why\n")
 
     async def _found(self, request: Request) -> Answer:
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the cluster every few seconds, on a thread, while somebody watches. Whoever asks gets the last look, so that
-many who watch cost the cluster what one does."""
+"""Looks at the cluster every few seconds, on a thread, while a page is open. Every request gets the last look, so
+many open pages cost the cluster as much as one."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PERIOD_S = 5.0
 IDLE_S = 60.0
 """Nobody watches any more if nobody has asked for so long."""
 FIRST_S = 4.0
-"""Who asks first waits for a look, for less than the deadline of an answer."""
+"""Limits how long the first request waits for a look, which is less than the deadline of an answer."""
 STALE_S = 3 * PERIOD_S
 
 AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, Told | str]]
 """What registered bookies tell of themselves, or why they do not."""
 
 CallerOf = Callable[[str], Caller]
-"""Of the id of the cluster."""
+"""How long the id of the cluster is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Look:
 
     @property
     def states(self) -> dict[BookieId, str]:
-        """Of each bookie. One that is registered and was asked in vain is ``silent``, one that leaves ``draining``."""
+        """The state of each bookie. A registered bookie that did not answer is ``silent``; one that leaves is
+        ``draining``."""
         return {each["bookieId"]: _state(each) for each in self.bookies}
 
 

@@ -46,7 +46,7 @@ PROBLEMS_MAX, FRAGMENTS_MAX = 50, 200
 SHORT = 48
 """Samples of a bookie's numbers in a table: four minutes."""
 TURN_S = 2.0
-"""So long a request waits for its turn to read from the metadata store."""
+"""Limits how long a request waits for its turn to read from the metadata store."""
 METADATA_S = 2.5
 """Deadline of each call to the metadata store, which is less than that of an answer."""
 KEPT_S, KEPT_MAX = 1.0, 64

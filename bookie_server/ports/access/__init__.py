@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a client is and what it may do: certificates, tokens, roles and grants at a bookie's ports."""
+"""Identities and rights of clients at a bookie's ports: certificates, tokens, roles and grants."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode ``secure``: who may what at this bookie. It reads the table of roles and what ledgers are for, signs grants, and
-checks those that clients show (docs/security.md §6, decision 0064).
+"""Mode ``secure``: the rights of clients at this bookie. It reads the table of roles and what ledgers are for, signs
+grants, and checks those that clients show (docs/security.md §6, decision 0064).
 
 The metadata store is read when a grant is made, never for what a client does with it. What was read is kept for
 seconds; while the store does not answer, for an hour, so that writers outlive it.
@@ -45,7 +45,7 @@ CLOCKS_MS = 60_000
 LEDGERS_KEPT = 10_000
 VALUE_BYTES_KEPT = 1_024
 MAKING_MAX = 512
-"""So many grants are made at once, half of them for one identity; more are refused as OVERLOADED."""
+"""Limits the grants that are made at once; one identity has half of them. More are refused as OVERLOADED."""
 THREADS = 4
 
 
@@ -102,7 +102,8 @@ def _read_keys(path: Path) -> tuple[object, Keys]:
 
 
 class Authority:
-    """Of one bookie; any thread may call. ``now_ms`` is the time since 1970, ``clock_s`` one that never goes back."""
+    """The authority of one bookie; any thread may call. ``now_ms`` is the time since 1970, ``clock_s`` one that never
+    goes back."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Authority:
                     rights = table.rights(identity, facts)
         except BookKeeperError as error:
             logger.warning("no grant can be made for %s: %s", identity, error)
-            raise Denied(Reason.OVERLOADED, "this bookie cannot read who may what now") from error
+            raise Denied(Reason.OVERLOADED, "this bookie cannot read the table of roles now") from error
         if not wanted or wanted not in rights:
             raise Denied(Reason.PERMISSION_DENIED, denial(identity, wanted, ledger_id, facts))
         now_ms = self.now_ms()
@@ -221,8 +222,8 @@ class Authority:
             raise
 
     def _facts(self, ledger_id: LedgerId) -> LedgerFacts:
-        """What a ledger is for; of one that is not there, nothing. That is not kept: else whoever asks for ledgers to
-        come has their writers denied. Raises BookKeeperError."""
+        """What a ledger is for; of one that is not there, nothing. That is not kept: otherwise a client that asks for a
+        future ledger would have its writer denied. Raises BookKeeperError."""
         now = self._clock_s()
         with self._lock:
             kept = self._ledgers.get(ledger_id)
@@ -268,7 +269,7 @@ _ROLES = {Right.LOOK: "reader", Right.READ: "reader", Right.OPERATE: "operator"}
 
 
 def denial(identity: str, wanted: Right, ledger_id: LedgerId = NO_LEDGER, facts: LedgerFacts | None = None) -> str:
-    """Who may not do what, and behind ``; `` what an administrator types."""
+    """The missing right and, after ``; ``, what an administrator types."""
     log = facts.text(LOG_KEY) if facts is not None else None
     verb, role = _VERBS.get(wanted, "do that with"), _ROLES.get(wanted, "writer")
     command = f"bk role grant {role} '{identity}'"

@@ -20,7 +20,7 @@ from bookie_server.ports.access.authority import Authority, denial
 logger = logging.getLogger(__name__)
 
 GRANTS_MAX = 16_384
-"""So many ledgers are remembered on a stream; then those whose grants have ended are dropped, or the oldest."""
+"""Limits the ledgers that a stream remembers; then those whose grants have ended are dropped, or the oldest."""
 
 Refusal = tuple[Reason, str]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of keys that a bookie believes: those of grants and those of tokens. Who can write to one can be anybody."""
+"""Files of keys that a bookie trusts: those of grants and those of tokens. A user who can write to one can take any
+identity."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ def read_key_file(path: Path, *, secret: bool = False) -> bytes:
         mode = os.fstat(file.fileno()).st_mode
         text = file.read(KEYS_BYTES_MAX + 1)
     if mode & stat.S_IWOTH:
-        raise ValueError("every user of this host may write to it, and so be everybody; chmod o-w ends that")
+        raise ValueError("every user of this host may write to it, and so take any identity; chmod o-w ends that")
     if len(text) > KEYS_BYTES_MAX:
         raise ValueError(f"it has more than {KEYS_BYTES_MAX} bytes")
     if mode & stat.S_IWGRP:
-        logger.warning("whoever is in the group of %s may write to it, and so be everybody; chmod g-w ends that", path)
+        logger.warning(
+            "every member of the group of %s may write to it, and so take any identity; chmod g-w ends that", path
+        )
     if secret and mode & stat.S_IROTH:
-        logger.warning("every user of this host may read %s, and so be everybody; chmod o-r ends that", path)
+        logger.warning("every user of this host may read %s, and so take any identity; chmod o-r ends that", path)
     return text
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a connection's client is. Every port finds it once a connection, and hands it on to what deals with requests."""
+"""The identity of a connection's client. Every port finds it once for each connection, and passes it on with
+requests."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from enum import Enum
 
 
 class Proof(Enum):
-    """How a client has shown who it is."""
+    """How a client has authenticated."""
 
     NONE = "none"
     CERTIFICATE = "certificate"
@@ -45,4 +46,4 @@ class Principal:
 
 
 UNKNOWN = Principal("a client that nobody asked")
-"""Of a stream without a port, as tests have it."""
+"""The principal of a stream without a port, in tests."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS of a bookie's ports: what each does with a connection before it is one of its protocol.
 
-A port with TLS takes nothing else. Who is refused is logged here, with the reason: what the client hears is TLS's own
+A port with TLS takes nothing else. A refused client is logged here, with the reason: what the client hears is TLS's own
 alert, which is one word.
 """
 
@@ -107,7 +107,7 @@ class PortTls:
         return Principal(peer, identity, Proof.CERTIFICATE)
 
     def admitted(self, principal: Principal, token: bytes, port: str) -> Principal:
-        """Who a client is that shows a token, or none; it is asked before anything that the client wants is done. A
+        """The identity of a client that shows a token, or none. It is found before any request is carried out. A
         token says more than a certificate. Raises AuthenticationError, which has what the client may hear; then it is
         logged."""
         if self._keys is None or (not token and principal.proof is not Proof.NONE):
@@ -128,7 +128,7 @@ class PortTls:
         return proven
 
     def outlived(self, principals: Iterable[Principal]) -> dict[Principal, str]:
-        """Those of them who are let in no more, and why: a token has ended, or its key was taken out of the file."""
+        """The clients that are no longer admitted, and why: a token has ended, or its key was removed from the file."""
         believed = {"", *(key.print for key in self._keys.now().values())} if self._keys is not None else {""}
         now, found = time.time(), dict[Principal, str]()
         for each in principals:

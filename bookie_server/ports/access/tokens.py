@@ -32,11 +32,11 @@ SUBJECT_CHARACTERS_MAX = 256
 _RSA_BITS_MIN = 2048
 
 REFUSED = "the token is refused"
-"""What a client hears whose token is wrong in a way that only who forges one would like to know."""
+"""The answer to a client whose token is wrong in a way that helps only a forger to know."""
 
 
 class Claims(NamedTuple):
-    """What is used of a token: who it names, until when it holds, in seconds since 1970, leeway included, and the
+    """The used part of a token: its subject, until when it holds, in seconds since 1970, leeway included, and the
     :attr:`Key.print` of the key that signed it."""
 
     subject: str
@@ -123,7 +123,7 @@ def _key_of(entry: Mapping[str, Any], name: str) -> Key | None:
     """None for a key that is for something else. Raises ValueError."""
     kind, curve = entry.get("kty"), entry.get("crv")
     if kind == "oct" or "k" in entry:
-        raise ValueError(f"{name} is a shared secret: whoever verifies with it could sign; give a public key")
+        raise ValueError(f"{name} is a shared secret: a bookie could sign with it, too; give a public key")
     if "d" in entry:
         raise ValueError(f"{name} is a private key: give the public one")
     hashable = isinstance(curve, str | None) and isinstance(kind, str)

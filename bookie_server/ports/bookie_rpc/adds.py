@@ -33,7 +33,7 @@ from bookie_server.ports.bookie_rpc.entries import cuts_of, frame_of
 from bookie_server.ports.bounds.limits import Share
 
 IDLE_SESSIONS_MAX = 1024
-"""So many sessions of a connection stay attached without adds in flight: those of its latest ledgers."""
+"""Limits the sessions of a connection that stay attached without adds in flight: those of its latest ledgers."""
 
 _new = tuple.__new__  # a named tuple's own constructor is a call of Python
 
@@ -123,8 +123,8 @@ class Adds:
         self._hand_over(message)
 
     def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
-        """The same for an add that came alone, without numpy's fixed cost: who waits for each add sends one at a time.
-        Its frame goes on with its header, which nobody parses again."""
+        """The same for an add that came alone, without numpy's fixed cost: a client that waits for each add sends one
+        at a time. Its frame goes on with its header, which nobody parses again."""
         txn, ledger_id, entry_id, recovery, key, body = add
         status = Status.EBADREQ
         if len(key) == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:

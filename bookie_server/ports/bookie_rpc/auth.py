@@ -52,7 +52,7 @@ class _LetIn:
 
 
 class TokenAuth:
-    """A client shows a token, unless its certificate has said who it is. One message each way."""
+    """A client shows a token, unless its certificate has identified it. One message each way."""
 
     def __init__(self, tls: PortTls) -> None:
         self._tls = tls

@@ -52,7 +52,7 @@ MESSAGE_BYTES = 1 << 20
 """About so much goes to the socket at once."""
 
 STORIES_MAX = 64
-"""So many reads of a connection are with the machine; more wait here, in order."""
+"""Limits the reads of a connection that are with the machine; more wait here, in order."""
 
 WAITING_MAX = 4096
 """While more reads than this wait, the connection is not read."""
@@ -63,7 +63,8 @@ ANSWER_BYTES_MAX = 16 << 20
 
 class Connection:
     """``wake`` is called when there is something to send, or the connection is to be closed, or ``flow`` changed.
-    ``principal`` is who the client is. In mode ``secure`` nothing is read until :meth:`allow` has said what it may."""
+    ``principal`` is the client's identity. In mode ``secure`` nothing is read until :meth:`allow` has said what it
+    may."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Connection:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something came, and the client has shown who it is."""
+        """Whether something came, and the client has authenticated."""
         return not self._fresh and self._auth.done
 
     def receive(self, received: memoryview) -> int:
@@ -122,7 +123,7 @@ class Connection:
         if not self._fresh and self._auth.done and not self.closing:
             wire = v3 if self._reader.version == 3 else v2
             lone = wire.lone_add(received) if self._may_add else None
-            # who waits for each add sends one at a time, and then each step is a microsecond
+            # a client that waits for each add sends one at a time, and then each step is a microsecond
             if lone is not None and (self._share is None or self._pays(_kind_of_add(lone[3]), 1)):
                 self._adds.take_one(lone, wire)
                 return len(received)

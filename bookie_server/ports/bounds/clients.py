@@ -112,8 +112,8 @@ class Clients:
             self._memory.has_shed(resident_bytes())
 
     async def _watch_identities(self, outlived: Outlived) -> None:
-        """End the streams whose client is let in no more; an honest one comes again with a new token. Whoever does not
-        take the answers that are queued until the next look gets no more of them."""
+        """End the streams whose client is no longer admitted; an honest one comes again with a new token. A client that
+        does not take its queued answers until the next look gets no more of them."""
         closed: set[ClientStream] = set()
         while True:
             await asyncio.sleep(_IDENTITIES_INTERVAL_S)

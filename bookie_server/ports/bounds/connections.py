@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps clients to ``connections_max``, and each client address to its share of them. Pure: it is told who is
-connected, and returns which connections to end.
+"""Keeps clients to ``connections_max``, and each client address to its share of them. Pure: the caller passes
+the connected clients, and it returns the connections to end.
 
 gRPC refuses clients beyond ``connections_max`` without telling anybody, so the first client might take them all. So
 each address has a share. The newest connections beyond it are ended; the older ones go on. The bound holds for all

@@ -89,7 +89,7 @@ class Share:
     def __init__(self, limits: Limits, accounts: tuple[Account, ...], owners: tuple[tuple[str, int], ...]) -> None:
         self._limits, self._accounts = limits, accounts
         self.owners = owners
-        """Whose bytes in flight the machine bounds, and by how many."""
+        """The owner whose bytes in flight the machine bounds, and the bound."""
         self._ledgers = [0, 0]
 
     @property
@@ -108,8 +108,8 @@ class Share:
         return ""
 
     def pay(self, kind: Kind, count: int) -> float:
-        """So many requests were taken; none if they were refused. Returns for how long the stream must not be read now,
-        0 if it may."""
+        """Accounts for this many requests; none if they were refused. Returns for how long the stream must not be read
+        now, 0 if it may."""
         owes_s, now_s = 0.0, self._limits.clock_s()
         for account in self._accounts:
             if account.limits[REQUESTS]:
@@ -272,7 +272,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ONE_HOLDER_BITS = 64
-"""Who has an IPv6 address mostly has all that begin with the same bits."""
+"""The holder of an IPv6 address usually has all addresses that begin with these bits."""
 
 
 def _address_of(host: str) -> _Address | None:

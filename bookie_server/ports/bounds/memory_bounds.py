@@ -52,7 +52,7 @@ class AnswerRoom:
 
 
 class Receiver(Protocol):
-    """Who receives a long message."""
+    """A receiver of long messages."""
 
     def go_on(self) -> None:
         """There is room for it now."""
@@ -60,8 +60,8 @@ class Receiver(Protocol):
 
 
 class MessageRoom:
-    """The bytes of long messages that are being received on all connections of a lane. Who finds no room waits for its
-    turn, and does not read meanwhile. Pure."""
+    """The bytes of long messages that are being received on all connections of a lane. A receiver that finds no room
+    waits for its turn, and does not read meanwhile. Pure."""
 
     def __init__(self, bytes_max: int = MESSAGE_ROOM_BYTES) -> None:
         self._bytes, self._bytes_max = 0, bytes_max

@@ -130,7 +130,7 @@ class DirectServer:
         self.room_is_short()
 
     def is_strange(self, client: Principal) -> bool:
-        """Whether its first message still has to say who it is."""
+        """Whether its first message still has to authenticate the client."""
         return self._tls is not None and self._tls.wants_tokens and client.proof is Proof.NONE
 
     def room_is_short(self) -> None:
@@ -205,7 +205,7 @@ class _Connection:
         if not size:
             room.give_back(self)
         elif self._silent_yet and self._server.is_strange(self.principal):
-            self.stream.cut("a client that has not shown who it is sends a long message")
+            self.stream.cut("a client that has not authenticated sends a long message")
         elif room.take(self, size):
             self._has_room_since = self._loop.time()
         else:

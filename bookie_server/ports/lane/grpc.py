@@ -91,7 +91,7 @@ class GrpcServer:
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
 
     def _principal(self, context: Any) -> Principal:
-        """Who asks for a stream. Raises TlsError for a client that is not let in."""
+        """The principal of a stream. Raises TlsError for a client that is not let in."""
         peer = peer_named(context.peer())
         if self._tls is None:
             return Principal(peer)

@@ -83,9 +83,9 @@ class BookieFacts:
     answers: AnswerRoom = field(default_factory=AnswerRoom)
     """The bound on control answers of all streams."""
     authority: Authority | None = None
-    """Mode ``secure``: who may what."""
+    """Mode ``secure``: the rights of clients."""
     port_tls: PortTls | None = None
-    """Who is let in; None where everybody is."""
+    """Admits clients; None where every client is admitted."""
     limits: Limits | None = None
     """What each client may take."""
     audit: AuditLog | None = None
@@ -109,7 +109,7 @@ def refusal(facts: BookieFacts, why: str) -> lane_pb2.HelloAnswer:
 
 
 class LaneStream:
-    """What the three streams share: hello first, back-pressure, an end. ``principal`` is who the client is.
+    """What the three streams share: hello first, back-pressure, an end. ``principal`` is the client's identity.
 
     ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
     it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
@@ -123,13 +123,13 @@ class LaneStream:
     """On the wire, and in the table of what is needed."""
 
     request_type: type[Message]
-    """Of the client's messages, each of which may carry a hello."""
+    """The type of the client's messages, each of which may carry a hello."""
 
     gets_frames = False
     """Whether the client's messages carry frames, in field 1."""
 
     rest_bytes_max = MESSAGE_BYTES_MAX_SHORT
-    """Of a message, beside its frames."""
+    """Limits a message's bytes beside its frames."""
 
     waiting_max = 0
     """How many answers may wait while more is received, in units of ``waiting``."""

@@ -150,8 +150,8 @@ class _Examination:
     # --- the directory ----------------------------------------------------------------------------------------------
 
     def _identity(self) -> Identity:
-        """Of the boot that would be next. Where IDENTITY cannot be read the newest readable segment says whose it
-        is."""
+        """The identity of the next boot. Where IDENTITY cannot be read, the newest readable segment names the
+        bookie."""
         found = self._found
         if self._files.exists(os.path.join(self._path, LOSS_NAME)):
             found.damage.append("a start with --accept-loss did not come to its end: start it so once more")
@@ -259,7 +259,7 @@ class _Examination:
         return found
 
     def _sealed(self, found: SegmentFindings, pair: StoredPair) -> Rows:
-        """Of a segment that a start does not scan; the frames of it that were found here."""
+        """A segment that a start does not scan, and its frames that were found here."""
         sections = pair.index.sections
         self._count(found, sections.index_records if sections is not None else 0, pair.index.summary)
         if pair.segment.problem and not found.damage:  # the start says as much of what it sees of it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose data directory this is: Apache's cookie, our identity file, and the lock (docs/formats.md §3.1, RULES S8).
+"""The owner of a data directory: Apache's cookie, our identity file, and the lock (docs/formats.md §3.1, RULES S8).
 
 A directory is used only by the bookie and cluster that made it, by one process at a time. A directory that has no
 identity and is not empty is refused: a bookie never starts empty in place of lost data.
@@ -37,7 +37,7 @@ IDENTITY_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who wrote a data directory. ``incarnation`` is the text of a uuid, new for each directory ever created;
+    """The writer of a data directory. ``incarnation`` is the text of a uuid, new for each directory ever created;
     ``boot_count`` is how often the directory was opened. ``checkpoint``: number of the newest checkpoint under which
     segments may have been recycled; 0: none. ``directories``: incarnations of all data directories of the bookie, this
     one included, sorted; empty if it is the only one."""

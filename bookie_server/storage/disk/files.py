@@ -360,7 +360,7 @@ class Files:
             self._make_directory(path)
         try:
             self.sync_directory(parent)
-        except PermissionError:  # the parent is somebody else's, who made the directory for us
+        except PermissionError:  # the parent belongs to another user, who made the directory for us
             if not there:
                 raise
 

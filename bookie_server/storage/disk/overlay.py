@@ -16,7 +16,7 @@ from typing import TypeAlias
 from bookie_server.storage.disk.files import Files, Handle, aligned_buffer
 
 _Bytes: TypeAlias = bytearray | mmap.mmap
-"""Of a file of the overlay: a segment takes memory only where it is written to."""
+"""The block size of the overlay's files: a segment takes memory only where it is written."""
 
 
 class Overlay(Files):
@@ -116,7 +116,7 @@ class Overlay(Files):
         self._names[path] = None
 
     def lock(self, path: str) -> Handle:
-        """Of nothing: who looks at a directory locks it below."""
+        """Locks nothing: the command that examines a directory locks it below."""
         return self._opened(bytearray())
 
     def make_directory(self, path: str) -> None:

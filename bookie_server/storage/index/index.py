@@ -347,8 +347,8 @@ class LedgerIndex:
         return state, self._states.trouble(state)
 
     def troubled(self, first_ledger: LedgerId, limit: int) -> tuple[list[LedgerId], LedgerId | None]:
-        """Of the next ``limit`` ledgers from ``first_ledger`` on those that may have lost entries, and the ledger to go
-        on with; None at the end. A dropped copy is none of them. :attr:`all_troubled` is said apart."""
+        """The ledgers that may have lost entries among the next ``limit`` from ``first_ledger`` on, and the ledger to
+        continue with; None at the end. A dropped copy is none of them. :attr:`all_troubled` is said apart."""
         rows = self._states.table.rows_from(first_ledger, limit)
         of_all = rows["ledger"] == EVERY_LEDGER
         found: list[int] = rows["ledger"][(rows["flags"] & (NO_ADDS | KEY_CONFLICT) != 0) & ~of_all].tolist()

@@ -2,7 +2,7 @@
 """The writing side of the segment log: whole frames in, durable places out (RULES S3, S4, S6).
 
 One group commit is one write and one sync into a preallocated segment; there is no second copy. All of it is
-synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or who may write: frames come in
+synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or rights: frames come in
 checked, and their order is the order in the log. Work that would delay a group is done elsewhere, by a
 :class:`LogMaintenance`: spare segments come from ``segment_pool.py``, and a full segment leaves as a :class:`SealJob`.
 """

@@ -128,7 +128,7 @@ class Maintenance:
     ``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Only the counters of ``reader``
     are used. ``release(generation)`` has the readers close a segment whose ``.idx`` was made anew.
     ``give_up(generation)`` returns once no reader has the segment open or will open it. ``now_s`` is a clock that never
-    goes back. The scrubber's first pass begins at ``scrub_from``, a share of the segments. Whoever commits sets
+    goes back. The scrubber's first pass begins at ``scrub_from``, a share of the segments. The committer sets
     ``busy_s``, which says how long that took so far.
     """
 

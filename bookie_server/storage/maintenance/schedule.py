@@ -10,7 +10,7 @@ STEP_BYTES = 1 << 20
 SEGMENTS_PER_CHECKPOINT = 8
 """A start reads the state records of every segment sealed since the last checkpoint: at most of so many."""
 UNDER_LOAD = 8
-"""So many times its cost counts what the scrubber reads while commits are busy: it gives way, and still gets on."""
+"""The factor by which reads of the scrubber count while commits are busy: it gives way, and still makes progress."""
 URGENT_CHECKPOINT_S = 1.0
 """The time between checkpoints while the disk is short of space and drained segments wait for one."""
 
@@ -52,7 +52,7 @@ class ByteBudget:
         return wait_s if wait_s > _SOON_S else 0.0
 
     def use(self, size: int, now_s: float) -> None:
-        """So many bytes were read or written."""
+        """Accounts for bytes that were read or written."""
         self._fill(now_s)
         self._level -= size
 

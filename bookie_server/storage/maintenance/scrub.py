@@ -8,7 +8,7 @@ S5), counted and logged; ``reindex.py`` makes a damaged ``.idx`` anew. Frames th
 rest of their segment is still checked. Nothing is reported of a segment that was dropped meanwhile: its file may have
 begun another life while it was read.
 
-The index tells who puts copies back (decision 0053) which ledgers are concerned. The first pass after a start begins at
+The index tells auto-recovery (decision 0053) which ledgers are affected. The first pass after a start begins at
 ``first_at``, a share of the segments, so that a bookie that is started often has all of them checked.
 
 While a segment is checked, about 160 bytes are held for each frame of entries in it: 300 MB for a segment of 256 MiB

@@ -395,8 +395,8 @@ def test_a_client_told_mixed_has_grants_and_apaches_wire_and_one_told_secure_gra
     ("changes", "why"),
     [
         ({"security": "closed"}, "security says"),
-        ({"tls_client_auth": "none"}, "clients that show who they are"),
-        ({"tls_certificate_path": None, "tls_key_path": None, "tls_ca_path": None}, "clients that show who they are"),
+        ({"tls_client_auth": "none"}, "clients that authenticate"),
+        ({"tls_certificate_path": None, "tls_key_path": None, "tls_ca_path": None}, "clients that authenticate"),
         ({"grant_keys_path": None}, "a file of keys"),
     ],
 )

@@ -734,7 +734,7 @@ def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_l
         ({"token_path": "t"}, "never sent without TLS"),
         ({"tls": True, "token_keys_path": "k"}, "need no certificate"),
         ({"tls": True, "tls_client_auth": "optional"}, "shows a token"),
-        ({"tls": True, "tls_client_auth": "none", "tls_clients": ("a",)}, "show who they are"),
+        ({"tls": True, "tls_client_auth": "none", "tls_clients": ("a",)}, "clients that authenticate"),
         ({"tls": True, "tls_client_auth": "none", "token_keys_path": "k", "auto_recovery": True}, "token of its own"),
         ({"tls": True, "tls_client_auth": "none", "token_keys_path": "k", "upkeep": True}, "token of its own"),
         ({"tls": True, "tls_client_auth": "wanted"}, "required or optional or none"),

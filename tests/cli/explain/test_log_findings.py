@@ -60,7 +60,7 @@ LEADER = Extent(ledger_id=8, base_offset=10, is_open=True)
     ("open_ledger", "weight", "word"),
     [
         (ledger(8, OPEN, 4), Weight.FINE, "a leader writes ledger 8, open since offset 10, confirmed to offset 13"),
-        (ledger(8, OPEN, 4, fenced=True), Weight.NOTE, "whoever leads or publishes with takeover next"),
+        (ledger(8, OPEN, 4, fenced=True), Weight.NOTE, "next leader or publish with takeover"),
         (ledger(8, CLOSED, 4), Weight.NOTE, "its leader was fenced or ended"),
         (ledger(8, RECOVERING, 4), Weight.NOTE, "its leader was fenced or ended"),
         (ledger(8, RECOVERING, -1, lost=True), Weight.PROBLEM, "nobody can take over: ledger 8 cannot be recovered"),
