@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the jars of Apache's bookie, for ``bk local --apache``: of a distribution, or resolved once by Maven and kept.
 
-Maven's own settings say where artifacts come from. A folder appears in the cache only when it is complete; whoever uses
-it checks it against its list of SHA-256. Processes that want the same folder wait for the one that makes it.
+Maven's own settings say where artifacts come from. A folder appears in the cache only when it is complete; its user
+checks it against its list of SHA-256. Processes that want the same folder wait for the one that makes it.
 """
 
 from __future__ import annotations

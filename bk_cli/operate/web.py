@@ -24,7 +24,8 @@ def web(access: Access, port: int, host: str, as_json: bool) -> int:
     """Serve a page that shows the cluster, until SIGTERM or Ctrl-C: bookies, ledgers, logs, what is under repair.
 
     It is for reading only. It listens on loopback; with another --host every client that reaches it sees all of it,
-    entries of logs too, so put it behind a proxy that asks who it is. Entries are those that --ledger-password opens.
+    entries of logs too, so put it behind a proxy that authenticates clients. Entries are those that --ledger-password
+    opens.
     """
     from bk_cli.operate.entry_window import EntryWindow
     from bk_core.cluster.scraping import REACH_S, ask_admin_ports

@@ -70,7 +70,7 @@ class TokenFile:
             raise AuthenticationError(
                 "this client's token cannot be read",
                 value=f"{self.path}: {error.strerror}",
-                remedy="check token_path, and who may read the file",
+                remedy="check token_path and the file's permissions",
             ) from error
         if len(token) > TOKEN_BYTES_MAX or not _TOKEN.fullmatch(token):
             raise AuthenticationError(

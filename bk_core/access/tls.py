@@ -175,7 +175,7 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise InvalidArgumentError(
-            "a file of TLS cannot be read", value=f"{path}: {error.strerror}", remedy="check the path and who may read"
+            "a file of TLS cannot be read", value=f"{path}: {error.strerror}", remedy="check path and permissions"
         ) from error
 
 

@@ -12,9 +12,9 @@ HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def private_memory(size: int) -> mmap.mmap:
-    """Zeroed memory of this process, of which a forked child has its own; it begins at a page. In huge pages where the
-    system has them for who asks: then a write past the cache need not look up each 4096 bytes of it, which takes as
-    long as copying them."""
+    """Zeroed memory of this process, of which a forked child has its own copy; it begins at a page. It is in huge pages
+    where the system gives them on request: then a write past the cache need not look up each 4096 bytes of it, which
+    takes as long as copying them."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if HAS_HUGE_PAGES and size >= HUGE_BYTES:
         with contextlib.suppress(OSError):  # a kernel without them

@@ -41,8 +41,8 @@ def open_store(
     """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers``, or one of OPENERS.
 
     ``timeout_s`` is the deadline of connecting and of each call; the session survives ``session_timeout_s`` without a
-    connection. With ``tls`` it is one over TLS. ``auth_path`` is a file with this process's credentials, ``acl`` says
-    who may use the nodes that it creates (docs/security.md §7). Raises InvalidArgumentError for a URI of another store
+    connection. With ``tls`` it is one over TLS. ``auth_path`` is a file with this process's credentials, ``acl`` is
+    the ACL of the nodes that it creates (docs/security.md §7). Raises InvalidArgumentError for a URI of another store
     or a setting that cannot be used, MetadataUnavailableError when ZooKeeper does not answer in time, TlsError when no
     server can be spoken to over TLS, MetadataAccessError when it refuses the credentials. The root need not hold a
     cluster yet. The caller closes the store; a forked child cannot use it.

@@ -265,7 +265,7 @@ class MetadataStore(Protocol):
         """Return the owner of the first vote, or None without votes. An unreadable vote counts: the text says so."""
         ...
 
-    # --- who may what ---
+    # --- roles ---
     def read_roles(self) -> Versioned[RolesTable] | None:
         """The table of roles, or None if nobody has made one: then mode ``secure`` allows nobody anything. Raises
         MetadataCorruptError for one that is not understood wholly."""

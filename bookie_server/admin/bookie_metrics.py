@@ -46,7 +46,7 @@ _STORAGE_GAUGES = frozenset(
 _D = ("directory",)
 
 METRICS: tuple[Metric, ...] = (
-    Metric("bookie_info", "gauge", "1; its labels say who this is", ("bookie", "version")),
+    Metric("bookie_info", "gauge", "1; its labels name this bookie", ("bookie", "version")),
     Metric("bookkeeper_server_SERVER_STATUS", "gauge", "1: writable, 0: read-only, -1: not registered", apache=True),
     Metric("bookie_ready", "gauge", "1 if /ready says so"),
     Metric("bookie_loop_silent_seconds", "gauge", "How long the loop has not run, 0 if it runs"),

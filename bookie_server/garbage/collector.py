@@ -10,7 +10,7 @@ After an error or in another session the first look begins again; a record that 
 
 A candidate may also live elsewhere: its record says that it is closed, and names this bookie nowhere, because its copy
 was moved. If both looks say so, its copy is given up, under the lock of its repairs. Such ledgers are found by a hint
-of who moved them, and by a comparison now and then that reads the records, too.
+from the mover, and by a periodic comparison that also reads the records.
 
 So absence of evidence never deletes: not an error, a lost session, a partial or empty list, nor a missing root (the
 adapter reads INSTANCEID around each look: :mod:`bookie_server.garbage.garbage_thread`).

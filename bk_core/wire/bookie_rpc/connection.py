@@ -111,8 +111,8 @@ class AnswerReader:
 
 
 def _is_one_frame(buffer: memoryview, limit: int) -> bool:
-    """Whether one whole frame came, and nothing else. Who waits for each request sends one at a time, and numpy's
-    arrays of one cost more than the frame."""
+    """Whether one whole frame came, and nothing else. A client that waits for each request sends one at a time,
+    and numpy's arrays of one cost more than the frame."""
     size = len(buffer)
     return LENGTH_BYTES < size <= limit and int.from_bytes(buffer[:LENGTH_BYTES], "big") == size - LENGTH_BYTES
 

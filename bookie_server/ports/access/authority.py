@@ -93,7 +93,7 @@ def _read_keys(path: Path) -> tuple[object, Keys]:
         raise InvalidArgumentError(
             "the file of grant keys cannot be used",
             value=f"{path}: {why}",
-            remedy="check grant_keys_path, and who may read and write the file",
+            remedy="check grant_keys_path and the file's permissions",
         ) from (None if isinstance(error, UnicodeDecodeError) else error)
     try:
         return stamp, parse_keys(text)

@@ -136,7 +136,7 @@ class Connection:
             used = self._take(received[: int(first.offsets[0] + first.lengths[0])])
         if self.closing:
             return len(received)
-        if self._rights is None:  # it was AUTH: what is behind it waits for the rights of who this is now
+        if self._rights is None:  # it was AUTH: what is behind it waits for the rights of the new identity
             return used
         rest, reader = received[used:], self._reader
         before = reader.version
@@ -396,7 +396,7 @@ class Connection:
             self._proven(self._auth.principal)
 
     def _proven(self, principal: Principal) -> None:
-        """The client has shown who it is. In mode ``secure`` nothing more is read until :meth:`allow`."""
+        """The client has authenticated. In mode ``secure`` nothing more is read until :meth:`allow`."""
         self.principal = principal
         self._enter()
         if self._facts.authority is not None:

@@ -269,4 +269,4 @@ class _Peer(asyncio.BufferedProtocol):
 
     def _silent(self) -> None:
         if not self.connection.has_begun:
-            self.connection.cut("nothing came on this connection, or nothing that says who the client is")
+            self.connection.cut("nothing came on this connection, or nothing that authenticates the client")

@@ -27,8 +27,8 @@ PORT = "Apache's wire"
 
 
 async def begin_tls(sock: socket.socket, tls: PortTls, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-    """From a connection that was accepted to one over TLS, on which ``protocol`` goes on. Who speaks plain gets EUA.
-    Raises OSError, RemoteProtocolError; then it is logged."""
+    """Turns an accepted connection into one over TLS, on which ``protocol`` continues. A client that speaks plain gets
+    EUA. Raises OSError, RemoteProtocolError; then it is logged."""
     loop, peer = asyncio.get_running_loop(), peer_of(sock)
     try:
         request = pb.Request.FromString(await first_message(sock))
@@ -49,7 +49,7 @@ async def begin_tls(sock: socket.socket, tls: PortTls, protocol: Callable[[], as
 
 
 def principal_of(transport: asyncio.BaseTransport, tls: PortTls | None) -> tuple[Principal, str]:
-    """Who the client of a connection is whose handshake is done, and why it is not let in; empty if it is."""
+    """The identity of the client after its handshake, and why it is not admitted; empty if it is."""
     at = transport.get_extra_info("peername")
     peer = f"{at[0]}:{at[1]}" if at else "a client that is gone"
     if tls is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a bookie over all its services: how many are connected, and who is ended when memory is short.
+"""The clients of a bookie over all its services: how many are connected, and which are ended when memory is short.
 
 A bookie has one :class:`Clients`, which each service is given when it is made, so that the bounds hold for all services
 together.
@@ -58,7 +58,7 @@ class ClientStream(Protocol):
 
 
 Outlived = Callable[[Iterable[Principal]], Mapping[Principal, str]]
-"""Who of some clients is let in no more, and why."""
+"""The clients that are no longer admitted, and why."""
 
 
 def _nobody(_: Iterable[Principal]) -> Mapping[Principal, str]:
