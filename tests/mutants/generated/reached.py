@@ -84,6 +84,8 @@ class Map:
         stale = [name for name, of_file in now.items() if self._hashes.get(name) != of_file]
         if stale:
             self._record(["tests"] if len(stale) == len(now) else stale)
+            if lost := self._lost():
+                self._record(lost)  # a worker died, as one does whose test takes too long
             if not self._hashes:
                 now |= {
                     str(p.relative_to(ROOT)): _hash(p) for package in PACKAGES for p in (ROOT / package).rglob("*.py")
@@ -91,6 +93,14 @@ class Map:
             self._hashes |= now
             kept = {"hashes": self._hashes, "outcomes": self._outcomes}
             self._kept.write_text(json.dumps(kept), encoding="utf-8")
+
+    def _lost(self) -> list[str]:
+        """The files of tests whose lines are known, but not their outcomes."""
+        data = coverage.CoverageData(basename=str(self._lines))
+        data.read()
+        return sorted(
+            {test.partition("::")[0] for test in data.measured_contexts() if test not in self._outcomes} - {""}
+        )
 
     def _record(self, files: list[str]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
