@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 from pathlib import Path
 
+import coverage
 import pytest
 
 from tests.mutants.generated.checkouts import ROOT, copy_of_checkout
+from tests.mutants.generated.reached import Map
 from tests.mutants.generated.run import choose, files, in_stages, mirrored, real_tests
 from tests.mutants.generated.sites import compiles, sites
 
@@ -171,3 +174,29 @@ def test_a_mutant_is_planted_in_a_copy(tmp_path: Path) -> None:
         path.write_bytes((ROOT / mutant.path).read_bytes())
     after = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True).stdout
     assert before == after
+
+
+def test_the_map_keeps_the_lines_of_before_when_others_are_recorded(tmp_path: Path) -> None:
+    """As when the files of some tests have changed."""
+
+    def record(test: str, line: int) -> Path:
+        folder = tmp_path / test
+        folder.mkdir()
+        data = coverage.CoverageData(basename=str(folder / "lines.1"))
+        data.set_context(f"tests/{test}.py::test_it")
+        data.add_lines({str(ROOT / "bk_core" / "quorum.py"): [line]})
+        data.write()
+        (folder / "outcomes.1.json").write_text(json.dumps({f"tests/{test}.py::test_it": [0.5, True]}))
+        return folder
+
+    reached = Map(tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    for test, line in (("a", 10), ("b", 20), ("c", 10)):
+        reached.add(record(test, line))
+    assert sorted(reached.tests_of("bk_core/quorum.py", None)) == [f"tests/{name}.py::test_it" for name in "abc"]
+    assert reached._lost() == []
+    (tmp_path / "d").mkdir()
+    lost = record("e", 30)
+    (lost / "outcomes.1.json").unlink()
+    reached.add(lost)
+    assert reached._lost() == ["tests/e.py"]

@@ -125,9 +125,11 @@ class Map:
             self._outcomes |= json.loads(outcomes.read_text(encoding="utf-8"))
         parts = [str(part) for part in records.glob("lines.*")]
         if parts:
-            data = coverage.Coverage(data_file=str(self._lines), config_file=False)
+            new = self._lines.with_suffix(".new")  # a file that is combined into itself is emptied first
+            data = coverage.Coverage(data_file=str(new), config_file=False)
             data.combine([*parts, *([str(self._lines)] if self._lines.exists() else [])], keep=True)
             data.save()
+            new.replace(self._lines)
 
     def tests_of(self, path: str, line: int | None) -> dict[str, float]:
         """The tests that execute this line of the file (None: any line of it), with their seconds. Of a file that has
