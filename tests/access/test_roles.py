@@ -179,3 +179,16 @@ def test_the_table_has_a_bound() -> None:
     full = RolesTable(tuple(Line(f"a{n}", Role.READER) for n in range(LINES_MAX)))
     with pytest.raises(InvalidArgumentError, match="lines at most"):
         full.granted(Line("b", Role.READER))
+
+
+def test_each_role_has_exactly_the_rights_of_its_line_in_the_documents() -> None:
+    """docs/security.md, the table of roles."""
+    names = {role: {right.name for right in Right if right and right in rights} for role, rights in RIGHTS.items()}
+    use = {"LOOK", "READ", "WRITE", "RECOVER", "HINT"}
+    assert names == {
+        Role.READER: {"LOOK", "READ"},
+        Role.WRITER: use,
+        Role.OPERATOR: {"LOOK", "HINT", "OPERATE"},
+        Role.BOOKIE: use,
+        Role.ADMIN: use | {"OPERATE"},
+    }

@@ -19,8 +19,11 @@ from bk_core.access.zookeeper_acl import (
     CREATOR_ACL,
     FIRST_FOLDERS,
     OPEN_ACL,
+    READ,
+    WRITE,
     Grant,
     kind_of,
+    may_change,
     parse_acl,
 )
 from bk_core.client import ClientConfig
@@ -239,3 +242,11 @@ def test_every_way_to_give_the_settings_leads_to_the_same_session(word: str) -> 
         )
     ]
     assert [(each["auth_path"], each["acl"]) for each in found] == [(path, word)] * 4
+
+
+def test_a_node_is_open_to_change_only_if_every_client_has_a_right_to_change_it() -> None:
+    everybody, app = ("world", "anyone"), ("sasl", "app")
+    assert may_change([Grant(ALL, *everybody)])
+    assert may_change([Grant(READ, *app), Grant(READ | WRITE, *everybody)])
+    assert not may_change([Grant(READ, *everybody), Grant(ALL, *app)])
+    assert not may_change([])

@@ -237,3 +237,19 @@ def test_ipv6_hosts_of_a_uri_are_written_in_brackets() -> None:
     for bad in ("zk://::1/ledgers", "zk://[::1/ledgers", "zk://[1.2.3.4]/ledgers", "zk://[:::]/ledgers"):
         with pytest.raises(InvalidArgumentError):
             parse_service_uri(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "has 1 to 200 characters"),
+        ("a" * 201, "has 1 to 200 characters"),
+        ("a/b", "has 1 to 200 characters"),
+        (".hidden", "does not begin with a dot"),
+        ("123", "does not consist of digits only"),
+    ],
+)
+def test_a_name_that_no_log_can_have_is_refused_with_the_reason(name: str, why: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=why):
+        check_log_name(name)
+    assert check_log_name("a" * 200) == "a" * 200
