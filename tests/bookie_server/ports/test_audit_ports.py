@@ -115,6 +115,21 @@ def test_fencing_reads_that_are_refused_are_told_so(
 
 
 @pytest.mark.parametrize("lane", OURS)
+def test_hints_of_deleted_ledgers_are_told_with_the_first_of_many(
+    tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]]
+) -> None:
+    async def story(world: TlsWorld) -> None:
+        async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
+            await one.link.delete_hint([5, 6], deadline_s=DEADLINE_S)
+            await _wait(lambda: bool(told("delete-hint")))
+            (event,) = told("delete-hint")
+            assert (event["ledgers"], event["count"], event["outcome"]) == ([5, 6], 2, "done")
+            assert event["identity"] == "CN=ingest,O=Example"
+
+    with_tls_bookie(tmp_path, story)
+
+
+@pytest.mark.parametrize("lane", OURS)
 def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
     tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
