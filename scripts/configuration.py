@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from bk_cli.main import bk  # noqa: E402 - the checkout must come first on the path
 from bk_core.client.config import ClientConfig  # noqa: E402 - as above
-from bk_spark.options.options import OPTIONS, Kind, OptionDefinition  # noqa: E402 - as above
+from bk_spark.options.options import OPTIONS, OptionDefinition, OptionKind  # noqa: E402 - as above
 from bookie_server.config import BookieConfig  # noqa: E402 - as above
 
 COLUMNS = 100
@@ -97,7 +97,12 @@ TYPES = {
     "tuple[str, ...]": "list of texts",
     "tuple[Path, ...]": "list of paths",
 }
-KINDS = {Kind.SECRET: "text, secret", Kind.COUNT: "whole number", Kind.BYTES: "size", Kind.CHOICE: "one word"}
+KINDS = {
+    OptionKind.SECRET: "text, secret",
+    OptionKind.COUNT: "whole number",
+    OptionKind.BYTES: "size",
+    OptionKind.CHOICE: "one word",
+}
 
 
 class UndocumentedError(Exception):
@@ -211,7 +216,13 @@ def spark_meanings() -> dict[str, str]:
 
 def spark_option(option: OptionDefinition, meanings: dict[str, str]) -> str:
     kind = KINDS.get(option.kind, option.kind.value)
-    unit = "such as `128m`" if option.kind is Kind.BYTES else "such as `30s`" if option.kind is Kind.DURATION else ""
+    unit = (
+        "such as `128m`"
+        if option.kind is OptionKind.BYTES
+        else "such as `30s`"
+        if option.kind is OptionKind.DURATION
+        else ""
+    )
     choices = " or ".join(f"`{each}`" for each in option.choices)
     default = f"default `{option.default}`" if option.default else "default none"
     return item(option.name, [kind, unit, choices, default], meanings[option.name])

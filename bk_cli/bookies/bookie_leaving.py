@@ -170,7 +170,7 @@ def _refuse_stuck(bookie_id: BookieId, left: Iterable[CopiesLeft]) -> None:
 
 
 @dataclass(slots=True)
-class Sample:
+class DrainSample:
     at_s: float
     size: int
 
@@ -182,7 +182,7 @@ class DrainWatch:
         self._store, self._bookie_id = store, bookie_id
         self._random = random.Random(0)
         self._turn: list[LedgerId] = []
-        self._samples: list[Sample] = []
+        self._samples: list[DrainSample] = []
         self._cluster = ClusterRead(())
         self.left: dict[LedgerId, CopiesLeft] = {}
         self.begun = 0  # ledgers at the first look
@@ -258,7 +258,7 @@ class DrainWatch:
     # --- how it goes ---
 
     def _note(self) -> None:
-        self._samples = [*self._samples[-29:], Sample(time.monotonic(), self.size)]
+        self._samples = [*self._samples[-29:], DrainSample(time.monotonic(), self.size)]
 
     @property
     def rate(self) -> float:

@@ -8,7 +8,7 @@ from collections import Counter
 from bk_cli import output
 from bk_cli.access import Access
 from bk_core.cluster.bookie_answers import Said, refused_by_all
-from bk_core.cluster.bookies import Marks, Row, as_object, look
+from bk_core.cluster.bookies import BookieRow, Marks, as_object, look
 from bk_core.errors import BookKeeperError
 
 COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "limbo ", "damaged ", "lanes", "version")
@@ -31,7 +31,7 @@ def list_bookies(access: Access, *, as_json: bool) -> None:
         raise refused
 
 
-def _print(rows: list[Row], marks: Marks) -> None:
+def _print(rows: list[BookieRow], marks: Marks) -> None:
     output.print_table(COLUMNS, [_cells(row, marks) for row in rows])
     for row in rows:
         if isinstance(row.said, BookKeeperError):
@@ -41,7 +41,7 @@ def _print(rows: list[Row], marks: Marks) -> None:
         output.print_note(f"{len(rows)} bookies: {', '.join(f'{count} {state}' for state, count in states.items())}")
 
 
-def _cells(row: Row, marks: Marks) -> tuple[object, ...]:
+def _cells(row: BookieRow, marks: Marks) -> tuple[object, ...]:
     lacks = f"{row.lacks}{'' if marks.is_all else '+'}"
     if not isinstance(row.said, Said):
         answers = "no" if row.info is not None else "-"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
     from bk_core.model import BookieId, BookieServiceInfo
     from bk_core.placement import Landscape
-    from bk_core.protocol.replication.balance import Assigned, Disk, Plan
+    from bk_core.protocol.replication.balance import Assigned, Disk, MovePlan
 
 REACH_TIMEOUT_S = 2.0
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -75,7 +75,7 @@ def rebalance(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BalanceLook:
     """A cluster before a plan. ``mute``: registered bookies that did not say how large they are, which are left out."""
 
     disks: Sequence[Disk]
@@ -84,13 +84,13 @@ class Look:
     mute: Sequence[BookieId]
     unreadable: int
 
-    def plan(self, tolerance: float, max_bytes: int | None) -> Plan:
+    def plan(self, tolerance: float, max_bytes: int | None) -> MovePlan:
         from bk_core.protocol.replication.balance import plan_moves
 
         return plan_moves(self.disks, self.assigned, landscape=self.landscape, tolerance=tolerance, bytes_max=max_bytes)
 
 
-def _look(access: Access, config: ClientConfig) -> Look:
+def _look(access: Access, config: ClientConfig) -> BalanceLook:
     from bk_core.cluster.bookie_answers import Said, ask_bookies
 
     with access.store() as store:
@@ -115,7 +115,7 @@ def _look(access: Access, config: ClientConfig) -> Look:
         takes = [name for name in writable if name not in orders]
         disks = _disks(sizes, takes)
         assigned, unreadable = _read_records(store)
-        return Look(disks, assigned, _landscape(config, registered), mute, unreadable)
+        return BalanceLook(disks, assigned, _landscape(config, registered), mute, unreadable)
 
 
 def _disks(sizes: Mapping[BookieId, Said], takes: Iterable[BookieId]) -> list[Disk]:
@@ -145,7 +145,7 @@ def _landscape(config: ClientConfig, registered: Mapping[BookieId, BookieService
     return racks_of(config, registered)
 
 
-def _print_plan(look: Look, plan: Plan, dry_run: bool, as_json: bool) -> None:
+def _print_plan(look: BalanceLook, plan: MovePlan, dry_run: bool, as_json: bool) -> None:
     from bk_core.protocol.replication.balance import shares
 
     before, after = shares(plan.before, look.disks), shares(plan.after, look.disks)
@@ -177,7 +177,7 @@ def _print_plan(look: Look, plan: Plan, dry_run: bool, as_json: bool) -> None:
         output.print_note(what)
 
 
-def _print_moves(plan: Plan, dry_run: bool) -> None:
+def _print_moves(plan: MovePlan, dry_run: bool) -> None:
     if not plan.moves:
         output.print_line("nothing to move" + (": the bookies are filled alike" if plan.is_even else ""))
         return
@@ -189,7 +189,7 @@ def _print_moves(plan: Plan, dry_run: bool) -> None:
     output.print_line(f"{len(plan.moves):,} moves, {output.in_words(plan.size)}")
 
 
-def _notes(look: Look, plan: Plan) -> list[str]:
+def _notes(look: BalanceLook, plan: MovePlan) -> list[str]:
     found = []
     if look.mute:
         found.append(f"left out, because they do not answer: {', '.join(look.mute)}")
@@ -202,7 +202,9 @@ def _notes(look: Look, plan: Plan) -> list[str]:
     return found
 
 
-async def _carry_out(access: Access, config: ClientConfig, plan: Plan, rate: int, at_once: int, as_json: bool) -> int:
+async def _carry_out(
+    access: Access, config: ClientConfig, plan: MovePlan, rate: int, at_once: int, as_json: bool
+) -> int:
     from bk_core.client.repairing.mover import Mover
     from bk_core.client.repairing.repair import ByteRate
 

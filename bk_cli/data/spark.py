@@ -15,7 +15,13 @@ from bk_cli import exit_codes, options, output
 from bk_cli.access import Access, access
 from bk_core.errors import BookKeeperError, InvalidArgumentError, WrongPasswordError
 from bk_core.logs.model.position import LogPosition, StreamOffset, check_position, decode_offset
-from bk_spark.stream.checkpoint import Batch, Checkpoint, Problem, find_checkpoints, read_checkpoint
+from bk_spark.stream.checkpoint import (
+    CheckpointBatch,
+    CheckpointProblem,
+    QueryCheckpoint,
+    find_checkpoints,
+    read_checkpoint,
+)
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
@@ -69,7 +75,7 @@ def offsets(context: click.Context, checkpoint: str, access: Access | None, as_j
     context.exit(code)
 
 
-def _show(checkpoint: Checkpoint, cluster: _Cluster, as_json: bool) -> int:
+def _show(checkpoint: QueryCheckpoint, cluster: _Cluster, as_json: bool) -> int:
     problems, rows = list(checkpoint.problems), list[tuple[object, ...]]()
     if not as_json:
         output.print_facts(_facts(checkpoint))
@@ -92,7 +98,7 @@ def _show(checkpoint: Checkpoint, cluster: _Cluster, as_json: bool) -> int:
     return exit_codes.INTEGRITY if problems else exit_codes.CONFLICT if is_misfit else 0
 
 
-def _print(rows: list[tuple[object, ...]], problems: list[Problem], is_empty: bool) -> None:
+def _print(rows: list[tuple[object, ...]], problems: list[CheckpointProblem], is_empty: bool) -> None:
     output.print_line()
     if rows:
         columns = ("source", "log or ledger", "committed to ", "planned to ", "lag ", "")
@@ -104,7 +110,7 @@ def _print(rows: list[tuple[object, ...]], problems: list[Problem], is_empty: bo
     output.print_line()
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, object]:
+def _facts(checkpoint: QueryCheckpoint) -> dict[str, object]:
     planned, committed = checkpoint.planned, checkpoint.committed_number
     if planned is not None and planned.number > committed:
         state = f"batch {planned.number} was planned and not committed: a restart runs it again, with the same ends"
@@ -126,7 +132,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, object]:
 # --- positions --------------------------------------------------------------------------------------------------------
 
 
-def _positions(batch: Batch | None, problems: list[Problem]) -> dict[tuple[str, Key], At]:
+def _positions(batch: CheckpointBatch | None, problems: list[CheckpointProblem]) -> dict[tuple[str, Key], At]:
     """Where a batch ends, by source and by log or ledger. Sources of other connectors are left out."""
     found: dict[tuple[str, Key], At] = {}
     for source, text in (batch.positions if batch is not None else {}).items():
@@ -152,10 +158,10 @@ def _is_ours(text: str) -> bool:
     return isinstance(found, dict) and "cluster" in found
 
 
-def _problem(batch: Batch, source: str, error: InvalidArgumentError) -> Problem:
+def _problem(batch: CheckpointBatch, source: str, error: InvalidArgumentError) -> CheckpointProblem:
     from pathlib import Path
 
-    return Problem(Path("offsets", str(batch.number)), batch.lines[source], " ".join(str(error).split()))
+    return CheckpointProblem(Path("offsets", str(batch.number)), batch.lines[source], " ".join(str(error).split()))
 
 
 def _keys(offset: StreamOffset) -> Iterator[tuple[Key, At]]:
@@ -178,7 +184,7 @@ def _row(source: str, key: Key, at: At | None, done: At | None, found: Found | N
 
 
 def _as_object(
-    checkpoint: Checkpoint, source: str, key: Key, at: At | None, done: At | None, found: Found | None
+    checkpoint: QueryCheckpoint, source: str, key: Key, at: At | None, done: At | None, found: Found | None
 ) -> dict[str, object]:
     position = done or at
     assert position is not None

@@ -18,7 +18,7 @@ from bk_cli import level_signals, options, output
 from bk_cli.access import Access, access
 
 if TYPE_CHECKING:
-    from bk_core.logs.model.upkeep_plan import Plan, UpkeepConfig
+    from bk_core.logs.model.upkeep_plan import UpkeepConfig, UpkeepPlan
     from bk_core.logs.model.upkeep_record import UpkeepRecord
     from bk_core.logs.upkeep_worker import Done
 
@@ -149,7 +149,7 @@ async def _dry_run(access: Access, config: UpkeepConfig, passwords: Callable[[st
     return 0
 
 
-def _print_plan(plan: Plan, as_json: bool, *, dry_run: bool) -> None:
+def _print_plan(plan: UpkeepPlan, as_json: bool, *, dry_run: bool) -> None:
     if as_json:
         for step in plan.steps:
             found = {"log": step.log, "do": step.kind.value, "why": step.why, "ledgers": step.ledgers}

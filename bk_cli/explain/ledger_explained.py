@@ -6,7 +6,7 @@ from __future__ import annotations
 from bk_cli import output
 from bk_cli.access import Access
 from bk_cli.explain.findings import as_objects, print_findings, spans
-from bk_cli.explain.ledger_findings import CopySeen, LedgerSeen, Part, explain
+from bk_cli.explain.ledger_findings import CopyPart, CopySeen, LedgerSeen, explain
 from bk_cli.explain.ledger_seen import see_ledger
 from bk_core.model import BookieId, EntryId, Fragment
 from bk_core.wire.lane.evidence import ReadTrailer
@@ -77,7 +77,7 @@ def _object(seen: LedgerSeen) -> dict[str, object]:
 
 def _copy(seen: LedgerSeen, fragment: Fragment, bookie: BookieId) -> dict[str, object]:
     copy = seen.copies.get(bookie, CopySeen())
-    part = copy.parts.get(fragment.first_entry_id, Part(()))
+    part = copy.parts.get(fragment.first_entry_id, CopyPart(()))
     unknown = [{"first": gap.first, "last": gap.last, "reason": gap.reason.name} for gap in part.unknown]
     return {
         "bookieId": bookie,

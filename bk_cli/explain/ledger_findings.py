@@ -32,7 +32,7 @@ UP = ("writable", "read-only")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CopyPart:
     """What a bookie says of the entries of one fragment: of the ranges ``asked`` what it does not have."""
 
     asked: tuple[tuple[EntryId, EntryId], ...]
@@ -69,7 +69,7 @@ class CopySeen:
     fenced: bool = False
     last_entry: EntryId = -1
     lac: EntryId | None = None
-    parts: Mapping[EntryId, Part] = field(default_factory=dict)
+    parts: Mapping[EntryId, CopyPart] = field(default_factory=dict)
     remedy: str = ""
     refuses: bool = False
 

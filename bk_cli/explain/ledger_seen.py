@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from bk_cli.access import Access
-from bk_cli.explain.ledger_findings import UP, CopySeen, LedgerSeen, Part
+from bk_cli.explain.ledger_findings import UP, CopyPart, CopySeen, LedgerSeen
 from bk_core.client.running.refused import NOT_LET_IN
 from bk_core.cluster.bookies import states_of
 from bk_core.entries.digest import Digester
@@ -24,7 +24,7 @@ from bk_core.errors import BookKeeperError, IntegrityError, MetadataCorruptError
 from bk_core.metadata.layout import mark_name
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import UnderreplicationMark
-from bk_core.metadata.unreadable import Kind, UnreadableNode
+from bk_core.metadata.unreadable import NodeKind, UnreadableNode
 from bk_core.model import (
     ENTRY_ID_MAX,
     OLD_DIGEST_TYPE,
@@ -99,7 +99,7 @@ def _repair(
 def _unreadable(store: MetadataStore, ledger_id: LedgerId) -> tuple[UnreadableNode, ...]:
     """The mark and the lock of this ledger, if they cannot be read."""
     name = mark_name(ledger_id)
-    return tuple(node for node in store.unreadable.of(Kind.MARK, Kind.LOCK) if node.name == name)
+    return tuple(node for node in store.unreadable.of(NodeKind.MARK, NodeKind.LOCK) if node.name == name)
 
 
 def _log_of(record: LedgerMetadata) -> str:
@@ -172,7 +172,7 @@ class _Asking:
             async with asyncio.timeout_at(self.until):
                 await self._note(open_part, self._some([(first, first + TAIL - 1)]))
 
-    async def _note(self, own: OwnPart, asking: Awaitable[Part | None]) -> None:
+    async def _note(self, own: OwnPart, asking: Awaitable[CopyPart | None]) -> None:
         part = await asking
         if part is not None:
             self.seen = replace(self.seen, parts={**self.seen.parts, own.first: part})
@@ -184,7 +184,7 @@ class _Asking:
         except IntegrityError:
             return None
 
-    async def _part(self, own: OwnPart) -> Part | None:
+    async def _part(self, own: OwnPart) -> CopyPart | None:
         try:
             return await self._listed(own)
         except RefusedError as error:
@@ -192,7 +192,7 @@ class _Asking:
                 raise
         return None if own.last is None else await self._some(sorted({(own.first, own.first), (own.last, own.last)}))
 
-    async def _listed(self, own: OwnPart) -> Part:
+    async def _listed(self, own: OwnPart) -> CopyPart:
         absent, unknown, first = list[EntryRange](), list[EntryRange](), own.first
         for _ in range(ASKS_MAX):
             trailer = await self._read(first, own.asked_last, ids_only=True)
@@ -201,9 +201,9 @@ class _Asking:
             first = trailer.answered_through + 1
             if first > own.asked_last:
                 break
-        return Part(((own.first, first - 1),), tuple(absent), tuple(unknown))
+        return CopyPart(((own.first, first - 1),), tuple(absent), tuple(unknown))
 
-    async def _some(self, ranges: Sequence[tuple[EntryId, EntryId]]) -> Part:
+    async def _some(self, ranges: Sequence[tuple[EntryId, EntryId]]) -> CopyPart:
         """A few entries, read: what is not wanted of them is thrown away."""
         asked, absent, unknown = list[tuple[EntryId, EntryId]](), list[EntryRange](), list[EntryRange]()
         for first, last in ranges:
@@ -211,7 +211,7 @@ class _Asking:
             asked.append((first, trailer.answered_through))
             absent += trailer.absent
             unknown += trailer.unknown
-        return Part(tuple(asked), tuple(absent), tuple(unknown))
+        return CopyPart(tuple(asked), tuple(absent), tuple(unknown))
 
     async def _read(self, first: EntryId, last: EntryId, *, ids_only: bool) -> ReadTrailer:
         answers = self.transport.link(self.bookie_id).read(

@@ -26,7 +26,7 @@ from bk_cli.access import Access
 from bk_cli.local import cluster_layout
 from bk_cli.local.apache_jars import find_jars
 from bk_cli.local.children import check_port_free, child_environment, last_lines
-from bk_cli.local.cluster_layout import HOST, PORTS_ABOVE, Wanted
+from bk_cli.local.cluster_layout import HOST, PORTS_ABOVE, WantedCluster
 from bk_cli.local.java import find_java
 from bk_cli.local.local_security import ADMIN, CLIENT, LocalSecurity
 from bk_cli.local.zookeeper_server import ServerTls, ZooKeeperServer
@@ -251,7 +251,7 @@ class LocalCluster:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
-        self._wanted = Wanted(bookies, port, zookeeper_port, zookeeper_uri, apache, secure)
+        self._wanted = WantedCluster(bookies, port, zookeeper_port, zookeeper_uri, apache, secure)
         self._zookeeper_uri, self._note, self._settings = zookeeper_uri, note, settings
         self.security: LocalSecurity | None = None
         self._lock: IO[bytes] | None = None

@@ -30,7 +30,7 @@ def free_bookie_ports(count: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ClusterLayout:
     """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses a ZooKeeper that it did not
     start. ``apache``: the bookies are Apache's. ``secure``: all ports are of mode secure."""
 
@@ -41,7 +41,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCluster:
     """What the caller asked for; None: as before, or the default. Port 0: any that is free."""
 
     bookies: int | None = None
@@ -52,7 +52,7 @@ class Wanted:
     secure: bool = False
 
 
-def choose(data_dir: Path, wanted: Wanted) -> Layout:
+def choose(data_dir: Path, wanted: WantedCluster) -> ClusterLayout:
     """The layout to start with. Raises InvalidArgumentError if it differs from what is wanted."""
     if wanted.secure and (wanted.apache or wanted.zookeeper_uri is not None):
         raise InvalidArgumentError(
@@ -64,18 +64,18 @@ def choose(data_dir: Path, wanted: Wanted) -> Layout:
     return _first(wanted) if saved is None else _again(data_dir, saved, wanted)
 
 
-def _first(wanted: Wanted) -> Layout:
+def _first(wanted: WantedCluster) -> ClusterLayout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
     zookeeper = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
     free = free_bookie_ports(count + 1) if 0 in (first, zookeeper) else ()  # at once: none is found free twice
     ports = tuple(first + i for i in range(count)) if first else free[:count]
     if wanted.zookeeper_uri is not None:
-        return Layout(0, ports, wanted.apache)
-    return Layout(zookeeper or free[count], ports, wanted.apache, wanted.secure)
+        return ClusterLayout(0, ports, wanted.apache)
+    return ClusterLayout(zookeeper or free[count], ports, wanted.apache, wanted.secure)
 
 
-def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
+def _again(data_dir: Path, saved: ClusterLayout, wanted: WantedCluster) -> ClusterLayout:
     if (saved.zookeeper_port == 0) != (wanted.zookeeper_uri is not None):
         own = saved.zookeeper_port != 0
         raise InvalidArgumentError(
@@ -105,7 +105,7 @@ def _again(data_dir: Path, saved: Layout, wanted: Wanted) -> Layout:
             remedy="leave --bookies out, or choose another directory with --data",
         )
     added = tuple(saved.bookie_ports[-1] + 1 + i for i in range(count - len(saved.bookie_ports)))
-    return Layout(saved.zookeeper_port, saved.bookie_ports + added, saved.apache, saved.secure)
+    return ClusterLayout(saved.zookeeper_port, saved.bookie_ports + added, saved.apache, saved.secure)
 
 
 def _keep(option: str, given: int | None, saved: int) -> None:
@@ -140,13 +140,13 @@ def lock(data_dir: Path) -> IO[bytes]:
     return held
 
 
-def load(data_dir: Path) -> Layout | None:
+def load(data_dir: Path) -> ClusterLayout | None:
     """What an earlier start chose, or None. Raises DataDirectoryError if it cannot be read."""
     try:
         saved = json.loads((data_dir / "cluster.json").read_text(encoding="utf-8"))
         ports = tuple(int(port) for port in saved["bookie_ports"])
         flags = bool(saved.get("apache", False)), bool(saved.get("secure", False))
-        return Layout(int(saved["zookeeper_port"]), ports, *flags)
+        return ClusterLayout(int(saved["zookeeper_port"]), ports, *flags)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -157,7 +157,7 @@ def load(data_dir: Path) -> Layout | None:
         ) from error
 
 
-def save(data_dir: Path, layout: Layout) -> None:
+def save(data_dir: Path, layout: ClusterLayout) -> None:
     """Keep the layout for the next start."""
     partial = data_dir / "cluster.json.new"
     partial.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from bk_cli import options, output
 from bk_cli.access import Access, access
 
 if TYPE_CHECKING:
-    from bk_cli.operate.bench_load import Load, Seen
+    from bk_cli.operate.bench_load import BenchLoad, LoadSeen
 
 WRITERS_MAX, IN_FLIGHT_MAX, BATCH_MAX, SECONDS_MAX = 10_000, 1_000, 100_000, 86_400
 COLUMNS = ("", "entries ", "entries/s ", "bytes/s ", "p50 ", "p99 ", "p99.9 ", "most ")
@@ -66,9 +66,9 @@ def bench(
     append until all of it is confirmed; with --rate from the moment at which it was due. The ledgers are deleted at the
     end, after Ctrl-C and SIGTERM, too. With --json it prints an object for each second, and then one for all.
     """
-    from bk_cli.operate.bench_load import Load
+    from bk_cli.operate.bench_load import BenchLoad
 
-    load = Load(
+    load = BenchLoad(
         writers=writers,
         ensemble_size=ensemble_size,
         write_quorum_size=write_quorum_size,
@@ -86,7 +86,7 @@ def bench(
         raise KeyboardInterrupt from error
 
 
-async def _run(access: Access, load: Load, *, reads: bool, keep: bool, as_json: bool) -> None:
+async def _run(access: Access, load: BenchLoad, *, reads: bool, keep: bool, as_json: bool) -> None:
     from bk_cli.operate.bench_load import Running
 
     this = asyncio.current_task()
@@ -115,7 +115,7 @@ async def _run(access: Access, load: Load, *, reads: bool, keep: bool, as_json: 
         _name("the ledgers are kept", running.ledgers)
 
 
-async def _tell(seconds: AsyncIterator[Seen], as_json: bool) -> None:
+async def _tell(seconds: AsyncIterator[LoadSeen], as_json: bool) -> None:
     """The figures of each second while it runs: for programs on stdout, otherwise on stderr."""
     number = 0
     async for seen in seconds:
@@ -127,7 +127,7 @@ async def _tell(seconds: AsyncIterator[Seen], as_json: bool) -> None:
             output.print_note(f"{number} s: {rate} entries/s, {size}/s, p99 {times[1]}")
 
 
-def _row(part: str, seen: Seen) -> tuple[str, ...]:
+def _row(part: str, seen: LoadSeen) -> tuple[str, ...]:
     found = seen.as_object()
     times = (found[f"{name}Ms"] for name in ("p50", "p99", "p999", "max"))
     in_ms = ("-" if each is None else f"{each:,.1f} ms" for each in times)

@@ -63,7 +63,7 @@ class Latencies:
 
 
 @dataclass(slots=True)
-class Seen:
+class LoadSeen:
     """What was confirmed in ``seconds``."""
 
     seconds: float = 0.0
@@ -92,7 +92,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class BenchLoad:
     """``batch`` entries a round, ``in_flight`` rounds of each writer at once; ``entries_per_s`` of all writers
     together, 0 for as fast as it goes. It ends after ``seconds``, or once ``bytes_max`` of payload were appended."""
 
@@ -134,9 +134,9 @@ class Load:
 class Running:
     """A load while it runs: :meth:`append` ends with it, :meth:`seconds` tells of each second."""
 
-    def __init__(self, client: BookKeeper, load: Load) -> None:
+    def __init__(self, client: BookKeeper, load: BenchLoad) -> None:
         self._client, self._load = client, load
-        self.total, self._now = Seen(), Seen()
+        self.total, self._now = LoadSeen(), LoadSeen()
         self._ends_s = 0.0
         lengths = np.full(load.batch, load.entry_size, dtype=np.uint32)
         self._batch = EntryBatch(lengths=lengths, payload=memoryview(os.urandom(load.entry_size * load.batch)))
@@ -189,7 +189,7 @@ class Running:
                 seen.payload_bytes += len(batch.payload)
                 seen.rounds.add(took_s)
 
-    async def seconds(self) -> AsyncIterator[Seen]:
+    async def seconds(self) -> AsyncIterator[LoadSeen]:
         """What was confirmed in each second."""
         before = time.monotonic()
         while not self._is_over.is_set():
@@ -197,16 +197,16 @@ class Running:
                 async with asyncio.timeout(1.0):
                     await self._is_over.wait()
                 return
-            now, self._now = self._now, Seen()
+            now, self._now = self._now, LoadSeen()
             before, now.seconds = time.monotonic(), time.monotonic() - before
             yield now
 
     async def close(self) -> None:
         await _all(writer.close() for writer in self._writers)
 
-    async def read(self) -> Seen:
+    async def read(self) -> LoadSeen:
         """Reads all once, ledger by ledger. The ledgers are closed."""
-        seen, began = Seen(), time.monotonic()
+        seen, began = LoadSeen(), time.monotonic()
         for ledger_id in self.ledgers:
             reader = await self._client.open_ledger(ledger_id, recover=False)
             at = time.monotonic()

@@ -34,7 +34,7 @@ Answers = dict[BookieId, Numbers | BookKeeperError]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TopLook:
     """A cluster at one moment; ``at_s`` by the clock of this process."""
 
     at_s: float
@@ -45,7 +45,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """A bookie. What is not known is None; ``why`` says why its admin port says nothing. Rates are those between two
     looks."""
 
@@ -94,7 +94,7 @@ def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
                 show(COLUMNS, [_cells(row, now.marks) for row in found], notes(found, now.marks, every_s))
 
 
-def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[tuple[Look, Look]]:
+def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[tuple[TopLook, TopLook]]:
     """Each look with the one before; the first with itself. A store that does not answer ends it."""
     before = look(store, ports)
     yield before, before
@@ -105,7 +105,7 @@ def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[t
         before = now
 
 
-def look(store: MetadataStore, ports: AdminPorts) -> Look:
+def look(store: MetadataStore, ports: AdminPorts) -> TopLook:
     """Takes as long as the slowest admin port, DEADLINE_S at most for each 64 bookies."""
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(count_marks, store)
@@ -114,18 +114,20 @@ def look(store: MetadataStore, ports: AdminPorts) -> Look:
         answers = ports.scrape(registered.values())
         marks = counting.result()
     states = dict.fromkeys(marks.of, "gone") | states_of(store, writable, read_only, known)
-    return Look(time.monotonic(), dict(sorted(states.items())), answers, marks, orders)
+    return TopLook(time.monotonic(), dict(sorted(states.items())), answers, marks, orders)
 
 
-def rows(before: Look, now: Look) -> list[Row]:
+def rows(before: TopLook, now: TopLook) -> list[TopRow]:
     return [_row(bookie_id, state, before, now) for bookie_id, state in now.states.items()]
 
 
-def _row(bookie_id: BookieId, state: str, before: Look, now: Look) -> Row:
+def _row(bookie_id: BookieId, state: str, before: TopLook, now: TopLook) -> TopRow:
     lacks, numbers, old = now.marks.of[bookie_id], now.answers.get(bookie_id), before.answers.get(bookie_id)
     order = now.orders.get(bookie_id)
     if not isinstance(numbers, Numbers):
-        return Row(bookie_id, state, lacks, " ".join(str(numbers).split()) if numbers is not None else "", order=order)
+        return TopRow(
+            bookie_id, state, lacks, " ".join(str(numbers).split()) if numbers is not None else "", order=order
+        )
     known = old if isinstance(old, Numbers) and _same_process(old, numbers) else None
     passed_s = now.at_s - before.at_s
 
@@ -133,7 +135,7 @@ def _row(bookie_id: BookieId, state: str, before: Look, now: Look) -> Row:
         first, last = known.total(name) if known else None, numbers.total(name)
         return None if first is None or last is None or passed_s <= 0 else max(0.0, last - first) / passed_s
 
-    return Row(
+    return TopRow(
         bookie_id,
         state,
         lacks,
@@ -154,7 +156,7 @@ def _same_process(old: Numbers, now: Numbers) -> bool:
     return old.total("process_start_time_seconds") == now.total("process_start_time_seconds")
 
 
-def notes(found: list[Row], marks: Marks, every_s: float) -> list[str]:
+def notes(found: list[TopRow], marks: Marks, every_s: float) -> list[str]:
     """What stands below the table: bookies that say nothing, and the sums."""
     mute = [f"{row.bookie_id}: {row.why}" for row in found if row.why]
     appends = sum(row.appends_per_s or 0 for row in found)
@@ -163,7 +165,7 @@ def notes(found: list[Row], marks: Marks, every_s: float) -> list[str]:
     return [*mute, f"{sums}; every {every_s:g} s, Ctrl-C ends"]
 
 
-def _print(before: Look, now: Look, as_json: bool) -> None:
+def _print(before: TopLook, now: TopLook, as_json: bool) -> None:
     found = rows(before, now)
     if as_json:
         for row in found:
@@ -175,7 +177,7 @@ def _print(before: Look, now: Look, as_json: bool) -> None:
             output.print_note(f"{row.bookie_id}: {row.why}")
 
 
-def _cells(row: Row, marks: Marks) -> tuple[object, ...]:
+def _cells(row: TopRow, marks: Marks) -> tuple[object, ...]:
     lacks = f"{row.lacks}{'' if marks.is_all else '+'}"
     ordered = state_in_words(row.state, row.order)
     state = ordered if row.ready is None or row.ready else f"{ordered}, not ready"
@@ -201,7 +203,7 @@ def _or_dash(value: float | None, shown: Callable[[float], str]) -> str:
     return "-" if value is None else shown(value)
 
 
-def _object(row: Row, marks: Marks) -> dict[str, object]:
+def _object(row: TopRow, marks: Marks) -> dict[str, object]:
     p99 = row.commit_p99_s
     return {
         "bookieId": row.bookie_id,

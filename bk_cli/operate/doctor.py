@@ -42,7 +42,7 @@ PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspar
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """The result of one check. ``status`` is ``ok``, ``note`` (works, but know this) or ``fail``."""
 
     check: str
@@ -71,10 +71,10 @@ def doctor(access: Access, with_spark: bool, master: str | None, as_json: bool) 
     return code
 
 
-def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[Finding]:
-    yield Finding("package", "ok", f"pyspark-bookkeeper {bk_core.__version__}")
+def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[DoctorFinding]:
+    yield DoctorFinding("package", "ok", f"pyspark-bookkeeper {bk_core.__version__}")
     yield _python(built_with_optimizations())
-    yield Finding("packages", "ok", ", ".join(_versions()))
+    yield DoctorFinding("packages", "ok", ", ".join(_versions()))
     yield from _guarded("java", _java)
     yield from _guarded("cluster", lambda: _cluster(access))
     yield from _guarded("nodes", lambda: _nodes(access))
@@ -83,23 +83,23 @@ def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[
         yield from _guarded("spark", lambda: _spark(access, master))
 
 
-def _python(is_optimized: bool) -> Finding:
+def _python(is_optimized: bool) -> DoctorFinding:
     about = f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     if is_optimized:
-        return Finding("python", "ok", about)
+        return DoctorFinding("python", "ok", about)
     slow = "built without optimizations: whatever a bookie or a client does costs half as much again, or more"
-    return Finding("python", "note", f"{about}, {slow}; {REMEDY}")
+    return DoctorFinding("python", "note", f"{about}, {slow}; {REMEDY}")
 
 
-def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _guarded(check: str, look: Callable[[], Iterator[DoctorFinding]]) -> Iterator[DoctorFinding]:
     try:
         yield from look()
     except BookKeeperError as error:
         yield _failed(check, error)
 
 
-def _failed(check: str, error: BookKeeperError) -> Finding:
-    return Finding(check, "fail", str(error), exit_codes.exit_code_of(type(error)))
+def _failed(check: str, error: BookKeeperError) -> DoctorFinding:
+    return DoctorFinding(check, "fail", str(error), exit_codes.exit_code_of(type(error)))
 
 
 def _versions() -> Iterator[str]:
@@ -110,18 +110,18 @@ def _versions() -> Iterator[str]:
             yield f"no {name}"
 
 
-def _java() -> Iterator[Finding]:
+def _java() -> Iterator[DoctorFinding]:
     java = find_java(os.environ)
     known = "" if java.major in (17, 21) else "; 17 and 21 are known good"
-    yield Finding("java", "note" if known else "ok", f"Java {java.major} ({java.path}){known}")
+    yield DoctorFinding("java", "note" if known else "ok", f"Java {java.major} ({java.path}){known}")
 
 
-def _cluster(access: Access) -> Iterator[Finding]:
+def _cluster(access: Access) -> Iterator[DoctorFinding]:
     started = time.monotonic()
     with access.store() as store:
         instance = store.instance_id()
         took_ms = (time.monotonic() - started) * 1000
-        yield Finding("zookeeper", "ok", f"{access.uri} answers in {took_ms:.0f} ms; cluster {instance}")
+        yield DoctorFinding("zookeeper", "ok", f"{access.uri} answers in {took_ms:.0f} ms; cluster {instance}")
         writable, read_only = store.writable_bookies(), store.read_only_bookies()
         known = store.known_bookies()
     registered = {**read_only, **writable}
@@ -132,9 +132,9 @@ def _cluster(access: Access) -> Iterator[Finding]:
             yield _failed("bookie", answer)
         elif bookie_id in writable:
             reached += 1
-            yield Finding("bookie", "ok", f"{bookie_id}: {_in_words(answer)}")
+            yield DoctorFinding("bookie", "ok", f"{bookie_id}: {_in_words(answer)}")
         else:
-            yield Finding(
+            yield DoctorFinding(
                 "bookie", "note", f"{bookie_id}: {_in_words(answer)}; read-only: it serves reads and refuses adds"
             )
     for bookie_id in known:
@@ -143,7 +143,7 @@ def _cluster(access: Access) -> Iterator[Finding]:
     yield from _guarded("quorum", lambda: _quorum(reached))
 
 
-def _nodes(access: Access) -> Iterator[Finding]:
+def _nodes(access: Access) -> Iterator[DoctorFinding]:
     """The nodes in ZooKeeper that cannot be read: everything else goes on, so nobody else complains of them."""
     from bk_core.cluster.unreadable import find_unreadable
 
@@ -151,17 +151,17 @@ def _nodes(access: Access) -> Iterator[Finding]:
         found = find_unreadable(store, NODES_LOOK_S)
     for node in found.nodes[:NODES_NAMED]:
         text = f"{node}{f'; {node.remedy}' if node.remedy else ''}"
-        yield Finding("nodes", "fail", text, exit_codes.exit_code_of(MetadataCorruptError))
+        yield DoctorFinding("nodes", "fail", text, exit_codes.exit_code_of(MetadataCorruptError))
     if len(found.nodes) > NODES_NAMED:
-        yield Finding("nodes", "fail", f"{len(found.nodes) - NODES_NAMED:,} more nodes cannot be read")
+        yield DoctorFinding("nodes", "fail", f"{len(found.nodes) - NODES_NAMED:,} more nodes cannot be read")
     looked = "all nodes" if found.is_whole else f"the nodes that could be looked at in {NODES_LOOK_S:.0f} s"
     if not found.nodes:
-        yield Finding("nodes", "ok" if found.is_whole else "note", f"{looked} in ZooKeeper can be read")
+        yield DoctorFinding("nodes", "ok" if found.is_whole else "note", f"{looked} in ZooKeeper can be read")
     elif not found.is_whole:
-        yield Finding("nodes", "note", f"these are of {looked}")
+        yield DoctorFinding("nodes", "note", f"these are of {looked}")
 
 
-def _acls(access: Access) -> Iterator[Finding]:
+def _acls(access: Access) -> Iterator[DoctorFinding]:
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.zookeeper.securing import find_open_nodes
 
@@ -169,13 +169,13 @@ def _acls(access: Access) -> Iterator[Finding]:
         looked = find_open_nodes(tree, parse_service_uri(access.uri).root, nodes_max=ACL_NODES_MAX, within_s=ACL_LOOK_S)
     count, of = sum(looked.open_kinds.values()), f"{looked.nodes}{'' if looked.is_whole else ' looked at'}"
     if count:
-        yield Finding(
+        yield DoctorFinding(
             "acls", "note",
             f"{count} of {of} nodes in ZooKeeper may be changed by everybody who reaches it, such as "
             f"{', '.join(looked.open_paths)}; see bk cluster secure-zookeeper --dry-run",
         )  # fmt: skip
     else:
-        yield Finding("acls", "ok", f"none of {of} nodes in ZooKeeper may be changed by everybody")
+        yield DoctorFinding("acls", "ok", f"none of {of} nodes in ZooKeeper may be changed by everybody")
 
 
 def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:
@@ -187,7 +187,7 @@ def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:
     )
 
 
-def _quorum(reached: int) -> Iterator[Finding]:
+def _quorum(reached: int) -> Iterator[DoctorFinding]:
     if reached < SPARE - 1:
         raise NotEnoughBookiesError(
             "a ledger of the default quorum 3/3/2 needs 3 bookies",
@@ -195,16 +195,16 @@ def _quorum(reached: int) -> Iterator[Finding]:
             remedy="start more with bk bookie run, or use a smaller --ensemble-size",
         )
     if reached < SPARE:
-        yield Finding("quorum", "note", "three bookies and no spare: when one dies, new ledgers on three fail")
+        yield DoctorFinding("quorum", "note", "three bookies and no spare: when one dies, new ledgers on three fail")
     else:
-        yield Finding("quorum", "ok", f"{reached} bookies: enough for 3/3/2 and {reached - SPARE + 1} to spare")
+        yield DoctorFinding("quorum", "ok", f"{reached} bookies: enough for 3/3/2 and {reached - SPARE + 1} to spare")
 
 
-def _spark(access: Access, master: str | None) -> Iterator[Finding]:
+def _spark(access: Access, master: str | None) -> Iterator[DoctorFinding]:
     from bk_cli.operate.doctor_spark import run_probe
 
     for status, text in run_probe(access, master):
-        yield Finding("spark", status, text)
+        yield DoctorFinding("spark", status, text)
 
 
 def _in_words(said: Said) -> str:

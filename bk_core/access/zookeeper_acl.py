@@ -21,7 +21,7 @@ CHANGES = ALL & ~READ
 """The rights with which somebody could do harm."""
 
 
-class Grant(NamedTuple):
+class AclGrant(NamedTuple):
     """One line of an ACL: rights, and whose: ``world:anyone``, ``sasl:bookies``, ``x509:CN=…``, ``digest:user:hash``;
     ``auth:`` is the client that creates the node, under each of its identities."""
 
@@ -30,9 +30,9 @@ class Grant(NamedTuple):
     name: str
 
 
-Acl: TypeAlias = tuple[Grant, ...]
-OPEN_ACL: Acl = (Grant(ALL, "world", "anyone"),)
-CREATOR_ACL: Acl = (Grant(ALL, "auth", ""),)
+Acl: TypeAlias = tuple[AclGrant, ...]
+OPEN_ACL: Acl = (AclGrant(ALL, "world", "anyone"),)
+CREATOR_ACL: Acl = (AclGrant(ALL, "auth", ""),)
 ACL_OPEN, ACL_CREATOR = "open", "creator"
 
 ADMIN_ROLE = "admin"
@@ -127,7 +127,7 @@ class ZooKeeperAcl:
         for role, scheme, name in self.members:
             own = ALL if role == ADMIN_ROLE else sum(_LETTERS[letter] for letter in letters[role])
             rights[scheme, name] = rights.get((scheme, name), 0) | own
-        return tuple(Grant(granted, *whose) for whose, granted in rights.items())
+        return tuple(AclGrant(granted, *whose) for whose, granted in rights.items())
 
 
 OPEN_TO_ALL = ZooKeeperAcl()
@@ -143,7 +143,7 @@ def parse_acl(text: str) -> ZooKeeperAcl:
     missing = [role for role in ("client", "bookie", ADMIN_ROLE) if role not in {each[0] for each in members}]
     if missing:
         raise _bad(f"A list for zookeeper_acl names no {' and no '.join(missing)}", text)
-    if acl_bytes([Grant(ALL, scheme, name) for _, scheme, name in members]) > ACL_BYTES_MAX:
+    if acl_bytes([AclGrant(ALL, scheme, name) for _, scheme, name in members]) > ACL_BYTES_MAX:
         raise _bad(f"An ACL has at most {ACL_BYTES_MAX} bytes", text, "share identities among processes of a role")
     return ZooKeeperAcl(word, members)
 
@@ -171,11 +171,11 @@ def _veiled(text: str) -> str:
     return re.sub(r"(digest:[^:;]*:)[^;']*", r"\1…", text)
 
 
-def acl_bytes(acl: Sequence[Grant]) -> int:
+def acl_bytes(acl: Sequence[AclGrant]) -> int:
     """The bytes of an ACL in a request."""
     return 4 + sum(12 + len(grant.scheme) + len(grant.name.encode()) for grant in acl)
 
 
-def may_change(acl: Sequence[Grant]) -> bool:
+def may_change(acl: Sequence[AclGrant]) -> bool:
     """Whether any client may change something, under any identity."""
     return any(grant.scheme == "world" and grant.rights & CHANGES for grant in acl)

@@ -14,7 +14,7 @@ from bk_core.cluster.bookie_answers import Said, ask_bookies
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
-from bk_core.metadata.unreadable import Kind, UnreadableNode
+from bk_core.metadata.unreadable import NodeKind, UnreadableNode
 from bk_core.model import HTTP, BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.caller import Caller
 
@@ -26,7 +26,7 @@ MARKS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BookieRow:
     """A bookie. ``state``: ``writable``, ``read-only``, ``unreadable`` (registered, but its registration cannot be
     read), ``away`` (known by its cookie, not registered), or ``gone`` (neither, but marks of ledgers name it). ``said``
     is None for one that was not asked. ``lacks``: ledgers marked as lacking its copy. ``order``: what an operator
@@ -71,7 +71,7 @@ def state_in_words(state: str, order: BookieOrder | None) -> str:
 NO_MARKS = Marks(Counter(), is_all=True)
 
 
-def look(store: MetadataStore, caller: Caller | None) -> tuple[list[Row], Marks]:
+def look(store: MetadataStore, caller: Caller | None) -> tuple[list[BookieRow], Marks]:
     """All bookies by id. Those registered are asked, all at once; None: nobody is. All else is read meanwhile."""
     with ThreadPoolExecutor(4) as beside:
         counting, knowing = beside.submit(count_marks, store), beside.submit(store.known_bookies)
@@ -83,7 +83,7 @@ def look(store: MetadataStore, caller: Caller | None) -> tuple[list[Row], Marks]
         marks, known, orders = counting.result(), knowing.result(), ordering.result()
     states = dict.fromkeys(marks.of, "gone") | states_of(store, writable, read_only, known)
     rows = [
-        Row(each, state, registered.get(each), said.get(each), marks.of[each], orders.get(each))
+        BookieRow(each, state, registered.get(each), said.get(each), marks.of[each], orders.get(each))
         for each, state in states.items()
     ]
     return sorted(rows, key=attrgetter("bookie_id")), marks
@@ -92,8 +92,8 @@ def look(store: MetadataStore, caller: Caller | None) -> tuple[list[Row], Marks]
 def states_of(
     store: MetadataStore, writable: Iterable[BookieId], read_only: Iterable[BookieId], known: Iterable[BookieId]
 ) -> dict[BookieId, str]:
-    """The state of every bookie that is registered or known, as :class:`Row` has it."""
-    unreadable = (node.name for node in store.unreadable.of(Kind.REGISTRATION))
+    """The state of every bookie that is registered or known, as :class:`BookieRow` has it."""
+    unreadable = (node.name for node in store.unreadable.of(NodeKind.REGISTRATION))
     states = dict.fromkeys(known, "away") | dict.fromkeys(unreadable, "unreadable")
     return states | dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
 
@@ -107,11 +107,11 @@ def count_marks(store: MetadataStore, timeout_s: float = COUNT_TIMEOUT_S) -> Mar
         if len(ledgers) < MARKS_KEPT:
             ledgers[ledger_id] = missing
         if time.monotonic() > until:
-            return Marks(of, False, count, ledgers, store.unreadable.of(Kind.MARK))
-    return Marks(of, True, count, ledgers, store.unreadable.of(Kind.MARK))
+            return Marks(of, False, count, ledgers, store.unreadable.of(NodeKind.MARK))
+    return Marks(of, True, count, ledgers, store.unreadable.of(NodeKind.MARK))
 
 
-def as_object(row: Row, marks: Marks) -> dict[str, object]:
+def as_object(row: BookieRow, marks: Marks) -> dict[str, object]:
     """As ``bk bookie list --json`` prints it."""
     said = row.said if isinstance(row.said, Said) else None
     admin = row.info.endpoint(HTTP) if row.info else None

@@ -23,7 +23,7 @@ DIRECTORY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ScrapedBookie:
     """What a bookie tells of itself: its numbers, why it is not ready, and why it is read-only."""
 
     numbers: Numbers

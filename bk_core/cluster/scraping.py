@@ -7,32 +7,32 @@ import asyncio
 from collections.abc import Sequence
 
 from bk_core.cluster.admin_ports import AdminPorts, Numbers, admin_endpoint
-from bk_core.cluster.samples import Told
+from bk_core.cluster.samples import ScrapedBookie
 from bk_core.errors import BookKeeperError
 from bk_core.model import BookieId, BookieServiceInfo
 
 REACH_S = 1.5
 
 
-def ask_admin_ports(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, Told | str]:
+def ask_admin_ports(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, ScrapedBookie | str]:
     """What the bookies tell, or why they do not. Blocks twice the deadline of an answer at most for each 64."""
     return asyncio.run(_ask_all(ports, infos))
 
 
-async def _ask_all(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, Told | str]:
+async def _ask_all(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, ScrapedBookie | str]:
     scraped = await ports.scrape_all(infos)
     told = await asyncio.gather(*(_told(ports, info, scraped[info.bookie_id]) for info in infos))
     return {info.bookie_id: each for info, each in zip(infos, told, strict=True)}
 
 
-async def _told(ports: AdminPorts, info: BookieServiceInfo, numbers: Numbers | BookKeeperError) -> Told | str:
+async def _told(ports: AdminPorts, info: BookieServiceInfo, numbers: Numbers | BookKeeperError) -> ScrapedBookie | str:
     if isinstance(numbers, BookKeeperError):
         return " ".join(str(numbers).split())
     endpoint = admin_endpoint(info)
     if endpoint is None or numbers.total("bookie_ready") != 0:
-        return Told(numbers)
+        return ScrapedBookie(numbers)
     try:
         status, why = await ports.get_status(endpoint, "/ready")
     except BookKeeperError:
-        return Told(numbers, "its admin port does not say why")
-    return Told(numbers, why.strip().removeprefix("not ready: ") if status == 503 else "")
+        return ScrapedBookie(numbers, "its admin port does not say why")
+    return ScrapedBookie(numbers, why.strip().removeprefix("not ready: ") if status == 503 else "")

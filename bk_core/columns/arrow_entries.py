@@ -100,7 +100,7 @@ class ArrowEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class EntryLayout:
     """What a schema says about its entries: their shape, and for each column the function that finds its bounds, if
     any."""
 
@@ -108,11 +108,11 @@ class Layout:
     bounds: list[Callable[[pa.Array], Bounds] | None]
 
     @classmethod
-    def of(cls, schema: pa.Schema) -> Layout:
+    def of(cls, schema: pa.Schema) -> EntryLayout:
         return cls(Shape.of(schema), [_finder(field.type) for field in schema])
 
 
-def entry_of(rows: pa.RecordBatch, compression: str, layout: Layout, *, small: bool = False) -> Pieces:
+def entry_of(rows: pa.RecordBatch, compression: str, layout: EntryLayout, *, small: bool = False) -> Pieces:
     """The bytes of an entry; those of Arrow's message are views. ``layout`` is the schema's; ``small``: see
     SMALL_BYTES."""
     compression, shape = "none" if small else compression, layout.shape
@@ -217,8 +217,8 @@ def _numbers(column: pa.Array, dtype: np.dtype[Any], each: int = 1) -> np.ndarra
 
 
 @lru_cache(maxsize=64)
-def _layout(schema: bytes) -> Layout:
-    return Layout.of(arrow_schema.from_bytes(schema))
+def _layout(schema: bytes) -> EntryLayout:
+    return EntryLayout.of(arrow_schema.from_bytes(schema))
 
 
 def _bytes_of(pieces: Sequence[Bytes]) -> int:

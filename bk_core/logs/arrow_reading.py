@@ -48,7 +48,7 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedColumns:
     """What a read of columns asks for; see :meth:`bk_core.logs.named_log.NamedLog.to_arrow`."""
 
     columns: Sequence[str] | None = None
@@ -67,7 +67,7 @@ class LogScan:
 
     @classmethod
     async def plan(
-        cls, store: LogStore, reading: LogReading, head: LogHead, start: int, end: int, wanted: Wanted
+        cls, store: LogStore, reading: LogReading, head: LogHead, start: int, end: int, wanted: WantedColumns
     ) -> LogScan:
         """For the offsets ``start`` to ``end`` − 1, which must be readable. Raises InvalidArgumentError for columns
         that are not there and for entries of several codecs."""

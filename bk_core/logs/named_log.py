@@ -501,12 +501,12 @@ class NamedLog:
         codec: str | None,
         schema: Schema | None,
     ) -> LogScan:
-        from bk_core.logs.arrow_reading import LogScan, Wanted  # needs pyarrow
+        from bk_core.logs.arrow_reading import LogScan, WantedColumns  # needs pyarrow
 
         head = (await self.head()).value
         first = head.start_offset if start is None else start
         stop = await self._checked_end(head, first, end)
-        wanted = Wanted(columns=columns, where=where, codec=codec, schema=schema)
+        wanted = WantedColumns(columns=columns, where=where, codec=codec, schema=schema)
         return await LogScan.plan(self._store, self._reading, head, first, stop, wanted)
 
     async def append_arrow(

@@ -61,7 +61,7 @@ from bk_core.logs.model.paging import (
 from bk_core.logs.model.schemas import schema_in
 from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kept
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
@@ -125,9 +125,9 @@ def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
     """The deleted logs whose ledgers wait to be deleted, the oldest deletion first. A record that cannot be read is
     skipped (M6): its ledgers stay."""
     found: list[DeletedLog] = []
-    with store.unreadable.whole_walk(Kind.DELETED_LOG, store.deleted_log_path()):
+    with store.unreadable.whole_walk(NodeKind.DELETED_LOG, store.deleted_log_path()):
         for log_uuid, deleted_ms, data in store.read_deleted_logs():
-            with store.unreadable.skipping(Kind.DELETED_LOG, store.deleted_log_path(log_uuid)):
+            with store.unreadable.skipping(NodeKind.DELETED_LOG, store.deleted_log_path(log_uuid)):
                 found.append(decode_deleted_log(data, log_uuid, deleted_ms))
     return sorted(found, key=lambda each: (each.deleted_ms, each.uuid))
 
@@ -157,7 +157,7 @@ class LogStore:
         if sync:
             self.store.sync()
         found = self.store.read_log(self.name)
-        with self.store.unreadable.reading(Kind.LOG, self.store.log_path(self.name)):
+        with self.store.unreadable.reading(NodeKind.LOG, self.store.log_path(self.name)):
             return Versioned(decode_head(found.value, self.name), found.version)
 
     def mark(self) -> LogHead | None:
@@ -185,7 +185,7 @@ class LogStore:
             except MetadataCorruptError:
                 self.read(sync=True)  # the log may be deleted: that says why
                 raise
-            with self.store.unreadable.reading(Kind.PAGE, self.store.log_path(self.name, "pages", name)):
+            with self.store.unreadable.reading(NodeKind.PAGE, self.store.log_path(self.name, "pages", name)):
                 page = decode_page(data, name)
             self._cache.put(name, page)
         return page
@@ -367,7 +367,7 @@ class LogStore:
         found = self.store.read_txns(self.name, key)
         if found is None:
             return None
-        with self.store.unreadable.reading(Kind.TRANSACTION, self.store.log_path(self.name, "txns", key)):
+        with self.store.unreadable.reading(NodeKind.TRANSACTION, self.store.log_path(self.name, "txns", key)):
             return Versioned(decode_transactions(found.value, key), found.version)
 
     def readable_records(self, keys: Iterable[str]) -> dict[str, Versioned[LogTransactions]]:
@@ -435,7 +435,7 @@ class LogStore:
         may name what readers still need, so nothing of this log is deleted then."""
         records = list[UnlinkedRecord]()
         for name, made_ms, data in self.store.read_unlinked(self.name):
-            with self.store.unreadable.reading(Kind.UNLINKED, self.store.log_path(self.name, "unlinked", name)):
+            with self.store.unreadable.reading(NodeKind.UNLINKED, self.store.log_path(self.name, "unlinked", name)):
                 records.append(UnlinkedRecord(name, made_ms, decode_unlinked(data, name)))
         return records
 

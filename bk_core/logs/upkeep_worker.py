@@ -37,11 +37,11 @@ from bk_core.logs.model.head import LogHead
 from bk_core.logs.model.upkeep_plan import (
     DeletedFacts,
     Garbage,
-    Kind,
     LogFacts,
-    Plan,
     Step,
+    StepKind,
     UpkeepConfig,
+    UpkeepPlan,
     Waits,
     is_vacuum_due,
     plan,
@@ -141,7 +141,7 @@ class UpkeepWorker:
 
     # --- one round ---------------------------------------------------------------------------------------------------
 
-    async def look(self) -> Plan | None:
+    async def look(self) -> UpkeepPlan | None:
         """Take part in the election; the elected worker does what is due. Returns its plan, None if another is elected.
         Raises what the store raises; a log that fails is put off, and the others are kept."""
         try:
@@ -210,20 +210,20 @@ class UpkeepWorker:
     async def _carry_out(self, step: Step, now_ms: int) -> None:
         config, log = self._config, self._log(step.log)
         match step.kind:
-            case Kind.TRIM:  # the retention may have been changed since the plan
+            case StepKind.TRIM:  # the retention may have been changed since the plan
                 await log.trim(min(step.before_offset, await log.expired_offset(now_ms=now_ms)))
                 self.done.trimmed_ledgers += step.ledgers
-            case Kind.FINISH:
+            case StepKind.FINISH:
                 await log.finish_deletion(step.uuid)
-            case Kind.DELETE:
+            case StepKind.DELETE:
                 deleted = await log.vacuum_deleted(step.uuid, step.doomed)
                 self.done.deleted_ledgers += len(deleted.ledgers)
-            case Kind.VACUUM:
+            case StepKind.VACUUM:
                 gone = await log.vacuum(
                     delete_delay_ms=config.delete_delay_ms, txn_retention_ms=config.txn_retention_ms, among=step.doomed
                 )
                 self.done.deleted_ledgers += len(gone.ledgers)
-            case Kind.COMPACT:
+            case StepKind.COMPACT:
                 limits = CompactionLimits(ledger_bytes_max=config.ledger_bytes_max, copy_bytes_max=step.size_bytes)
                 merged = await log.compactor(limits, rate=self._rate).run()
                 self.done.merged_extents += merged.extents
@@ -357,7 +357,7 @@ def _record_of(store: MetadataStore) -> tuple[UpkeepRecord, int | None]:
 
 async def dry_run(
     bookkeeper: BookKeeper, config: UpkeepConfig, passwords: Passwords = lambda name: b""
-) -> tuple[Plan, UpkeepRecord, str | None]:
+) -> tuple[UpkeepPlan, UpkeepRecord, str | None]:
     """Returns the plan of a worker that was elected now, garbage included, the record, and the elected worker."""
     record, _ = await asyncio.to_thread(_record_of, bookkeeper.store)
     elected = await asyncio.to_thread(bookkeeper.store.current_upkeep_worker)

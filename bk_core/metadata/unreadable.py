@@ -25,7 +25,7 @@ LINES_MAX = 20
 LINES_S = 60.0
 
 
-class Kind(enum.Enum):
+class NodeKind(enum.Enum):
     """What a node holds. The values are its name in words."""
 
     MARK = "under-replication mark"
@@ -45,16 +45,16 @@ class Kind(enum.Enum):
 
 
 REMEDIES = {
-    Kind.MARK: "upgrade if a newer version wrote it, else delete the node: what is still missing is marked again",
-    Kind.LOCK: "none is needed: it goes with the session of the worker that made it",
-    Kind.VOTE: "none is needed: it goes with the session that cast it",
-    Kind.DELAY: "set it again with bk replication delay; until then each auditor's own setting holds",
-    Kind.AUDIT_TIME: "none is needed: the next check writes it again",
-    Kind.ORDER: "give the order again with bk bookie drain or bk bookie read-only",
-    Kind.COOKIE: "restore it from a backup before its bookie is started again",
-    Kind.REGISTRATION: "restart the bookie, which registers it again",
-    Kind.DELETED_LOG: "upgrade if a newer version wrote it, else restore it from a backup; the log's ledgers are kept",
-    Kind.LEDGER: "upgrade if a newer version wrote it, else restore it from a backup; its entries are kept",
+    NodeKind.MARK: "upgrade if a newer version wrote it, else delete the node: what is still missing is marked again",
+    NodeKind.LOCK: "none is needed: it goes with the session of the worker that made it",
+    NodeKind.VOTE: "none is needed: it goes with the session that cast it",
+    NodeKind.DELAY: "set it again with bk replication delay; until then each auditor's own setting holds",
+    NodeKind.AUDIT_TIME: "none is needed: the next check writes it again",
+    NodeKind.ORDER: "give the order again with bk bookie drain or bk bookie read-only",
+    NodeKind.COOKIE: "restore it from a backup before its bookie is started again",
+    NodeKind.REGISTRATION: "restart the bookie, which registers it again",
+    NodeKind.DELETED_LOG: "upgrade if a newer version wrote it, else restore it from a backup; its ledgers are kept",
+    NodeKind.LEDGER: "upgrade if a newer version wrote it, else restore it from a backup; its entries are kept",
 }
 
 
@@ -62,7 +62,7 @@ REMEDIES = {
 class UnreadableNode:
     """A node at ``path``, and ``why`` it cannot be read."""
 
-    kind: Kind
+    kind: NodeKind
     path: str
     why: str
     remedy: str = ""
@@ -96,14 +96,14 @@ class UnreadableNodes:
         with self._lock:
             return tuple(self._nodes[path] for path in sorted(self._nodes))
 
-    def of(self, *kinds: Kind) -> tuple[UnreadableNode, ...]:
+    def of(self, *kinds: NodeKind) -> tuple[UnreadableNode, ...]:
         return tuple(node for node in self.nodes() if node.kind in kinds)
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     @contextlib.contextmanager
-    def reading(self, kind: Kind, path: str, about: str = "") -> Iterator[None]:
+    def reading(self, kind: NodeKind, path: str, about: str = "") -> Iterator[None]:
         """Wraps the decoding of one node: a MetadataCorruptError is noted, and raised with the path in it, behind
         ``about``."""
         try:
@@ -116,7 +116,7 @@ class UnreadableNodes:
         self.forget(path)
 
     @contextlib.contextmanager
-    def skipping(self, kind: Kind, path: str) -> Iterator[None]:
+    def skipping(self, kind: NodeKind, path: str) -> Iterator[None]:
         """Wraps the decoding of one node of a walk: a MetadataCorruptError is noted, and the walk goes on."""
         try:
             yield
@@ -126,7 +126,7 @@ class UnreadableNodes:
             self.forget(path)
 
     @contextlib.contextmanager
-    def whole_walk(self, kind: Kind, folder: str, *, nested: bool = False) -> Iterator[None]:
+    def whole_walk(self, kind: NodeKind, folder: str, *, nested: bool = False) -> Iterator[None]:
         """Wraps a walk that meets every node of a kind in ``folder``, with ``nested`` also in the folders below it: the
         nodes of this kind that it did not meet are gone. A walk that is given up, or that fails, says nothing of
         them."""
@@ -154,7 +154,7 @@ class UnreadableNodes:
                 for each in (self._nodes, self._met, self._logged):
                     each.pop(path, None)
 
-    def _node(self, kind: Kind, path: str, error: MetadataCorruptError) -> UnreadableNode:
+    def _node(self, kind: NodeKind, path: str, error: MetadataCorruptError) -> UnreadableNode:
         why = f"{error.what}{f': {error.value}' if error.value else ''}"
         return UnreadableNode(kind, path, why, error.remedy or REMEDIES.get(kind, ""))
 

@@ -40,7 +40,7 @@ class Use(enum.Enum):
     WRITE = "batch write"
 
 
-class Kind(enum.Enum):
+class OptionKind(enum.Enum):
     """How an option's text is read."""
 
     TEXT = "text"
@@ -62,7 +62,7 @@ class OptionDefinition:
     option, which must be no secret and unable to end a writer (:mod:`bk_spark.options.table_options`)."""
 
     name: str
-    kind: Kind
+    kind: OptionKind
     uses: tuple[Use, ...]
     default: str | None = field(default=None, kw_only=True)
     aliases: tuple[str, ...] = field(default=(), kw_only=True)
@@ -97,115 +97,115 @@ class BkOptions:
     :func:`bk_spark.workers.clients.client_config`.
     """
 
-    metadata_service_uri: str = _option("metadataServiceUri", Kind.TEXT, _ALL, kept=True)
-    metadata_timeout_ms: int = _option("metadataTimeout", Kind.DURATION, _ALL, kept=True)
+    metadata_service_uri: str = _option("metadataServiceUri", OptionKind.TEXT, _ALL, kept=True)
+    metadata_timeout_ms: int = _option("metadataTimeout", OptionKind.DURATION, _ALL, kept=True)
     selection: Selection = field(
         metadata=_made_of(
-            OptionDefinition("ledgerId", Kind.TEXT, _READS, kept=True),
-            OptionDefinition("ledgerIds", Kind.TEXT, _READS, kept=True),
-            OptionDefinition("log", Kind.TEXT, _ALL, kept=True),
-            OptionDefinition("logs", Kind.TEXT, _READS, kept=True),
-            OptionDefinition("logPattern", Kind.TEXT, _READS, kept=True),
+            OptionDefinition("ledgerId", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("ledgerIds", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("log", OptionKind.TEXT, _ALL, kept=True),
+            OptionDefinition("logs", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("logPattern", OptionKind.TEXT, _READS, kept=True),
         )
     )
     ledger_password: bytes = field(
         repr=False,
         metadata=_made_of(
-            OptionDefinition("ledgerPassword", Kind.SECRET, _ALL, default=""),
-            OptionDefinition("ledgerPassword.path", Kind.SECRET_PATH, _ALL, aliases=("ledgerPasswordPath",)),
-            OptionDefinition("ledgerPassword.env", Kind.SECRET_VARIABLE, _ALL, aliases=("ledgerPasswordEnv",)),
+            OptionDefinition("ledgerPassword", OptionKind.SECRET, _ALL, default=""),
+            OptionDefinition("ledgerPassword.path", OptionKind.SECRET_PATH, _ALL, aliases=("ledgerPasswordPath",)),
+            OptionDefinition("ledgerPassword.env", OptionKind.SECRET_VARIABLE, _ALL, aliases=("ledgerPasswordEnv",)),
         ),
     )
-    digest_type: str | None = _option("digestType", Kind.CHOICE, _ALL, choices=DIGEST_TYPE_NAMES, kept=True)
+    digest_type: str | None = _option("digestType", OptionKind.CHOICE, _ALL, choices=DIGEST_TYPE_NAMES, kept=True)
     read_mode: str = _option(
-        "readMode", Kind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence")
+        "readMode", OptionKind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence")
     )
     starting: Bound = field(
         metadata=_made_of(
-            OptionDefinition("startingOffsets", Kind.OFFSETS, _READS, kept=True),
-            OptionDefinition("startingEntryId", Kind.COUNT, _READS, minimum=0, kept=True),
+            OptionDefinition("startingOffsets", OptionKind.OFFSETS, _READS, kept=True),
+            OptionDefinition("startingEntryId", OptionKind.COUNT, _READS, minimum=0, kept=True),
         )
     )
     ending: Bound = field(
         metadata=_made_of(
-            OptionDefinition("endingOffsets", Kind.OFFSETS, (Use.READ,), default="latest", kept=True),
-            OptionDefinition("endingEntryId", Kind.COUNT, (Use.READ,), minimum=0, kept=True),
+            OptionDefinition("endingOffsets", OptionKind.OFFSETS, (Use.READ,), default="latest", kept=True),
+            OptionDefinition("endingEntryId", OptionKind.COUNT, (Use.READ,), minimum=0, kept=True),
         )
     )
     starting_timestamp: Bound | None = field(
         metadata=_made_of(
             OptionDefinition(
-                "startingTimestamp", Kind.TIMESTAMP, _READS, aliases=("startingOffsetsByTimestamp",), kept=True
+                "startingTimestamp", OptionKind.TIMESTAMP, _READS, aliases=("startingOffsetsByTimestamp",), kept=True
             )
         )
     )
     ending_timestamp: Bound | None = field(
         metadata=_made_of(
             OptionDefinition(
-                "endingTimestamp", Kind.TIMESTAMP, (Use.READ,), aliases=("endingOffsetsByTimestamp",), kept=True
+                "endingTimestamp", OptionKind.TIMESTAMP, (Use.READ,), aliases=("endingOffsetsByTimestamp",), kept=True
             )
         )
     )
-    max_bytes_per_partition: int = _option("maxBytesPerPartition", Kind.BYTES, _READS, default="128m", kept=True)
+    max_bytes_per_partition: int = _option("maxBytesPerPartition", OptionKind.BYTES, _READS, default="128m", kept=True)
     max_entries_per_partition: int | None = _option(
-        "maxEntriesPerPartition", Kind.COUNT, _READS, aliases=("maxRecordsPerPartition",), kept=True
+        "maxEntriesPerPartition", OptionKind.COUNT, _READS, aliases=("maxRecordsPerPartition",), kept=True
     )
-    min_partitions: int | None = _option("minPartitions", Kind.COUNT, _READS, kept=True)
+    min_partitions: int | None = _option("minPartitions", OptionKind.COUNT, _READS, kept=True)
     max_entries_per_trigger: int | None = _option(
-        "maxEntriesPerTrigger", Kind.COUNT, (Use.STREAM,), aliases=("maxOffsetsPerTrigger",), kept=True
+        "maxEntriesPerTrigger", OptionKind.COUNT, (Use.STREAM,), aliases=("maxOffsetsPerTrigger",), kept=True
     )
-    max_bytes_per_trigger: int = _option("maxBytesPerTrigger", Kind.BYTES, (Use.STREAM,), default="1g", kept=True)
+    max_bytes_per_trigger: int = _option("maxBytesPerTrigger", OptionKind.BYTES, (Use.STREAM,), default="1g", kept=True)
     min_entries_per_trigger: int | None = _option(
-        "minEntriesPerTrigger", Kind.COUNT, (Use.STREAM,), aliases=("minOffsetsPerTrigger",), kept=True
+        "minEntriesPerTrigger", OptionKind.COUNT, (Use.STREAM,), aliases=("minOffsetsPerTrigger",), kept=True
     )
-    max_trigger_delay_ms: int = _option("maxTriggerDelay", Kind.DURATION, (Use.STREAM,), default="15m", kept=True)
+    max_trigger_delay_ms: int = _option("maxTriggerDelay", OptionKind.DURATION, (Use.STREAM,), default="15m", kept=True)
     on_overwrite: str = _option(
-        "onOverwrite", Kind.CHOICE, (Use.STREAM,), default="fail", choices=("fail", "skip"), kept=True
+        "onOverwrite", OptionKind.CHOICE, (Use.STREAM,), default="fail", choices=("fail", "skip"), kept=True
     )
-    fail_on_data_loss: bool = _option("failOnDataLoss", Kind.BOOLEAN, _READS, default="true", kept=True)
-    txn_app_id: str | None = _option("txnAppId", Kind.TEXT, (Use.WRITE,))
-    txn_version: int | None = _option("txnVersion", Kind.COUNT, (Use.WRITE,), minimum=0)
-    ensemble_size: int = _option("ensembleSize", Kind.COUNT, (Use.WRITE,), default="3")
-    write_quorum_size: int = _option("writeQuorumSize", Kind.COUNT, (Use.WRITE,), default="3")
-    ack_quorum_size: int = _option("ackQuorumSize", Kind.COUNT, (Use.WRITE,), default="2")
+    fail_on_data_loss: bool = _option("failOnDataLoss", OptionKind.BOOLEAN, _READS, default="true", kept=True)
+    txn_app_id: str | None = _option("txnAppId", OptionKind.TEXT, (Use.WRITE,))
+    txn_version: int | None = _option("txnVersion", OptionKind.COUNT, (Use.WRITE,), minimum=0)
+    ensemble_size: int = _option("ensembleSize", OptionKind.COUNT, (Use.WRITE,), default="3")
+    write_quorum_size: int = _option("writeQuorumSize", OptionKind.COUNT, (Use.WRITE,), default="3")
+    ack_quorum_size: int = _option("ackQuorumSize", OptionKind.COUNT, (Use.WRITE,), default="2")
     codec: str = _option(
-        "codec", Kind.CHOICE, _ALL, default="raw", choices=("raw", "envelope", "json", "arrow"), kept=True
+        "codec", OptionKind.CHOICE, _ALL, default="raw", choices=("raw", "envelope", "json", "arrow"), kept=True
     )
-    mixed_codecs: bool = _option("mixedCodecs", Kind.BOOLEAN, (Use.WRITE,), default="false")
-    include_metadata: bool = _option("includeMetadata", Kind.BOOLEAN, _READS, default="false", kept=True)
-    columns: tuple[str, ...] | None = _option("columns", Kind.TEXT, _READS, kept=True)
+    mixed_codecs: bool = _option("mixedCodecs", OptionKind.BOOLEAN, (Use.WRITE,), default="false")
+    include_metadata: bool = _option("includeMetadata", OptionKind.BOOLEAN, _READS, default="false", kept=True)
+    columns: tuple[str, ...] | None = _option("columns", OptionKind.TEXT, _READS, kept=True)
     corrupt_entries: str = _option(
-        "corruptEntries", Kind.CHOICE, _READS, default="fail", choices=("fail", "skip", "null"), kept=True
+        "corruptEntries", OptionKind.CHOICE, _READS, default="fail", choices=("fail", "skip", "null"), kept=True
     )
     null_values: str = _option(
-        "nullValues", Kind.CHOICE, (Use.WRITE,), default="fail", choices=("fail", "skip", "empty")
+        "nullValues", OptionKind.CHOICE, (Use.WRITE,), default="fail", choices=("fail", "skip", "empty")
     )
-    ignore_metadata_columns: bool = _option("ignoreMetadataColumns", Kind.BOOLEAN, (Use.WRITE,), default="false")
-    merge_schema: bool = _option("mergeSchema", Kind.BOOLEAN, (Use.WRITE,), default="false")
+    ignore_metadata_columns: bool = _option("ignoreMetadataColumns", OptionKind.BOOLEAN, (Use.WRITE,), default="false")
+    merge_schema: bool = _option("mergeSchema", OptionKind.BOOLEAN, (Use.WRITE,), default="false")
     compression: str = _option(
-        "compression", Kind.CHOICE, (Use.WRITE,), default="zstd", choices=("none", "lz4", "zstd")
+        "compression", OptionKind.CHOICE, (Use.WRITE,), default="zstd", choices=("none", "lz4", "zstd")
     )
-    max_entry_bytes: int | None = _option("maxEntryBytes", Kind.BYTES, (Use.WRITE,))
-    small_task_bytes: int = _option("smallTaskBytes", Kind.BYTES, (Use.WRITE,), default="32k", minimum=0)
+    max_entry_bytes: int | None = _option("maxEntryBytes", OptionKind.BYTES, (Use.WRITE,))
+    small_task_bytes: int = _option("smallTaskBytes", OptionKind.BYTES, (Use.WRITE,), default="32k", minimum=0)
     client_settings: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=_made_of(
-            OptionDefinition("tls.ca.path", Kind.TEXT, _ALL, aliases=("tlsCaPath",), kept=True),
-            OptionDefinition("tls.certificate.path", Kind.TEXT, _ALL, aliases=("tlsCertificatePath",), kept=True),
-            OptionDefinition("tls.key.path", Kind.TEXT, _ALL, aliases=("tlsKeyPath",), kept=True),
+            OptionDefinition("tls.ca.path", OptionKind.TEXT, _ALL, aliases=("tlsCaPath",), kept=True),
+            OptionDefinition("tls.certificate.path", OptionKind.TEXT, _ALL, aliases=("tlsCertificatePath",), kept=True),
+            OptionDefinition("tls.key.path", OptionKind.TEXT, _ALL, aliases=("tlsKeyPath",), kept=True),
             OptionDefinition(
                 "tls.endpoint.identification",
-                Kind.CHOICE,
+                OptionKind.CHOICE,
                 _ALL,
                 aliases=("tlsEndpointIdentification",),
                 choices=("https", "none"),
                 kept=True,
             ),
-            OptionDefinition("tls.zookeeper", Kind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
-            OptionDefinition("token.path", Kind.TEXT, _ALL, aliases=("tokenPath",)),
-            OptionDefinition("security", Kind.CHOICE, _ALL, choices=("open", "secure", "mixed"), kept=True),
-            OptionDefinition("zookeeper.auth.path", Kind.TEXT, _ALL, aliases=("zookeeperAuthPath",)),
-            OptionDefinition("zookeeper.acl", Kind.TEXT, _ALL, aliases=("zookeeperAcl",), kept=True),
+            OptionDefinition("tls.zookeeper", OptionKind.BOOLEAN, _ALL, aliases=("tlsZookeeper",), kept=True),
+            OptionDefinition("token.path", OptionKind.TEXT, _ALL, aliases=("tokenPath",)),
+            OptionDefinition("security", OptionKind.CHOICE, _ALL, choices=("open", "secure", "mixed"), kept=True),
+            OptionDefinition("zookeeper.auth.path", OptionKind.TEXT, _ALL, aliases=("zookeeperAuthPath",)),
+            OptionDefinition("zookeeper.acl", OptionKind.TEXT, _ALL, aliases=("zookeeperAcl",), kept=True),
         ),
     )
 
@@ -236,7 +236,7 @@ _MADE_OF: Mapping[str, tuple[OptionDefinition, ...]] = {
 OPTIONS: tuple[OptionDefinition, ...] = tuple(each for rows in _MADE_OF.values() for each in rows)
 """All options, in the order of the documentation."""
 
-SECRETS = frozenset(d.name for d in OPTIONS if d.kind is Kind.SECRET)
+SECRETS = frozenset(d.name for d in OPTIONS if d.kind is OptionKind.SECRET)
 """Options whose values stand in no message."""
 
 STREAM_REFUSES: Mapping[str, str] = {
@@ -412,18 +412,18 @@ def _read_choice(definition: OptionDefinition, text: str) -> str:
     raise bad_value(definition.name, text, " or ".join(definition.choices))
 
 
-_READERS: Mapping[Kind, Callable[[OptionDefinition, str], Any]] = {
-    Kind.TEXT: lambda _, text: text,
-    Kind.SECRET: lambda _, text: text,
-    Kind.SECRET_PATH: lambda _, text: text,
-    Kind.SECRET_VARIABLE: lambda _, text: text,
-    Kind.OFFSETS: lambda _, text: text,
-    Kind.TIMESTAMP: lambda _, text: text,
-    Kind.COUNT: lambda d, text: parse_count(d.name, text, d.minimum),
-    Kind.BYTES: lambda d, text: parse_bytes(d.name, text, d.minimum),
-    Kind.DURATION: lambda d, text: parse_duration_ms(d.name, text),
-    Kind.BOOLEAN: _read_boolean,
-    Kind.CHOICE: _read_choice,
+_READERS: Mapping[OptionKind, Callable[[OptionDefinition, str], Any]] = {
+    OptionKind.TEXT: lambda _, text: text,
+    OptionKind.SECRET: lambda _, text: text,
+    OptionKind.SECRET_PATH: lambda _, text: text,
+    OptionKind.SECRET_VARIABLE: lambda _, text: text,
+    OptionKind.OFFSETS: lambda _, text: text,
+    OptionKind.TIMESTAMP: lambda _, text: text,
+    OptionKind.COUNT: lambda d, text: parse_count(d.name, text, d.minimum),
+    OptionKind.BYTES: lambda d, text: parse_bytes(d.name, text, d.minimum),
+    OptionKind.DURATION: lambda d, text: parse_duration_ms(d.name, text),
+    OptionKind.BOOLEAN: _read_boolean,
+    OptionKind.CHOICE: _read_choice,
 }
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.options.options import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX, Kind, normalise
+from bk_spark.options.options import CLIENT_PREFIX, OPTIONS, SPARKS_OWN, SPARKS_OWN_PREFIX, OptionKind, normalise
 from bk_spark.options.selection import SELECTORS
 
 METADATA_KEY = "bookkeeper.table"
@@ -33,7 +33,7 @@ REFUSED: Mapping[str, str] = {
     **{
         each.name: f'every read gives its own: spark.read.option("{each.name}", …).table("t")'
         for each in OPTIONS
-        if each.kind in (Kind.SECRET, Kind.SECRET_PATH, Kind.SECRET_VARIABLE)
+        if each.kind in (OptionKind.SECRET, OptionKind.SECRET_PATH, OptionKind.SECRET_VARIABLE)
     },
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
 }

@@ -18,7 +18,7 @@ from bk_spark.options.offsets import LATEST, Bound, check_bounds, offset_at
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import LogSource
 from bk_spark.plan.ledgers import check_digest, open_ledger
-from bk_spark.plan.packing import Layout, Layouts, LedgerRange, Span, bytes_between
+from bk_spark.plan.packing import Layouts, LedgerRange, PartitionLayout, Span, bytes_between
 from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
 
 def _layouts(
     bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extents: Sequence[Extent]
-) -> Callable[[Extent], Layout | None]:
+) -> Callable[[Extent], PartitionLayout | None]:
     """How to read each of ``extents``: from the log's record if it has the ensembles, otherwise from the ledger's
     record, which is looked up now; None if the ledger was deleted (``failOnDataLoss``)."""
     once, password = Layouts(), options.ledger_password
@@ -161,12 +161,12 @@ def _layouts(
 
     records = dict(zip(unknown, side_by_side(look_up, unknown), strict=True))
 
-    def layout_of(extent: Extent) -> Layout | None:
+    def layout_of(extent: Extent) -> PartitionLayout | None:
         if extent.ledger_id in records:
             record = records[extent.ledger_id]
-            return None if record is None else once(Layout.of(record, password))
+            return None if record is None else once(PartitionLayout.of(record, password))
         sizes = extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size
-        return once(Layout(*sizes, extent.fragments, head.digest_type, password))
+        return once(PartitionLayout(*sizes, extent.fragments, head.digest_type, password))
 
     return layout_of
 

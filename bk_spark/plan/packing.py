@@ -19,7 +19,7 @@ from bk_core.model import DigestType, EntryId, Fragment, LedgerId, LedgerMetadat
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PartitionLayout:
     """Which bookies hold an entry and how it is verified: the part of a ledger's record that a read needs. Most ledgers
     of a log have one of a few layouts. They share one object (:class:`Layouts`), which a task carries once."""
 
@@ -31,7 +31,7 @@ class Layout:
     password: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def of(cls, metadata: LedgerMetadata, password: bytes) -> Layout:
+    def of(cls, metadata: LedgerMetadata, password: bytes) -> PartitionLayout:
         """The layout in a ledger's record. Tasks verify MACs with the record's password or, if it has none,
         the user's."""
         return cls(
@@ -60,9 +60,9 @@ class Layouts:
     """Layouts, each kept once."""
 
     def __init__(self) -> None:
-        self._known: dict[Layout, Layout] = {}
+        self._known: dict[PartitionLayout, PartitionLayout] = {}
 
-    def __call__(self, layout: Layout) -> Layout:
+    def __call__(self, layout: PartitionLayout) -> PartitionLayout:
         return self._known.setdefault(layout, layout)
 
 
@@ -82,7 +82,7 @@ class LedgerRange:
     schema_number: int = 0
     created_ms: int | None = None
     closed: bool = True
-    layout: Layout | None = None
+    layout: PartitionLayout | None = None
 
     @property
     def entries(self) -> int:

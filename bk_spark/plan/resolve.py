@@ -19,7 +19,7 @@ from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import ColumnSelection, LedgerSource, LogSource, PatternSelection, Selection, Source
 from bk_spark.plan.ledgers import open_ledger
 from bk_spark.plan.log_ranges import resolve_log
-from bk_spark.plan.packing import Layout, LedgerRange, Span, bytes_between
+from bk_spark.plan.packing import LedgerRange, PartitionLayout, Span, bytes_between
 from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
 from bk_spark.workers import clients
 
@@ -126,7 +126,7 @@ def range_of_ledger(
         bytes=size,
         created_ms=metadata.ctime_ms,
         closed=metadata.is_closed,
-        layout=Layout.of(metadata, options.ledger_password),
+        layout=PartitionLayout.of(metadata, options.ledger_password),
     )
     return Resolved((wanted,) if stop > first else (), {source.ledger_id: metadata}, {None: frozenset()})
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bk_core.model import BookieId, BookieServiceInfo
-from bk_spark.plan.packing import Layout, LedgerRange
+from bk_spark.plan.packing import LedgerRange, PartitionLayout
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,13 +53,13 @@ class _Table:
 
     columns: Mapping[str, tuple[int, npt.NDArray[np.unsignedinteger[Any]]]]
     logs: tuple[str | None, ...]
-    layouts: tuple[Layout | None, ...]
+    layouts: tuple[PartitionLayout | None, ...]
 
 
 def _table_of(ranges: Sequence[LedgerRange]) -> _Table:
     logs: dict[str | None, int] = {}
     layouts: dict[int, int] = {}  # by identity: planning makes equal ones the same object
-    kept: list[Layout | None] = []
+    kept: list[PartitionLayout | None] = []
     log_at, layout_at = [], []
     for each in ranges:
         log_at.append(logs.setdefault(each.log, len(logs)))

@@ -10,7 +10,7 @@ from bk_core import __version__
 from bk_core.model import BookieId, BookieServiceInfo
 from bk_spark import codecs
 from bk_spark.options.options import BkOptions
-from bk_spark.plan.packing import Layout, LedgerRange, PartitionLimits, pack
+from bk_spark.plan.packing import LedgerRange, PartitionLayout, PartitionLimits, pack
 from bk_spark.plan.resolved import Resolved
 from bk_spark.read.task_plan import TaskPlan
 from bk_spark.workers.clients import bookie_infos
@@ -80,5 +80,5 @@ def _task_plan(
     )
 
 
-def _layouts(ranges: Sequence[LedgerRange]) -> list[Layout]:
+def _layouts(ranges: Sequence[LedgerRange]) -> list[PartitionLayout]:
     return list({id(r.layout): r.layout for r in ranges if r.layout is not None}.values())

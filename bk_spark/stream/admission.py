@@ -32,7 +32,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TriggerLimits:
     """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None: no limit."""
 
     entries_max: int | None
@@ -40,28 +40,28 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class SpanAdmission:
     """Where the micro-batch ends in each source, and which source was served first."""
 
     ends: Mapping[Source, int]
     first: Source | None = None
 
 
-def admit_all(backlogs: Mapping[Source, Backlog], limits: Limits, after: Source | None = None) -> Admission:
+def admit_all(backlogs: Mapping[Source, Backlog], limits: TriggerLimits, after: Source | None = None) -> SpanAdmission:
     """Where a micro-batch over all sources ends: after at least one entry if there is any, otherwise within both
     limits. Bytes are estimated from ``spans``. ``after`` is the source that was served first in the last batch; now it
     is the last. Never below a source's begin."""
     ends = {source: max(each.begin, each.end) for source, each in backlogs.items()}
     waiting = {source: each for source, each in backlogs.items() if each.entries}
     if not waiting:
-        return Admission(ends, after)
+        return SpanAdmission(ends, after)
     order = _turned(sorted(waiting), after)
     if len(order) == 1:
         (source,), (one,) = order, waiting.values()
         ends[source] = admit(one.begin, one.end, one.spans, limits.entries_max, limits.bytes_max)
     elif not _fits(waiting, limits):
         ends |= _shared(waiting, order, limits)
-    return Admission(ends, order[0])
+    return SpanAdmission(ends, order[0])
 
 
 def _turned(order: list[Source], after: Source | None) -> list[Source]:
@@ -72,7 +72,7 @@ def _turned(order: list[Source], after: Source | None) -> list[Source]:
     return order[turn:] + order[:turn]
 
 
-def _fits(waiting: Mapping[Source, Backlog], limits: Limits) -> bool:
+def _fits(waiting: Mapping[Source, Backlog], limits: TriggerLimits) -> bool:
     if limits.entries_max is not None and sum(each.entries for each in waiting.values()) > limits.entries_max:
         return False
     if limits.bytes_max is None:
@@ -85,7 +85,7 @@ def _fits(waiting: Mapping[Source, Backlog], limits: Limits) -> bool:
     return True
 
 
-def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: Limits) -> dict[Source, int]:
+def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: TriggerLimits) -> dict[Source, int]:
     ends = {source: each.begin for source, each in waiting.items()}
     entries_left, bytes_left = limits.entries_max, limits.bytes_max
     for number, source in enumerate(order):

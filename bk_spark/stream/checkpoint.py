@@ -28,7 +28,7 @@ _HEADING = 2  # the version, and Spark's line about the batch, whose times diffe
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CheckpointProblem:
     """A problem and its place. ``line`` counts from 1; 0: the file as a whole."""
 
     path: Path
@@ -43,7 +43,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CheckpointBatch:
     """A planned batch: the text of each source's position by the source's name (its number in v1), None for none."""
 
     number: int
@@ -52,16 +52,16 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class QueryCheckpoint:
     """One query's directory. ``planned`` is the last planned batch. ``committed`` is the last done batch, None if none
     is done or its plan cannot be read; ``committed_number`` is its number, −1 for none."""
 
     path: Path
     query_id: str | None
-    planned: Batch | None
-    committed: Batch | None
+    planned: CheckpointBatch | None
+    committed: CheckpointBatch | None
     committed_number: int
-    problems: tuple[Problem, ...] = field(default=())
+    problems: tuple[CheckpointProblem, ...] = field(default=())
 
 
 def local_folder(location: str) -> Path | None:
@@ -123,9 +123,9 @@ def find_checkpoints(text: str) -> list[Path]:
     return found or [path]
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> QueryCheckpoint:
     """Read one checkpoint. Everything that is wrong in it becomes a problem instead of an error."""
-    problems: list[Problem] = []
+    problems: list[CheckpointProblem] = []
     query_id = _query_id(path / "metadata", problems)
     offsets, commits = _numbers(path / "offsets"), _numbers(path / "commits")
     _check_numbers(path, offsets, commits, problems)
@@ -137,17 +137,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if committed_number != last:
         is_there = committed_number in offsets
         committed = _batch(path / "offsets" / str(committed_number), problems) if is_there else None
-    return Checkpoint(path, query_id, planned, committed, committed_number, tuple(problems))
+    return QueryCheckpoint(path, query_id, planned, committed, committed_number, tuple(problems))
 
 
-def _query_id(path: Path, problems: list[Problem]) -> str | None:
+def _query_id(path: Path, problems: list[CheckpointProblem]) -> str | None:
     text = _read(path, problems)
     if text is None:
         return None
     try:
         found = json.loads(text)["id"]
     except (ValueError, TypeError, KeyError):
-        problems.append(Problem(path, 1, f"no query id in it: {text[:100]!r}"))
+        problems.append(CheckpointProblem(path, 1, f"no query id in it: {text[:100]!r}"))
         return None
     return str(found)
 
@@ -159,42 +159,44 @@ def _numbers(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
 
 
-def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems: list[Problem]) -> None:
+def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems: list[CheckpointProblem]) -> None:
     for name, numbers in (("offsets", offsets), ("commits", commits)):
         missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers)) if numbers else []
         for number in missing[:10]:
             why = "the file is missing, and Spark needs those between"
-            problems.append(Problem(path / name / str(number), 0, why))
+            problems.append(CheckpointProblem(path / name / str(number), 0, why))
     if commits and (not offsets or commits[-1] > offsets[-1]):
         why = "the batch was done, and its plan is missing: the query cannot go on"
-        problems.append(Problem(path / "offsets" / str(commits[-1]), 0, why))
+        problems.append(CheckpointProblem(path / "offsets" / str(commits[-1]), 0, why))
     if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
         last = f"batch {commits[-1]}" if commits else "none"
         why = f"planned, and the last batch that is done is {last}: commits are missing between"
-        problems.append(Problem(path / "offsets" / str(offsets[-1]), 0, why))
+        problems.append(CheckpointProblem(path / "offsets" / str(offsets[-1]), 0, why))
 
 
-def _check_commit(path: Path, problems: list[Problem]) -> None:
+def _check_commit(path: Path, problems: list[CheckpointProblem]) -> None:
     text = _read(path, problems)
     if text is None:
         return
     version, _, body = text.partition("\n")
     if version not in COMMIT_VERSIONS:
-        problems.append(Problem(path, 1, f"unknown version {version[:20]!r}"))
+        problems.append(CheckpointProblem(path, 1, f"unknown version {version[:20]!r}"))
     elif body.strip() and _as_json(body) is None:
-        problems.append(Problem(path, 2, f"not JSON: {body[:100]!r}"))
+        problems.append(CheckpointProblem(path, 2, f"not JSON: {body[:100]!r}"))
 
 
-def _batch(path: Path, problems: list[Problem]) -> Batch | None:
+def _batch(path: Path, problems: list[CheckpointProblem]) -> CheckpointBatch | None:
     text = _read(path, problems)
     if text is None:
         return None
     lines = text.split("\n")
     if lines[0] not in VERSIONS:
-        problems.append(Problem(path, 1, f"unknown version {lines[0][:20]!r}"))
+        problems.append(CheckpointProblem(path, 1, f"unknown version {lines[0][:20]!r}"))
         return None
     if len(lines) < 2 or not isinstance(_as_json(lines[1]), dict):
-        problems.append(Problem(path, 2, "what Spark knows of the batch is missing or not JSON: the file was cut"))
+        problems.append(
+            CheckpointProblem(path, 2, "what Spark knows of the batch is missing or not JSON: the file was cut")
+        )
         return None
     positions: dict[str, str | None] = {}
     places: dict[str, int] = {}
@@ -202,12 +204,12 @@ def _batch(path: Path, problems: list[Problem]) -> Batch | None:
         positions[name] = None if position == NO_POSITION else position
         places[name] = place
     if not positions:
-        problems.append(Problem(path, 3, "no source has a position: the file was cut"))
+        problems.append(CheckpointProblem(path, 3, "no source has a position: the file was cut"))
         return None
-    return Batch(int(path.name), positions, places)
+    return CheckpointBatch(int(path.name), positions, places)
 
 
-def _positions(lines: list[str], path: Path, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
+def _positions(lines: list[str], path: Path, problems: list[CheckpointProblem]) -> Iterator[tuple[int, str, str]]:
     """(line, source, position); sources have no names in v1."""
     for place, line in enumerate(lines[2:], 3):
         if lines[0] == "v1":
@@ -218,22 +220,22 @@ def _positions(lines: list[str], path: Path, problems: list[Problem]) -> Iterato
         if colon:
             yield place, name, position
         elif line:
-            problems.append(Problem(path, place, f"no source's name and position: {line[:100]!r}"))
+            problems.append(CheckpointProblem(path, place, f"no source's name and position: {line[:100]!r}"))
 
 
-def _read(path: Path, problems: list[Problem]) -> str | None:
+def _read(path: Path, problems: list[CheckpointProblem]) -> str | None:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ValueError(f"{path.stat().st_size} bytes, which none of Spark's files has")
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        problems.append(Problem(path, 0, "the file is missing"))
+        problems.append(CheckpointProblem(path, 0, "the file is missing"))
     except (OSError, ValueError) as error:
-        problems.append(Problem(path, 0, f"cannot be read: {error}"))
+        problems.append(CheckpointProblem(path, 0, f"cannot be read: {error}"))
     else:
         if text.strip():
             return text
-        problems.append(Problem(path, 0, "the file is empty"))
+        problems.append(CheckpointProblem(path, 0, "the file is empty"))
     return None
 
 

@@ -71,7 +71,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PositionPart:
     """Positions ``first`` to ``stop`` − 1 of one source."""
 
     source: Source
@@ -152,7 +152,7 @@ def ended_before(found: Mapping[Source, Standing], seen: Seen) -> list[Source]:
     ]
 
 
-def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions) -> list[Part]:
+def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions) -> list[PositionPart]:
     """What a micro-batch from ``start`` to ``end`` reads, in order. Raises what :func:`standings` raises. A source that
     ``start`` does not have is not read: it enters the offset with this batch."""
     for offset in (start, end):
@@ -210,7 +210,9 @@ def _standing(offset: StreamOffset, source: Source, known: SourceSeen, options: 
     return Standing(_not_trimmed(source, next_of(offset, source), known, options))
 
 
-def _part(source: Source, start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions) -> Part | None:
+def _part(
+    source: Source, start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions
+) -> PositionPart | None:
     known = seen.sources.get(source)
     if known is None:
         _check_gone(source, seen, options)
@@ -218,7 +220,7 @@ def _part(source: Source, start: StreamOffset, end: StreamOffset, seen: Seen, op
     if any(_is_overwritten(source, offset, known, options) for offset in (start, end)):
         return None
     first, stop = next_of(start, source), next_of(end, source)
-    return Part(source, min(_not_trimmed(source, first, known, options), stop), stop)
+    return PositionPart(source, min(_not_trimmed(source, first, known, options), stop), stop)
 
 
 def next_of(offset: StreamOffset, source: Source) -> int:

@@ -12,19 +12,19 @@ from bk_spark.options.selection import LedgerSource, LogSource, Source
 from bk_spark.plan import log_ranges, resolve
 from bk_spark.plan.packing import LedgerRange
 from bk_spark.plan.resolved import Resolved, side_by_side
-from bk_spark.stream.positions import Part, Seen, SourceSeen
+from bk_spark.stream.positions import PositionPart, Seen, SourceSeen
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
     from bk_core.logs.model.head import LogHead
 
 
-def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Part], seen: Seen) -> Resolved:
+def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[PositionPart], seen: Seen) -> Resolved:
     """The ranges of ``parts``. These were confirmed when they were given out, so no LAC is asked for. Raises
     NoSuchLedgerError for a ledger that was deleted (``failOnDataLoss``), and NoSuchEntryError if the ledgers do not
     hold every entry of a part."""
 
-    def plan(part: Part) -> Resolved:
+    def plan(part: PositionPart) -> Resolved:
         return _plan_part(bookkeeper, options, part, seen.sources[part.source])
 
     return Resolved.together(side_by_side(plan, parts))
@@ -39,7 +39,7 @@ def dated_starts(bookkeeper: BookKeeper, options: BkOptions, seen: Seen) -> dict
     }
 
 
-def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: Part, known: SourceSeen) -> Resolved:
+def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: PositionPart, known: SourceSeen) -> Resolved:
     source, first, stop = part.source, part.first, part.stop
     if isinstance(source, LedgerSource):
         resolved = resolve.resolve_part(bookkeeper, options, source, first, stop, known.spans)
@@ -73,7 +73,7 @@ def _covered_to(ranges: Sequence[LedgerRange], first: int) -> int:
     return at
 
 
-def _lost(part: Part, end: int) -> NoSuchEntryError:
+def _lost(part: PositionPart, end: int) -> NoSuchEntryError:
     return NoSuchEntryError(
         f"{part.source} does not hold the entries of a micro-batch any more",
         value=f"the batch is {part.first} to {part.stop} (exclusive), readable to {end}",

@@ -27,7 +27,7 @@ from bk_spark.read import tasks
 from bk_spark.read.ledger_reader import read_rows
 from bk_spark.read.task_plan import TaskPlan
 from bk_spark.stream import follow, positions, stream_plan
-from bk_spark.stream.admission import Backlog, HoldBack, Limits, admit_all
+from bk_spark.stream.admission import Backlog, HoldBack, TriggerLimits, admit_all
 from bk_spark.stream.positions import Seen, Standing
 from bk_spark.stream.watch import Watch, WatchTimes
 from bk_spark.workers import clients
@@ -178,13 +178,13 @@ class StreamReader(compat.StreamReaderBase):
             standings = {source: each for source, each in standings.items() if not each.is_fresh or source in target}
         backlogs = {source: self._backlog(source, each, seen) for source, each in standings.items()}
         if unlimited:
-            return admit_all(backlogs, Limits(None, None)).ends
+            return admit_all(backlogs, TriggerLimits(None, None)).ends
         waiting = sum(each.entries for each in backlogs.values())
         if not self._available_now and start != self._let_go:
             if self._hold.holds(waiting, time.monotonic()):
                 return None
             self._let_go = start if waiting else None
-        limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
+        limits = TriggerLimits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
         admission = admit_all(backlogs, limits, self._served_first)
         self._served_first = admission.first
         return admission.ends

@@ -78,7 +78,7 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
         raise
 
 
-class Room:
+class RowRoom:
     """How many more bytes a task may hold, in all its logs together."""
 
     def __init__(self, left: int) -> None:
@@ -102,7 +102,7 @@ class TaskLedgers:
         self._target, self._attempt = target, attempt
         self._ledgers: dict[str | None, TaskLedger] = {}
         self._row, self._frame_bytes = 0, clients.client_config(target.options).frame_bytes
-        self._room = Room(held.bytes_max(attempt.partition, target.options.small_task_bytes))
+        self._room = RowRoom(held.bytes_max(attempt.partition, target.options.small_task_bytes))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Queue a batch; waits while the window is full."""
@@ -136,7 +136,7 @@ class TaskLedgers:
 class TaskLedger:
     """What a task attempt writes to one log: entries that it holds, or a ledger once they are too many."""
 
-    def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None, room: Room) -> None:
+    def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None, room: RowRoom) -> None:
         self._target, self._attempt, self._room = target, attempt, room
         self._held: list[EntryBatch] | None = []  # None: the ledger has the entries
         self._rows, self._by_column = 0, log is not None

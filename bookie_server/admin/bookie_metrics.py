@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from bk_core.errors import BookKeeperError
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.observe.metrics import Metric, Scrape
 from bookie_server.admin.bookie_view import BookieView
 from bookie_server.admin.health import STALLED_S
@@ -175,7 +175,7 @@ def _metadata(found: Scrape, view: BookieView) -> None:
     """0 for each kind of which none is unreadable, so that an alert has a series."""
     nodes = {(node.kind, node.path) for each in tuple(view.unreadable) for node in each.nodes()}
     counts = Counter(kind for kind, _ in nodes)
-    for kind in Kind:
+    for kind in NodeKind:
         found.put("bookie_metadata_unreadable_nodes", counts[kind], kind.value)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.unreadable import UnreadableNodes
 from bk_core.model import BookieId, LedgerId
-from bookie_server.admin.health import Health, Pulse
+from bookie_server.admin.health import BookieHealth, Pulse
 from bookie_server.config import BookieConfig
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.garbage.garbage_thread import GarbageThread
@@ -115,7 +115,7 @@ class BookieView:
         """Whether it has replayed its log and is registered."""
         return self.availability is not None and self.availability.registered
 
-    def health(self) -> Health:
+    def health(self) -> BookieHealth:
         error, pulse = self.error(), self.pulse
         failed = str(error) if error is not None else ""
-        return Health(self.serves(), self.stops, failed, pulse.why, pulse.read_only_s, pulse.silent_s)
+        return BookieHealth(self.serves(), self.stops, failed, pulse.why, pulse.read_only_s, pulse.silent_s)

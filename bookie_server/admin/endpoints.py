@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from bk_core.access.needs import ADMIN, FREE_PATHS
 from bk_core.cluster.admin_ports import parse_numbers
-from bk_core.cluster.samples import Told
+from bk_core.cluster.samples import ScrapedBookie
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 from bk_core.metadata import StoreSettings, open_store
 from bk_core.model import HTTP, TLS, BookieId, Endpoint, plain_host
@@ -25,7 +25,7 @@ from bk_core.observe.audit import DONE, REFUSED
 from bk_core.observe.metrics import CONTENT_TYPE
 from bookie_server.admin.bookie_metrics import scrape
 from bookie_server.admin.bookie_view import BookieView
-from bookie_server.admin.http.server import Answer, HttpServer, Request
+from bookie_server.admin.http.server import HttpAnswer, HttpRequest, HttpServer
 from bookie_server.admin.page.gatherer import Gatherer, SharedStore
 from bookie_server.admin.page.page import METADATA_S, Page
 from bookie_server.audit import AuditLog
@@ -59,9 +59,9 @@ class AdminPort:
         assert config.admin_port
         self._authority = authority
         self._host, self._view = plain_host(config.admin_host), view
-        self._quick: dict[str, Callable[[], Answer]] = {
+        self._quick: dict[str, Callable[[], HttpAnswer]] = {
             "/paths": self._paths,
-            "/heartbeat": lambda: Answer(200, "OK\n"),
+            "/heartbeat": lambda: HttpAnswer(200, "OK\n"),
             "/live": lambda: _verdict(view.health().not_live(), "alive"),
             "/ready": lambda: _verdict(view.health().not_ready(), "ready"),
             "/config": self._config,
@@ -74,7 +74,9 @@ class AdminPort:
             "/api/v1/config/server_config": self._config,
         }
         self._quick["/log/level"] = lambda: _json(log_level.levels())
-        self._slow: dict[str, Callable[[], Answer]] = {"/metrics": lambda: Answer(200, scrape(view), CONTENT_TYPE)}
+        self._slow: dict[str, Callable[[], HttpAnswer]] = {
+            "/metrics": lambda: HttpAnswer(200, scrape(view), CONTENT_TYPE)
+        }
         listener = listening_socket(config.admin_host, config.admin_port, "--admin-port")
         self.port: int = listener.getsockname()[1]
         self._extensions = () if tls is None else (TLS,)
@@ -112,31 +114,31 @@ class AdminPort:
         self._server.stop()
         self._gatherer.stop()
 
-    def _refusal(self, request: Request) -> Answer | None:
+    def _refusal(self, request: HttpRequest) -> HttpAnswer | None:
         """Mode ``secure``: the answer to a client without the needed right. Blocks."""
         assert self._authority is not None
         need, identity = ADMIN.get((request.method, request.path)), request.principal.identity
         if need is None:
-            return Answer(404, f"there is no {request.path[:100]} here\n")
+            return HttpAnswer(404, f"there is no {request.path[:100]} here\n")
         try:
             if self._authority.allows(identity, need):
                 return None
         except BookKeeperError as error:
-            return Answer(503, f"this bookie cannot read the table of roles now: {error.what}\n")
+            return HttpAnswer(503, f"this bookie cannot read the table of roles now: {error.what}\n")
         self._say(request, REFUSED)
-        return Answer(403, f"{denial(identity or 'who shows no identity', need.right)}\n")
+        return HttpAnswer(403, f"{denial(identity or 'who shows no identity', need.right)}\n")
 
-    def _say(self, request: Request, outcome: str, why: str = "") -> None:
+    def _say(self, request: HttpRequest, outcome: str, why: str = "") -> None:
         """To the audit log."""
         if self._audit is not None:
             who = request.principal.as_event()
             self._audit.say(f"{request.method} {request.path}", outcome, lane=HTTP, why=why, **who)
 
-    def _answer(self, request: Request) -> Answer | None:
+    def _answer(self, request: HttpRequest) -> HttpAnswer | None:
         """None for a path that takes time."""
         if request.method == "PUT":
             if request.path != "/log/level":
-                return Answer(405, "only GET here\n")
+                return HttpAnswer(405, "only GET here\n")
             answer = _set_level(request.query)
             self._say(request, DONE if answer.status == 200 else REFUSED, request.query)
             return answer
@@ -145,28 +147,30 @@ class AdminPort:
         found = self._quick.get(request.path)
         if found is not None:
             return found()
-        return self._page.file(request) or Answer(404, f"there is no {request.path[:100]} here\n")
+        return self._page.file(request) or HttpAnswer(404, f"there is no {request.path[:100]} here\n")
 
-    def _answer_slowly(self, request: Request) -> Answer:
+    def _answer_slowly(self, request: HttpRequest) -> HttpAnswer:
         slow = self._slow.get(request.path)
         return slow() if slow is not None else self._page.answer(request)
 
-    def _told(self) -> dict[BookieId, Told | str]:
+    def _told(self) -> dict[BookieId, ScrapedBookie | str]:
         """What this bookie tells the page."""
         view = self._view
         if not view.bookie_id:
             return {}
-        return {view.bookie_id: Told(parse_numbers(scrape(view)), view.health().not_ready(), view.why_read_only())}
+        return {
+            view.bookie_id: ScrapedBookie(parse_numbers(scrape(view)), view.health().not_ready(), view.why_read_only())
+        }
 
-    def _paths(self) -> Answer:
-        return Answer(200, "".join(f"{path}\n" for path in self.paths))
+    def _paths(self) -> HttpAnswer:
+        return HttpAnswer(200, "".join(f"{path}\n" for path in self.paths))
 
-    def _config(self) -> Answer:
+    def _config(self) -> HttpAnswer:
         config = self._view.config
         shown = {field.name: _shown(getattr(config, field.name)) for field in fields(config)}
         return _json({**shown, "bookie_id": self._view.bookie_id or shown["bookie_id"], "version": self._view.version})
 
-    def _lacking(self) -> Answer:
+    def _lacking(self) -> HttpAnswer:
         """What this bookie's own copies lack, of ``LACKING_MAX`` ledgers at most."""
         own = self._view.own_copies
         lacking = dict(islice(list(own.lacking.items()), LACKING_MAX)) if own is not None else {}
@@ -176,7 +180,7 @@ class AdminPort:
         ]
         return _json({"ledgers": len(own.lacking) if own is not None else 0, "lacking": shown})
 
-    def _state(self) -> Answer:
+    def _state(self) -> HttpAnswer:
         view = self._view
         running = view.serves() and view.error() is None
         read_only = bool(view.why_read_only())
@@ -189,7 +193,7 @@ class AdminPort:
             }
         )
 
-    def _info(self) -> Answer:
+    def _info(self) -> HttpAnswer:
         availability = self._view.availability
         usages = [usage for _, usage, _ in availability.usages] if availability is not None else []
         free, total = sum(usage.free_bytes for usage in usages), sum(usage.total_bytes for usage in usages)
@@ -208,21 +212,21 @@ MAY_WRITE: dict[str, Callable[[str], bool]] = {
 """By the setting ``admin_writes``: whose PUT is taken."""
 
 
-def _set_level(query: str) -> Answer:
+def _set_level(query: str) -> HttpAnswer:
     asked = dict(parse_qsl(query))
     try:
         log_level.set_level(asked.pop("level", ""), asked.pop("logger", ""))
     except InvalidArgumentError as error:
-        return Answer(400, f"{error}\n")
+        return HttpAnswer(400, f"{error}\n")
     return _json(log_level.levels())
 
 
-def _verdict(trouble: str, word: str) -> Answer:
-    return Answer(503, f"not {word}: {trouble}\n") if trouble else Answer(200, f"{word}\n")
+def _verdict(trouble: str, word: str) -> HttpAnswer:
+    return HttpAnswer(503, f"not {word}: {trouble}\n") if trouble else HttpAnswer(200, f"{word}\n")
 
 
-def _json(value: dict[str, object]) -> Answer:
-    return Answer(200, json.dumps(value, indent=1) + "\n", "application/json; charset=utf-8")
+def _json(value: dict[str, object]) -> HttpAnswer:
+    return HttpAnswer(200, json.dumps(value, indent=1) + "\n", "application/json; charset=utf-8")
 
 
 def _shown(value: object) -> object:

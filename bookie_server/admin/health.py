@@ -18,7 +18,7 @@ READ_ONLY_S = 600.0
 
 
 @dataclass(slots=True)
-class Health:
+class BookieHealth:
     """What is known of a bookie now. ``read_only``: why it is so, empty if it is writable; ``read_only_s``: for how
     long. ``silent_s``: how long its loop has not run."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Order
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo
 from bk_core.placement import FLAT, Landscape
 from bk_core.protocol.replication.absence import Absences
@@ -77,7 +77,7 @@ class Presence:
         set_s = store.lost_bookie_recovery_delay_s()
         delay_ms = 1000 * (self._delay_s if set_s is None else set_s)
         registered = {**read_only, **writable}
-        there = {*registered, *(node.name for node in store.unreadable.of(Kind.REGISTRATION))}
+        there = {*registered, *(node.name for node in store.unreadable.of(NodeKind.REGISTRATION))}
         lost = self._absences.lost(self._known, there, self._clock() * 1000, delay_ms)
         away = tuple(name for name in self._known if name not in registered and name not in lost)
         drains = {name: o for name, o in sorted(store.bookie_orders().items()) if o.order is Order.DRAIN}

@@ -18,7 +18,7 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine import events
 from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.machine.events import Piece
-from bookie_server.machine.state import LedgerFacts, Pending, Plan
+from bookie_server.machine.state import LedgerFacts, LookupPlan, Pending
 from bookie_server.storage.bytes.membership import RunMembers, striping_of
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.index.cache import Remembered
@@ -89,19 +89,19 @@ class IndexHoldings:
         last: EntryId,
         bytes_max: int,
         resolved: Mapping[Unresolved, object],
-    ) -> Plan:
+    ) -> LookupPlan:
         known = cast(Mapping[Unresolved, Remembered], resolved)
         for frames_max in _FRAMES_MAX:
             found = self._index.lookup(ledger_id, first, last, frames_max=frames_max, resolved=known)
             if found.unresolved:
-                return Plan((), (), (), found.unresolved, first - 1)
+                return LookupPlan((), (), (), found.unresolved, first - 1)
             pieces, through = _joined(found.pieces, bytes_max, found.through)
             if through < found.through or through == last:
                 break
         absent = tuple(EntryRange(low, min(high, through)) for low, high in found.absent if low <= through)
         gaps = (u for u in found.unknown if u.first <= through)
         unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)
-        return Plan(pieces, absent, unknown, (), through)
+        return LookupPlan(pieces, absent, unknown, (), through)
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
         self._index.learn(ledger_id, place, cast(Remembered, membership))

@@ -17,7 +17,7 @@ from bk_core.wire.lane.reasons import Reason
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.machine.disk_places import Place, Unresolved
 from bookie_server.machine.events import Piece
-from bookie_server.machine.state import LedgerFacts, Pending, Plan
+from bookie_server.machine.state import LedgerFacts, LookupPlan, Pending
 
 _REMEMBERED_MAX = 1 << 17
 
@@ -73,7 +73,7 @@ class SpreadHoldings:
         last: EntryId,
         bytes_max: int,
         resolved: Mapping[Unresolved, object],
-    ) -> Plan:
+    ) -> LookupPlan:
         return self._of(ledger_id).plan(ledger_id, first, last, bytes_max, resolved)
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:

@@ -106,7 +106,7 @@ class Compare:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GarbageLook:
     """Sync, then read each of these ledgers by its id. Looked or LookFailed follows."""
 
     look: int
@@ -134,7 +134,7 @@ class SetTimer:
     delay_ms: int
 
 
-Effect: TypeAlias = Compare | Look | Forget | GiveUp | SetTimer
+Effect: TypeAlias = Compare | GarbageLook | Forget | GiveUp | SetTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ class Collector:
             batch = self._looks.get(event.timer)
             if batch and not batch.under_way:
                 batch.under_way = True
-                self._effects.append(Look(event.timer, batch.ledger_ids))
+                self._effects.append(GarbageLook(event.timer, batch.ledger_ids))
 
     def _begin_look(self) -> None:
         if not self._waiting or self._first_look is not None:
@@ -251,7 +251,7 @@ class Collector:
         self._looks_begun += 1
         self._first_look = self._looks_begun
         self._looks[self._looks_begun] = _Looked(taken)
-        self._effects.append(Look(self._looks_begun, taken))
+        self._effects.append(GarbageLook(self._looks_begun, taken))
 
     def _answered(self, look: int) -> _Looked | None:
         """The candidates of a look that was answered; None if no answer was awaited."""

@@ -259,7 +259,7 @@ class GarbageThread:
         match effect:
             case gc.SetTimer(timer, delay_ms):
                 heapq.heappush(self._timers, (time.monotonic() + delay_ms / 1000, timer))
-            case gc.Look(look, ledger_ids):
+            case gc.GarbageLook(look, ledger_ids):
                 self._events.append(self._look(look, ledger_ids))
             case gc.Compare(records):
                 self._events.append(self._compare(records))

@@ -36,7 +36,7 @@ from bookie_server.machine.requests import Frame, Path, Request, Requests
 from bookie_server.machine.state import Session
 
 
-class Comparison(Request):
+class FrameComparison(Request):
     """The comparison for the first held frame of a session; of the ids below ``next`` those in ``differing`` do not
     agree."""
 
@@ -65,11 +65,11 @@ class Comparisons(Path):
         # Not the session's number: that may be used again while storage still reads for the old one. And below 0: on
         # Apache's wire the stream has requests of its client beside its adds, with numbers above 0.
         self._begun -= 1
-        self._requests.begin(Comparison(self._begun, session, extent, frame, self), admit=False)
+        self._requests.begin(FrameComparison(self._begun, session, extent, frame, self), admit=False)
 
     def run(self, request: Request) -> None:
         """Compare with the durable entries, once no frame over these ids is pending."""
-        assert isinstance(request, Comparison)
+        assert isinstance(request, FrameComparison)
         core = self._core
         if request.session.gone:
             self._requests.forget(request)
@@ -94,7 +94,7 @@ class Comparisons(Path):
         self._compared(request.session, request.differing)
 
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
-        assert isinstance(request, Comparison)
+        assert isinstance(request, FrameComparison)
         for stored in frames:
             if stored is not None:
                 request.differing += differing_ids(stored, request.frame)
@@ -102,7 +102,7 @@ class Comparisons(Path):
         self._requests.run(request)
 
     def refuse(self, request: Request, problem: Refusal) -> None:
-        assert isinstance(request, Comparison)
+        assert isinstance(request, FrameComparison)
         self._compared(request.session, ())  # the add path finds the same problem itself
 
 

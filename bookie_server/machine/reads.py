@@ -27,7 +27,7 @@ from bookie_server.machine.events import (
     StreamId,
 )
 from bookie_server.machine.requests import Frame, Path, Request, Requests
-from bookie_server.machine.state import Plan
+from bookie_server.machine.state import LookupPlan
 from bookie_server.machine.turns import FairQueue, Turns
 
 _ID_MAX = (1 << 63) - 2
@@ -104,7 +104,7 @@ class Reads(Path):
                 return
         self._end(request)
 
-    def _plan(self, request: Read) -> Plan | None:
+    def _plan(self, request: Read) -> LookupPlan | None:
         """Plan the next stretch of the answer. None if the request must wait: for a membership, or for a pending frame
         (RULES S1: a read that touches a pending add waits)."""
         core = self._core
@@ -229,9 +229,9 @@ def _cut_problem(event: ReadRequested, cut: Cut) -> str:
     return "a recovery read of parts" if event.fence_key is not None else cut.problem(event.first, event.last)
 
 
-def _cut(plan: Plan, through: EntryId) -> Plan:
+def _cut(plan: LookupPlan, through: EntryId) -> LookupPlan:
     """The part of a plan up to ``through``, which lies in one of its absent ranges or just before one."""
-    return Plan(
+    return LookupPlan(
         tuple(Piece(p.place, p.first, min(p.last, through)) for p in plan.pieces if p.first <= through),
         tuple(EntryRange(r.first, min(r.last, through), r.reason) for r in plan.absent if r.first <= through),
         tuple(EntryRange(r.first, min(r.last, through), r.reason) for r in plan.unknown if r.first <= through),

@@ -78,7 +78,7 @@ class LedgerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LookupPlan:
     """The answer for the requested ids up to ``answered_through``: pieces, and the ranges that no intact frame covers.
     If something is ``unresolved`` all else is empty, because the ids that it holds are not known yet."""
 
@@ -109,7 +109,7 @@ class Holdings(Protocol):
         last: EntryId,
         bytes_max: int,
         resolved: Mapping[Unresolved, object],
-    ) -> Plan:
+    ) -> LookupPlan:
         """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2: every frame that may hold an
         id counts). ``resolved`` has the memberships that an earlier plan named as unresolved."""
         ...

@@ -21,7 +21,7 @@ from bk_core.access.zookeeper_acl import (
     OPEN_ACL,
     READ,
     WRITE,
-    Grant,
+    AclGrant,
     kind_of,
     may_change,
     parse_acl,
@@ -87,21 +87,21 @@ _LETTERS = {"r": 1, "w": 2, "c": 4, "d": 8}
 @pytest.mark.parametrize("path", RIGHTS)
 def test_a_list_gives_each_role_its_rights_on_each_node(path: str) -> None:
     expected = [
-        Grant(sum(_LETTERS[letter] for letter in letters), "sasl", name)
+        AclGrant(sum(_LETTERS[letter] for letter in letters), "sasl", name)
         for letters, name in zip(RIGHTS[path], ("app", "bk", "aud"), strict=True)
     ]
-    assert parse_acl(LIST).of(path, ROOT) == (*expected, Grant(ALL, "sasl", "ops"))
+    assert parse_acl(LIST).of(path, ROOT) == (*expected, AclGrant(ALL, "sasl", "ops"))
 
 
 def test_open_and_creator_are_apaches_and_hold_everywhere() -> None:
     for path in RIGHTS:
         assert parse_acl("open").of(path, ROOT) == parse_acl("").of(path, ROOT) == OPEN_ACL
-        assert parse_acl("creator").of(path, ROOT) == CREATOR_ACL == (Grant(31, "auth", ""),)
+        assert parse_acl("creator").of(path, ROOT) == CREATOR_ACL == (AclGrant(31, "auth", ""),)
 
 
 def test_who_has_several_roles_has_the_rights_of_all() -> None:
     both = parse_acl(r"bookie=x509:CN=a\;b,O=E; client=x509:CN=a\;b,O=E; admin=sasl:ops")
-    assert both.of(f"{ROOT}/cookies", ROOT)[0] == Grant(1 | 4 | 8, "x509", r"CN=a\;b,O=E")
+    assert both.of(f"{ROOT}/cookies", ROOT)[0] == AclGrant(1 | 4 | 8, "x509", r"CN=a\;b,O=E")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_every_way_to_give_the_settings_leads_to_the_same_session(word: str) -> 
 
 def test_a_node_is_open_to_change_only_if_every_client_has_a_right_to_change_it() -> None:
     everybody, app = ("world", "anyone"), ("sasl", "app")
-    assert may_change([Grant(ALL, *everybody)])
-    assert may_change([Grant(READ, *app), Grant(READ | WRITE, *everybody)])
-    assert not may_change([Grant(READ, *everybody), Grant(ALL, *app)])
+    assert may_change([AclGrant(ALL, *everybody)])
+    assert may_change([AclGrant(READ, *app), AclGrant(READ | WRITE, *everybody)])
+    assert not may_change([AclGrant(READ, *everybody), AclGrant(ALL, *app)])
     assert not may_change([])

@@ -16,7 +16,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import BookieServiceInfo
 from tests.kit.metadata_worlds import a_ledger, tree_of
 
@@ -111,13 +111,13 @@ def test_doctor_names_every_node_that_cannot_be_read(bk: Bk, store: MetadataStor
     store.write_cookie("b9", b"garbage", None)
     found = {node.path: node.kind for node in find_unreadable(store, 10).nodes}
     assert found == {
-        f"/ledgers/underreplication/ledgers{MARK}": Kind.MARK,
-        f"/ledgers{LOCK}": Kind.LOCK,
-        f"/ledgers{RECORD}": Kind.LEDGER,
-        "/ledgers-logs/events": Kind.LOG,
-        "/ledgers/underreplication/lostBookieRecoveryDelay": Kind.DELAY,
-        "/ledgers-orders/b9": Kind.ORDER,
-        "/ledgers/cookies/b9": Kind.COOKIE,
+        f"/ledgers/underreplication/ledgers{MARK}": NodeKind.MARK,
+        f"/ledgers{LOCK}": NodeKind.LOCK,
+        f"/ledgers{RECORD}": NodeKind.LEDGER,
+        "/ledgers-logs/events": NodeKind.LOG,
+        "/ledgers/underreplication/lostBookieRecoveryDelay": NodeKind.DELAY,
+        "/ledgers-orders/b9": NodeKind.ORDER,
+        "/ledgers/cookies/b9": NodeKind.COOKIE,
     }
     assert not find_unreadable(store, -1).is_whole
     code, out, _ = bk("doctor", "--json")
@@ -152,4 +152,4 @@ def test_transaction_record_that_cannot_be_read_is_named_and_hides_no_other(stor
     tree_of(store).create("/ledgers-logs/events/txns/aa", b"garbage")
     log = LogStore(store, "events")
     assert list(log.all_transactions()) == []
-    assert [node.path for node in store.unreadable.of(Kind.TRANSACTION)] == ["/ledgers-logs/events/txns/aa"]
+    assert [node.path for node in store.unreadable.of(NodeKind.TRANSACTION)] == ["/ledgers-logs/events/txns/aa"]

@@ -34,7 +34,7 @@ BOUNDED = {
     "Slots._back",  # memory that is used again
 }
 """What grows with the first rounds and has a bound, which other tests reach."""
-BOUNDED_BOOKIE_RPC = {"Adds._sessions", "Adds._by_number", "Stream.sessions", "Core.ledgers"}
+BOUNDED_BOOKIE_RPC = {"ServedAdds._sessions", "ServedAdds._by_number", "Stream.sessions", "Core.ledgers"}
 """Apache's wire does not say that a ledger is closed: a connection keeps its last IDLE_SESSIONS_MAX sessions."""
 WATCH_MS = 1_000
 """Apache's wire cannot cancel a watch: the bookie keeps it for this time."""

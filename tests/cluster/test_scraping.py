@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bk_core.cluster.admin_ports import AdminPorts
-from bk_core.cluster.samples import Told
+from bk_core.cluster.samples import ScrapedBookie
 from bk_core.cluster.scraping import ask_admin_ports
 from bk_core.model import BookieServiceInfo, Endpoint
 
@@ -69,9 +69,9 @@ def test_what_bookies_tell_and_why_others_do_not() -> None:
         told = ask_admin_ports(AdminPorts(0.5), infos)
         assert time.monotonic() - began < 2
     one = told["b1"]
-    assert isinstance(one, Told)
+    assert isinstance(one, ScrapedBookie)
     assert (one.not_ready, one.numbers.total("bookie_WRITE_BYTES")) == ("it starts", 5)
-    assert isinstance(told["b3"], Told)
+    assert isinstance(told["b3"], ScrapedBookie)
     assert told["b3"].not_ready == "", "one that is ready is not asked why it is not"
     words = {
         "b2": "is b9",

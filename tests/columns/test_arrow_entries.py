@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.columns import arrow_entries, arrow_message, arrow_schema
-from bk_core.columns.arrow_entries import Layout, entry_of
+from bk_core.columns.arrow_entries import EntryLayout, entry_of
 from bk_core.entries.arrow_directory import (
     HAS_MAX,
     HAS_MIN,
@@ -328,7 +328,7 @@ def test_a_small_entry_takes_no_more_room_than_it_must() -> None:
     for count, is_small in ((arrow_entries.SMALL_BYTES // 4 - 1, True), (arrow_entries.SMALL_BYTES // 4, False)):
         rows = pa.record_batch([pa.array(range(count), pa.int32())], names=["a"])
         (entry,) = written(codec, rows).to_list()
-        layout = Layout.of(arrow_schema.from_bytes(codec.schema))
+        layout = EntryLayout.of(arrow_schema.from_bytes(codec.schema))
         assert entry == b"".join(entry_of(rows, "zstd", layout, small=is_small))
         assert (directory_of(entry).columns[0].bounds.low is None) == is_small
 
@@ -336,6 +336,6 @@ def test_a_small_entry_takes_no_more_room_than_it_must() -> None:
 def test_the_message_is_written_from_views() -> None:
     """What is not compressed is copied twice: by Arrow into its message, and with all others into the batch."""
     rows = pa.record_batch([pa.array(range(1 << 15))], names=["a"])
-    pieces = entry_of(rows, "none", Layout.of(rows.schema))
+    pieces = entry_of(rows, "none", EntryLayout.of(rows.schema))
     assert [type(piece) for piece in pieces[2:]] == [memoryview]
     assert len(pieces[2]) == 8 << 15

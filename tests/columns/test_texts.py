@@ -68,7 +68,7 @@ def written_before(column: pa.Array, ids: int, compression: str) -> tuple[EntryB
     rows = pa.record_batch(
         [pa.array(range(ids)), as_bytes, pa.array(["x" * 9000] * ids).cast(pa.binary())], names=["id", "name", "more"]
     )
-    pieces = arrow_entries.entry_of(rows, compression, arrow_entries.Layout.of(rows.schema), small=False)
+    pieces = arrow_entries.entry_of(rows, compression, arrow_entries.EntryLayout.of(rows.schema), small=False)
     return EntryBatch.from_list([b"".join(pieces)]), _schema(kinds)
 
 

@@ -18,7 +18,7 @@ from bk_core.metadata.port import Audit, MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.metadata.scan import scan_ledgers
 from bk_core.metadata.tree.tree import ANY_VERSION, ensure_path
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import BookieServiceInfo, LedgerId
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, eventually, tree_of
 
@@ -40,7 +40,7 @@ def mark_at(world: MetadataWorld, ledger_id: LedgerId) -> str:
     return f"{world.root}/underreplication/ledgers{mark_path(ledger_id)}"
 
 
-def unreadable(store: MetadataStore) -> dict[str, Kind]:
+def unreadable(store: MetadataStore) -> dict[str, NodeKind]:
     return {node.path: node.kind for node in store.unreadable.nodes()}
 
 
@@ -53,7 +53,7 @@ def test_mark_that_cannot_be_read_is_named_and_hides_no_other(
         store.mark_underreplicated(ledger_id, ["b1:3181"])
     bad = put(store, mark_at(metadata_world, 6), garbage)
     assert dict(store.list_underreplicated()) == {5: ("b1:3181",), 2**40: ("b1:3181",)}
-    assert unreadable(store) == {bad: Kind.MARK}
+    assert unreadable(store) == {bad: NodeKind.MARK}
     for look in (store.read_underreplicated, lambda ledger_id: store.mark_underreplicated(ledger_id, ["b2:3181"])):
         with pytest.raises(MetadataCorruptError, match=bad):
             look(6)
@@ -96,7 +96,7 @@ def test_lock_that_cannot_be_read_is_a_lock_and_hides_no_other(
     bad = put(store, f"{metadata_world.root}/underreplication/locks/urL0000000006", b"\x00garbage")
     put(store, f"{metadata_world.root}/underreplication/locks/urL0000000007", b'bookieId: "x"\nnewField: 1\n')
     assert store.underreplication_locks() == {5: "host1", 6: "", 7: "x"}
-    assert unreadable(store) == {bad: Kind.LOCK}
+    assert unreadable(store) == {bad: NodeKind.LOCK}
     assert store.lock_underreplicated(6, "host1") is False
 
 
@@ -142,10 +142,10 @@ def test_order_cookie_and_registration_that_cannot_be_read_hide_no_other(
     cookie = b'4\nbookieHost: "b1"\njournalDir: "/j"\nledgerDirs: "1\\t/l"\n'
     store.write_cookie("b1", cookie, None)
     bad = {
-        put(store, f"{root}-orders/bad", b'{"v":2}'): Kind.ORDER,
-        put(store, f"{root}/cookies/bad", b"6\n"): Kind.COOKIE,
-        put(store, f"{root}/available/bad", b"\xff\xff"): Kind.REGISTRATION,
-        put(store, f"{root}/available/readonly/worse", b"\xff\xff"): Kind.REGISTRATION,
+        put(store, f"{root}-orders/bad", b'{"v":2}'): NodeKind.ORDER,
+        put(store, f"{root}/cookies/bad", b"6\n"): NodeKind.COOKIE,
+        put(store, f"{root}/available/bad", b"\xff\xff"): NodeKind.REGISTRATION,
+        put(store, f"{root}/available/readonly/worse", b"\xff\xff"): NodeKind.REGISTRATION,
     }
     assert list(store.bookie_orders()) == ["b1"]
     assert list(store.cookies()) == ["b1"]
@@ -173,9 +173,9 @@ def test_ledger_record_that_cannot_be_read_is_named_until_it_is_gone(
     found = dict(scan_ledgers(store))
     assert [isinstance(found[ledger_id], MetadataCorruptError) for ledger_id in (5, 6, 7)] == [False, True, False]
     assert bad in str(found[6])
-    assert unreadable(store) == {bad: Kind.LEDGER}
+    assert unreadable(store) == {bad: NodeKind.LEDGER}
     assert list(store.list_ledgers()) == [5, 6, 7]
-    assert unreadable(store) == {bad: Kind.LEDGER}, "it is still there"
+    assert unreadable(store) == {bad: NodeKind.LEDGER}, "it is still there"
     metadata_world.open().delete_ledger(6)
     eventually(lambda: list(store.list_ledgers()) == [5, 7] and not store.unreadable)
 
@@ -208,7 +208,7 @@ def test_record_of_a_deleted_log_that_cannot_be_read_hides_no_other(store: Metad
     store.create_deleted_log(bad, b"garbage")
     assert [each.uuid for each in deleted_logs(store)] == [first]
     path = store.deleted_log_path(bad)
-    assert unreadable(store) == {path: Kind.DELETED_LOG}
+    assert unreadable(store) == {path: NodeKind.DELETED_LOG}
     assert [node.path for node in find_unreadable(store, 10).nodes] == [path]
     store.forget_deleted_log(bad)
     assert len(deleted_logs(store)) == 1

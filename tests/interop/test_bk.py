@@ -83,6 +83,6 @@ def test_a_local_cluster_of_apaches_bookies_keeps_its_ledgers_and_its_kind(
 
 
 def test_a_directory_of_our_bookies_is_not_given_to_apaches(tmp_path: Path) -> None:
-    cluster_layout.save(tmp_path, cluster_layout.Layout(2181, (3181,)))
+    cluster_layout.save(tmp_path, cluster_layout.ClusterLayout(2181, (3181,)))
     with pytest.raises(InvalidArgumentError, match="--apache"):
         LocalCluster(tmp_path, apache=True).start()

@@ -12,7 +12,7 @@ from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
-from bookie_server.storage.maintenance.compaction import Compactor
+from bookie_server.storage.maintenance.compaction import SegmentCompactor
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.kit.segment_world import Storage, drop_record, entries, fence_record, key_record, lac_record, striped
@@ -48,9 +48,9 @@ class CompactionWorld:
         self.storage = Storage(Path(self._path), files=self.disk, segment_bytes=self._segment_bytes)
         self.compactor = self.make()
 
-    def make(self, limits: MaintenanceLimits | None = None) -> Compactor:
+    def make(self, limits: MaintenanceLimits | None = None) -> SegmentCompactor:
         directory = self.storage.directory
-        return Compactor(
+        return SegmentCompactor(
             DirectIndexPort(self.storage.index), self.disk, directory.segments_path,
             directory.identity.incarnation_bytes, self.copy, segment_bytes=self._segment_bytes,
             limits=limits or MaintenanceLimits(),

@@ -20,7 +20,7 @@ from bk_core.entries.frame import (
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine import events as ev
-from bookie_server.machine.state import LedgerFacts, Pending, Plan
+from bookie_server.machine.state import LedgerFacts, LookupPlan, Pending
 
 
 @dataclass
@@ -108,7 +108,7 @@ class MemoryHoldings:
         last: EntryId,
         bytes_max: int,
         resolved: Mapping[ev.Place, object],
-    ) -> Plan:
+    ) -> LookupPlan:
         frames = self._frames(ledger_id)
         broken = [f for f in self.ledgers.get(ledger_id, StoredLedger()).frames if f.known_damaged]
         pieces: list[ev.Piece] = []
@@ -134,7 +134,7 @@ class MemoryHoldings:
                 end = min([last, *(other - 1 for other in later)])
                 (unknown if trouble else absent).append(EntryRange(at, end, trouble))
             at = end + 1
-        return Plan(tuple(pieces), tuple(absent), tuple(unknown), (), at - 1)
+        return LookupPlan(tuple(pieces), tuple(absent), tuple(unknown), (), at - 1)
 
     def learn(self, ledger_id: LedgerId, place: ev.Place, membership: object) -> None:
         raise AssertionError("nothing is unresolved here")

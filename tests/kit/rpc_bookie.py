@@ -16,7 +16,7 @@ from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
 from bookie_server.ports.bookie_rpc.auth import AuthPlugin, NoAuth
-from bookie_server.ports.bookie_rpc.connection import Connection
+from bookie_server.ports.bookie_rpc.connection import ServedConnection
 from bookie_server.ports.lane.streams import BookieFacts
 from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
 
@@ -120,7 +120,7 @@ class RpcClient:
     """The other end of one connection: bytes that it sends, and bytes that it has got."""
 
     def __init__(self, bookie: RpcBookie, auth: AuthPlugin, wake: Callable[[], None] = lambda: None) -> None:
-        self.connection = Connection(cast(BookieEngine, bookie), bookie.facts, auth, lambda: NOW_MS, wake)
+        self.connection = ServedConnection(cast(BookieEngine, bookie), bookie.facts, auth, lambda: NOW_MS, wake)
         self._rest = b""
         self.got = b""
 

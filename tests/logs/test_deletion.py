@@ -27,7 +27,7 @@ from bk_core.errors import (
 from bk_core.logs.model.codec import HEAD_LINE, MARK_LINE, decode_head, encode_head
 from bk_core.logs.model.deleted import decode_deleted_log, encode_deleted_log, mark_of
 from bk_core.logs.model.head import PublishId
-from bk_core.logs.model.upkeep_plan import DAY_MS, Kind, UpkeepConfig
+from bk_core.logs.model.upkeep_plan import DAY_MS, StepKind, UpkeepConfig
 from bk_core.logs.named_log import DELETE_DELAY_MS, NamedLog
 from bk_core.logs.store import LogStore, deleted_logs
 from bk_core.logs.upkeep_worker import UpkeepWorker
@@ -335,13 +335,13 @@ def test_upkeep_deletes_the_ledgers_of_a_deleted_log_after_the_delay_and_then_wh
             clock.now_ms += OLD_MS
             plan = await worker.look()
             assert plan is not None
-            assert [(step.kind, step.log, step.ledgers) for step in plan.steps] == [(Kind.DELETE, "events", 2)]
+            assert [(step.kind, step.log, step.ledgers) for step in plan.steps] == [(StepKind.DELETE, "events", 2)]
             assert list(bookkeeper.store.list_ledgers()) == [made[2].ledger_id], "no more than the budget of the hour"
             for left in (1, 0):
                 clock.now_ms += DAY_MS
                 plan = await worker.look()
                 assert plan is not None
-                assert [(step.kind, step.ledgers) for step in plan.steps] == [(Kind.DELETE, left)]
+                assert [(step.kind, step.ledgers) for step in plan.steps] == [(StepKind.DELETE, left)]
             assert list(bookkeeper.store.list_ledgers()) == []
             assert deleted_logs(bookkeeper.store) == []
             assert worker.done.deleted_ledgers == 3

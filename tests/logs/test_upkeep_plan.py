@@ -13,8 +13,8 @@ from bk_core.logs.model.head import Extent
 from bk_core.logs.model.upkeep_plan import (
     DAY_MS,
     Garbage,
-    Kind,
     LogFacts,
+    StepKind,
     UpkeepConfig,
     is_vacuum_due,
     plan,
@@ -31,7 +31,7 @@ from bk_core.logs.model.upkeep_record import (
 NOW = 100 * DAY_MS
 RECORD = UpkeepRecord(window_ms=NOW - 1000, vacuumed_ms=NOW - 1000)
 CONFIG = UpkeepConfig(extents_min=2, copy_bytes_per_hour=0, ledgers_per_hour=0)
-TRIM, VACUUM, COMPACT = Kind.TRIM, Kind.VACUUM, Kind.COMPACT
+TRIM, VACUUM, COMPACT = StepKind.TRIM, StepKind.VACUUM, StepKind.COMPACT
 
 
 def run_of(extents: int, size: int = 1000) -> Run:
@@ -164,7 +164,7 @@ def test_plan(
     logs: list[LogFacts],
     record: UpkeepRecord,
     config: UpkeepConfig,
-    steps: list[tuple[Kind, str, int]],
+    steps: list[tuple[StepKind, str, int]],
     waits: list[tuple[str, str]],
 ) -> None:
     found = plan(logs, record, NOW, config)

@@ -15,7 +15,7 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.errors import ClientClosedError
-from bk_core.logs.model.upkeep_plan import DAY_MS, Kind, Plan, Step, UpkeepConfig
+from bk_core.logs.model.upkeep_plan import DAY_MS, Step, StepKind, UpkeepConfig, UpkeepPlan
 from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.upkeep_worker import Survey, UpkeepWorker, dry_run
@@ -68,7 +68,7 @@ async def a_world() -> AsyncIterator[World]:
         yield World(cluster, clock, log, orphan.ledger_id)
 
 
-def kinds(plan: Plan | None) -> list[Kind] | None:
+def kinds(plan: UpkeepPlan | None) -> list[StepKind] | None:
     return None if plan is None else [step.kind for step in plan.steps]
 
 
@@ -96,7 +96,7 @@ def test_a_round_trims_deletes_and_compacts_and_the_next_has_nothing_to_do() -> 
             worker, _ = world.worker("w1")
             before = world.ledgers()
             planned, _, elected = await dry_run(world.cluster.client(), QUICK, lambda name: PASSWORD)
-            assert (kinds(planned), elected) == ([Kind.TRIM, Kind.VACUUM, Kind.COMPACT], None)
+            assert (kinds(planned), elected) == ([StepKind.TRIM, StepKind.VACUUM, StepKind.COMPACT], None)
             assert world.ledgers() == before, "a dry run changes nothing"
             done = await worker.look()
             assert done is not None
@@ -143,7 +143,7 @@ def test_a_worker_that_another_has_followed_takes_no_further_step(monkeypatch: p
         async with a_world() as world:
             first, tree = world.worker("w1")
             second, _ = world.worker("w2")
-            carry_out, took = first._carry_out, list[Kind]()
+            carry_out, took = first._carry_out, list[StepKind]()
 
             async def and_then(step: Step, now_ms: int) -> None:
                 await carry_out(step, now_ms)
@@ -159,7 +159,7 @@ def test_a_worker_that_another_has_followed_takes_no_further_step(monkeypatch: p
                 await publish(world.cluster.client(), world.log, values(22 + 2 * n, 2))
             monkeypatch.setattr(first, "_carry_out", and_then)
             assert await first.look() is None
-            assert (took, first.elected, second.elected) == ([Kind.VACUUM], False, True)
+            assert (took, first.elected, second.elected) == ([StepKind.VACUUM], False, True)
             assert kinds(await second.look()) == []
             record = world.cluster.store.read_upkeep_record()
             assert await first.look() is None, "it votes again, behind the other"
@@ -195,7 +195,7 @@ def test_a_worker_whose_session_ended_takes_no_further_step(monkeypatch: pytest.
     async def work() -> None:
         async with a_world() as world:
             worker, tree = world.worker("w1")
-            carry_out, took = worker._carry_out, list[Kind]()
+            carry_out, took = worker._carry_out, list[StepKind]()
 
             async def and_then(step: Step, now_ms: int) -> None:
                 await carry_out(step, now_ms)
@@ -204,7 +204,7 @@ def test_a_worker_whose_session_ended_takes_no_further_step(monkeypatch: pytest.
 
             monkeypatch.setattr(worker, "_carry_out", and_then)
             assert await worker.look() is None
-            assert (took, worker.elected) == ([Kind.TRIM], False)
+            assert (took, worker.elected) == ([StepKind.TRIM], False)
             monkeypatch.undo()
             await finish(world, worker)
 
@@ -227,7 +227,7 @@ def test_a_worker_whose_session_goes_on_is_fenced_by_the_record(monkeypatch: pyt
             assert await worker.look() is None
             assert not worker.elected
             assert (await world.log.head()).value == before
-            assert kinds(await worker.look()) == [Kind.TRIM]
+            assert kinds(await worker.look()) == [StepKind.TRIM]
 
     run(work())
 
@@ -268,7 +268,7 @@ def test_logs_that_cannot_be_kept_hinder_no_other_and_say_why() -> None:
             worker, _ = world.worker("w1")
             world.cluster.store.create_log("bad", b"no head")
             done = await worker.look()
-            assert kinds(done) == [Kind.TRIM, Kind.VACUUM, Kind.COMPACT]
+            assert kinds(done) == [StepKind.TRIM, StepKind.VACUUM, StepKind.COMPACT]
             why = {each.log: each.why for each in worker.waits if each.what == "all"}
             assert "BK_WRONG_PASSWORD" in why["another"]
             assert "BK_METADATA_CORRUPT" in why["bad"]
@@ -317,7 +317,7 @@ def test_a_retention_that_is_lifted_after_the_plan_is_obeyed(monkeypatch: pytest
 
             monkeypatch.setattr(worker, "survey", and_then)
             done = await worker.look()
-            assert (kinds(done) or [])[0] is Kind.TRIM
+            assert (kinds(done) or [])[0] is StepKind.TRIM
             assert await content_of(world.log) == values(10, 12)
 
     run(work())
@@ -331,7 +331,7 @@ def test_retention_goes_by_the_stores_clock() -> None:
         async with a_world() as world:
             await world.log.set_retention(retention_ms=10 * world.clock.now_ms)
             worker, _ = world.worker("w1")
-            assert kinds(await worker.look()) == [Kind.VACUUM, Kind.COMPACT]
+            assert kinds(await worker.look()) == [StepKind.VACUUM, StepKind.COMPACT]
             assert await content_of(world.log) == values(10, 12)
 
     run(work())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.access.tls import Tls
-from bk_core.access.zookeeper_acl import ALL, FIRST_FOLDERS, Grant
+from bk_core.access.zookeeper_acl import ALL, FIRST_FOLDERS, AclGrant
 from bk_core.errors import InvalidArgumentError, MetadataAccessError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store, open_tree
 from bk_core.metadata.port import MetadataStore
@@ -72,7 +72,7 @@ def test_a_node_belongs_to_the_identity_that_created_it(
     hosts, tls = (zookeeper.secure, authority.issue("client").tls()) if secure else (zookeeper.connect_string, None)
     with closing(tree(hosts, path, tls=tls)) as owner, closing(tree(zookeeper.connect_string, acl="open")) as stranger:
         made = owner.create("/owned-", b"secret", sequential=True)
-        assert owner.acls([made, "/nothing"]) == [(tuple(Grant(ALL, *each) for each in grants), 0), None]
+        assert owner.acls([made, "/nothing"]) == [(tuple(AclGrant(ALL, *each) for each in grants), 0), None]
         for forbidden in (
             lambda: stranger.get(made),
             lambda: stranger.set(made, b"x", 0),

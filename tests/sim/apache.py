@@ -18,9 +18,9 @@ from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieId, LedgerId
 from bk_core.protocol.events import AttachSession, FramesAcked, SessionBroken, SessionEnded
 from bk_core.transport.bookie_rpc.exchange import Exchange
-from bk_core.transport.bookie_rpc.lac import Lacs
+from bk_core.transport.bookie_rpc.lac import WireLacs
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.transport.bookie_rpc.reads import RangeRead, refused
+from bk_core.transport.bookie_rpc.reads import WireRangeRead, refused
 from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
@@ -190,7 +190,7 @@ class ApacheLine:
         self.up, self.down = f"{client}>{bookie.name}", f"{bookie.name}>{client}"
         self.open = True
         self.exchange = Exchange(packer)
-        self.lacs = Lacs(self.exchange, bookie.name)
+        self.lacs = WireLacs(self.exchange, bookie.name)
         self.connection = ApacheConnection(bookie.inner, self._answered)
         self.sessions: dict[int, tuple[int, Feed]] = {}
         self.requests: dict[ApacheRequest, None] = {}
@@ -322,7 +322,7 @@ class ApacheRequest:
     def __init__(self, answer: Feed, fail: Feed) -> None:
         self._answer, self._fail = answer, fail
         self._line: ApacheLine | None = None
-        self._range: RangeRead | None = None
+        self._range: WireRangeRead | None = None
         self.ended = False
         self.deadline: Item | None = None
 
@@ -331,7 +331,7 @@ class ApacheRequest:
         line.requests[self] = None
         match event:
             case ev.ReadRequested(_, ledger_id, first, last, bytes_max, key):
-                self._range = RangeRead(ledger_id, first, last, bytes_max or _READ_BYTES_MAX, key, self._read)
+                self._range = WireRangeRead(ledger_id, first, last, bytes_max or _READ_BYTES_MAX, key, self._read)
                 line.exchange.read(self._range)
             case ev.FenceRequested(_, ledger_id, key):
                 line.lacs.fence(ledger_id, key, self._told)

@@ -142,7 +142,7 @@ class CollectorWorld:
             match effect:
                 case gc.SetTimer(timer, delay_ms):
                     self.at(delay_ms, lambda timer=timer: self.give(gc.TimerFired(timer)))
-                case gc.Look(look, ledger_ids):
+                case gc.GarbageLook(look, ledger_ids):
                     self._ask(lambda look=look, ids=ledger_ids: self.evidence.look(ids, look), gc.LookFailed(look))
                 case gc.Compare():
                     held = np.array(sorted(self.held()), np.int64)

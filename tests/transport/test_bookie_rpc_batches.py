@@ -14,7 +14,7 @@ import pytest
 from bk_core.errors import RemoteProtocolError, TransportError
 from bk_core.transport.bookie_rpc.batches import BATCH_BYTES, BATCHES_MAX, BATCHES_OF_RANGE, WORTH_IDS, Batches
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, RangeRead
+from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, WireRangeRead
 from bk_core.wire.bookie_rpc import v2
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import RequestReader
@@ -62,7 +62,7 @@ class TwoConnections(World):
 
     def begin(self, first: int, last: int, *, bytes_max: int = 1 << 20) -> Said:
         said = Said()
-        asked = RangeRead(LEDGER, first, last, bytes_max, None, said)
+        asked = WireRangeRead(LEDGER, first, last, bytes_max, None, said)
         assert self.batches.suit(asked) or self.batches.over
         (self.exchange if self.batches.over else self.batches).read(asked)
         return said
@@ -173,15 +173,15 @@ def test_a_bookie_that_knows_no_batch_reads_is_asked_once() -> None:
 def test_a_fencing_range_and_a_short_one_are_read_one_by_one() -> None:
     world = holding(500, 10)
     batches = Batches(Packer(), world.exchange.reads)
-    assert not batches.suit(RangeRead(LEDGER, 0, 499, 1 << 20, KEY, Said()))
-    assert not batches.suit(RangeRead(LEDGER, 0, WORTH_IDS - 2, 1 << 20, None, Said()))
-    assert batches.suit(RangeRead(LEDGER, 0, WORTH_IDS - 1, 1 << 20, None, Said()))
+    assert not batches.suit(WireRangeRead(LEDGER, 0, 499, 1 << 20, KEY, Said()))
+    assert not batches.suit(WireRangeRead(LEDGER, 0, WORTH_IDS - 2, 1 << 20, None, Said()))
+    assert batches.suit(WireRangeRead(LEDGER, 0, WORTH_IDS - 1, 1 << 20, None, Said()))
 
 
 def test_an_abandoned_range_is_forgotten_by_the_second_connection() -> None:
     world, said = TwoConnections(), Said()
     world.hold(dict.fromkeys(range(100), 10))
-    asked = RangeRead(LEDGER, 0, 99, 1 << 20, None, said)
+    asked = WireRangeRead(LEDGER, 0, 99, 1 << 20, None, said)
     world.batches.read(asked)
     world.send()
     asked.forget()

@@ -23,7 +23,7 @@ from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.adds import ADDS_MAX, PAUSES_MAX
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import PIECE_ENTRIES, Packer, bodies_of_frame
-from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, READS_MAX, RangeRead
+from bk_core.transport.bookie_rpc.reads import ABSENT_MAX, READS_MAX, WireRangeRead
 from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
@@ -127,7 +127,7 @@ class World:
 
     def read(self, first: int, last: int, *, bytes_max: int = 1 << 20, key: bytes | None = None) -> Said:
         said = Said()
-        self.exchange.read(RangeRead(LEDGER, first, last, bytes_max, key, said))
+        self.exchange.read(WireRangeRead(LEDGER, first, last, bytes_max, key, said))
         self.pump()
         return said
 
@@ -255,7 +255,7 @@ def test_a_lost_connection_breaks_every_session_and_range_once() -> None:
     world, adds, read = World(), Said(), Said()
     world.attach(1, adds)
     world.exchange.adds.send(1, frames_of([3])[0])
-    world.exchange.read(RangeRead(LEDGER, 0, 9, 1 << 20, None, read))
+    world.exchange.read(WireRangeRead(LEDGER, 0, 9, 1 << 20, None, read))
     world.send()
     world.exchange.lost(TransportError("cut"))
     world.exchange.lost(TransportError("cut again"))
@@ -386,7 +386,7 @@ def test_reads_stop_at_the_limit_and_ask_for_little_beyond_it() -> None:
 @pytest.mark.rule("P4")
 def test_what_comes_before_its_turn_is_kept_within_a_bound() -> None:
     world, said = World(), Said()
-    asked = RangeRead(LEDGER, 0, 99, 1 << 20, None, said)
+    asked = WireRangeRead(LEDGER, 0, 99, 1 << 20, None, said)
     world.exchange.read(asked)
     (buffers,) = iter(world.exchange.next_buffers, None)
     (run,) = RequestReader().read(b"".join(buffers)).items
@@ -444,7 +444,7 @@ def test_an_answer_that_is_no_such_entry_is_unknown(other: str, wrong: Callable[
 def test_a_fencing_read_that_finds_nothing_is_answered_when_the_fence_is_on_disk() -> None:
     world, said = World(), Said()
     world.bookie.held = True
-    world.exchange.read(RangeRead(LEDGER, 0, 9, 1 << 20, KEY, said))
+    world.exchange.read(WireRangeRead(LEDGER, 0, 9, 1 << 20, KEY, said))
     world.pump()
     assert said.end is None
     assert world.bookie.asked == {"fence": 1, "read": 1, "force": 1}
@@ -486,7 +486,7 @@ def test_an_abandoned_range_gives_its_room_back() -> None:
     world = holding(12_000, 20)
     for _ in range(5):
         said = Said()
-        asked = RangeRead(LEDGER, 0, 11_999, 64 << 20, None, said)
+        asked = WireRangeRead(LEDGER, 0, 11_999, 64 << 20, None, said)
         world.exchange.read(asked)
         world.send()
         world.hear()
@@ -505,7 +505,7 @@ def asked_of(world: World) -> tuple[AddRun, ReadRun]:
     said = Said()
     world.attach(1, said)
     world.exchange.adds.send(1, frames_of([3])[0])
-    world.exchange.read(RangeRead(LEDGER, 0, 2, 1 << 20, None, said))
+    world.exchange.read(WireRangeRead(LEDGER, 0, 2, 1 << 20, None, said))
     sent = b"".join(b"".join(buffers) for buffers in iter(world.exchange.next_buffers, None))
     items = RequestReader().read(sent).items
     (adds,) = [item for item in items if isinstance(item, AddRun)]
@@ -619,7 +619,7 @@ def test_mutated_answers_to_reads_are_answers_or_lose_the_connection() -> None:
     for seed in range(some(400, few=60)):
         rng = random.Random(seed)
         world, said = World(seed), _Ids()
-        world.exchange.read(RangeRead(LEDGER, 0, 15, 1 << 20, None, said))
+        world.exchange.read(WireRangeRead(LEDGER, 0, 15, 1 << 20, None, said))
         world.exchange.force(LEDGER, lambda status: None)
         sent = b"".join(b"".join(buffers) for buffers in iter(world.exchange.next_buffers, None))
         (run,) = [item for item in RequestReader().read(sent).items if isinstance(item, ReadRun)]
@@ -669,7 +669,7 @@ def test_long_runs_of_everything_at_once() -> None:
         for said in reads:
             first = rng.randint(0, 200)
             world.exchange.read(
-                RangeRead(LEDGER, first, first + rng.randint(0, 300), rng.choice([1, 5000, 1 << 20]), None, said)
+                WireRangeRead(LEDGER, first, first + rng.randint(0, 300), rng.choice([1, 5000, 1 << 20]), None, said)
             )
         if rng.random() < 0.5:
             world.send()

@@ -20,7 +20,7 @@ from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
-from bk_core.wire.bookie_rpc.runs import Answer
+from bk_core.wire.bookie_rpc.runs import WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from tests.kit.apache_bookie import ApacheServer
@@ -113,7 +113,7 @@ def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails:
 
     def broken(said: bytes) -> list[bytes]:
         (item,) = AnswerReader(3).read(said).items
-        if fails == "the LAC" and isinstance(item, Answer):
+        if fails == "the LAC" and isinstance(item, WireAnswer):
             item.response.readLacResponse.ClearField("lacBody")
             return [v3.framed(item.response)]
         return [said]

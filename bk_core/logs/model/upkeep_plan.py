@@ -118,7 +118,7 @@ class DeletedFacts:
     trouble: str = ""
 
 
-class Kind(enum.Enum):
+class StepKind(enum.Enum):
     """What a step does to a log. ``FINISH``: to the mark of a deleted log; ``DELETE``: to its ledgers, or if it has
     none, to its record."""
 
@@ -134,7 +134,7 @@ class Step:
     """One step, and why. ``ledgers`` are those that it unlinks, deletes or merges; ``size_bytes`` what it unlinks or
     copies. ``before_offset`` is that of a trim, ``doomed`` what a vacuum may delete, ``uuid`` that of a deleted log."""
 
-    kind: Kind
+    kind: StepKind
     log: str
     why: str
     ledgers: int = 0
@@ -155,7 +155,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpkeepPlan:
     """``looked``: garbage was looked for. ``is_rid``: all that was found is in ``steps``."""
 
     steps: tuple[Step, ...] = ()
@@ -178,9 +178,9 @@ def vacuumed(record: UpkeepRecord, now_ms: int, config: UpkeepConfig, *, is_rid:
 def spent(record: UpkeepRecord, step: Step, now_ms: int) -> UpkeepRecord:
     """The record that a worker writes before this step."""
     record = record.at(now_ms)
-    if step.kind in (Kind.VACUUM, Kind.DELETE):
+    if step.kind in (StepKind.VACUUM, StepKind.DELETE):
         return replace(record, ledgers=record.ledgers + step.ledgers)
-    if step.kind is Kind.COMPACT:
+    if step.kind is StepKind.COMPACT:
         copied, ledgers = record.copied_bytes + step.size_bytes, record.ledgers + step.ledgers
         return replace(record, copied_bytes=copied, ledgers=ledgers, turn=step.log)
     return record
@@ -192,7 +192,7 @@ def plan(
     now_ms: int,
     config: UpkeepConfig,
     deleted: Sequence[DeletedFacts] = (),
-) -> Plan:
+) -> UpkeepPlan:
     """What to do with these logs, and those that were deleted, now; ``record`` is the worker's. Times are by the
     store's clock."""
     planner = _Planner(record.at(now_ms), config)
@@ -205,14 +205,14 @@ def plan(
     is_rid = looked and not planner.waits
     steps += planner.compactions(_behind(fit, record.turn))
     waits += [*planner.waits, *_waiting_deleted(deleted, now_ms, config), *_waiting(fit, record, config)]
-    return Plan(tuple(steps), tuple(waits), looked, is_rid)
+    return UpkeepPlan(tuple(steps), tuple(waits), looked, is_rid)
 
 
 def _finishes(deleted: Sequence[DeletedFacts]) -> Iterator[Step]:
     for log in deleted:
         if log.is_marked and not log.trouble:
             why = "its deletion was begun and not finished"
-            yield Step(kind=Kind.FINISH, log=log.name, why=why, uuid=log.uuid)
+            yield Step(kind=StepKind.FINISH, log=log.name, why=why, uuid=log.uuid)
 
 
 def _waiting_deleted(deleted: Sequence[DeletedFacts], now_ms: int, config: UpkeepConfig) -> Iterator[Waits]:
@@ -230,7 +230,7 @@ def _trims(logs: Sequence[LogFacts]) -> Iterator[Step]:
     for log in logs:
         if log.expired_offset > log.start_offset:
             yield Step(
-                kind=Kind.TRIM,
+                kind=StepKind.TRIM,
                 log=log.name,
                 why=f"offsets {log.start_offset} to {log.expired_offset} are beyond {log.retention}",
                 ledgers=log.expired_ledgers,
@@ -279,7 +279,7 @@ class _Planner:
                     f"{len(log.garbage.ledgers)} ledgers and {log.garbage.pages} pages are listed by nothing since "
                     f"{self._config.delete_delay_ms // DAY_MS} days, {log.garbage.transactions} transactions unused"
                 )
-                steps.append(Step(kind=Kind.VACUUM, log=log.name, why=why, ledgers=len(doomed), doomed=doomed))
+                steps.append(Step(kind=StepKind.VACUUM, log=log.name, why=why, ledgers=len(doomed), doomed=doomed))
         return steps
 
     def deletions(self, deleted: Sequence[DeletedFacts], now_ms: int) -> list[Step]:
@@ -296,7 +296,9 @@ class _Planner:
                 self._wait(log.name, f"deletion of {left} ledgers of a deleted log", "ledgers_per_hour")
             if doomed or not log.ledgers:
                 why = f"the log was deleted more than {self._config.delete_delay_ms // DAY_MS} days ago"
-                step = Step(kind=Kind.DELETE, log=log.name, why=why, ledgers=len(doomed), doomed=doomed, uuid=log.uuid)
+                step = Step(
+                    kind=StepKind.DELETE, log=log.name, why=why, ledgers=len(doomed), doomed=doomed, uuid=log.uuid
+                )
                 steps.append(step)
         return steps
 
@@ -340,4 +342,4 @@ def _weight(run: Run) -> int:
 def _compaction(log: str, runs: Sequence[Run]) -> Step:
     extents = sum(map(len, runs))
     why = f"{extents} small extents fit into {len(runs)}"
-    return Step(kind=Kind.COMPACT, log=log, why=why, ledgers=extents, size_bytes=sum(map(_weight, runs)))
+    return Step(kind=StepKind.COMPACT, log=log, why=why, ledgers=extents, size_bytes=sum(map(_weight, runs)))

@@ -42,7 +42,7 @@ def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
         raise lost from error
 
 
-class Part:
+class StorePart:
     """Base of the parts, which together are one :class:`~bk_core.metadata.port.MetadataStore` and share one
     constructor; the port documents their public methods.
 

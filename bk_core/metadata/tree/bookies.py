@@ -22,7 +22,7 @@ from bk_core.errors import (
 from bk_core.metadata.layout import Layout, check_bookie_id
 from bk_core.metadata.port import SessionState
 from bk_core.metadata.records import Cookie, Order, decode_cookie, decode_service_info, encode_service_info
-from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.base import StorePart, first_loss
 from bk_core.metadata.tree.orders import Orders
 from bk_core.metadata.tree.tree import (
     WRITE_TRIES,
@@ -38,7 +38,7 @@ from bk_core.metadata.tree.tree import (
     ensure_path,
 )
 from bk_core.metadata.tree.watches import Snapshot, Watches
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.metadata.worker import Worker
 from bk_core.model import INCARNATION_PROPERTY, BookieId, BookieServiceInfo, Versioned
 from bk_core.observe.audit import audited
@@ -52,7 +52,7 @@ _RETRY_MAX_S = 8.0
 _LOOK_AGAIN_S = 0.5  # a watch tells sooner
 
 
-class Bookies(Part):
+class Bookies(StorePart):
     """The registered bookies of one cluster, and the registrations of this process."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
@@ -100,9 +100,9 @@ class Bookies(Part):
 
     def _decoded_of(self, folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
         bookies: dict[BookieId, BookieServiceInfo] = {}
-        with self.unreadable.whole_walk(Kind.REGISTRATION, folder):
+        with self.unreadable.whole_walk(NodeKind.REGISTRATION, folder):
             for bookie_id, data in found:
-                with self.unreadable.skipping(Kind.REGISTRATION, f"{folder}/{bookie_id}"):
+                with self.unreadable.skipping(NodeKind.REGISTRATION, f"{folder}/{bookie_id}"):
                     bookies[bookie_id] = decode_service_info(bookie_id, data)
         return bookies
 
@@ -115,7 +115,7 @@ class Bookies(Part):
             found = self._tree.get_many(paths)
         for path, node in zip(paths, found, strict=True):
             if node is not None:
-                with self.unreadable.reading(Kind.REGISTRATION, path):
+                with self.unreadable.reading(NodeKind.REGISTRATION, path):
                     return decode_service_info(bookie_id, node[0])
         return None
 
@@ -260,9 +260,9 @@ class Cookies(Orders):
 
     def cookies(self) -> dict[BookieId, Cookie]:
         folder, found = f"{self._root}/cookies", dict[BookieId, Cookie]()
-        with self.unreadable.whole_walk(Kind.COOKIE, folder):
+        with self.unreadable.whole_walk(NodeKind.COOKIE, folder):
             for name, data, _ in self._nodes(folder):
-                with self.unreadable.skipping(Kind.COOKIE, f"{folder}/{name}"):
+                with self.unreadable.skipping(NodeKind.COOKIE, f"{folder}/{name}"):
                     found[name] = decode_cookie(data)
         return found
 

@@ -8,11 +8,11 @@ import contextlib
 
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.layout import check_node_name
-from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.base import StorePart, first_loss
 from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError, NoNodeError, ensure_path
 
 
-class DeletedLogs(Part):
+class DeletedLogs(StorePart):
     """The deleted logs of one cluster. A record is opaque bytes; the store's time of its creation is the clock."""
 
     def deleted_log_path(self, log_uuid: str = "") -> str:

@@ -10,9 +10,9 @@ from typing import TypeVar
 from bk_core.errors import MetadataUnavailableError, Outcome
 from bk_core.metadata.layout import vote_number
 from bk_core.metadata.records import decode_vote, encode_vote
-from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.base import StorePart, first_loss
 from bk_core.metadata.tree.tree import NodeStat, ensure_path
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class TryAgain(Exception):
     """What was read changed before it was written."""
 
 
-class Election(Part):
+class Election(StorePart):
     """Elections, each in a folder of its own."""
 
     def _vote(self, folder: str, owner: str, make_folders: Callable[[], None] = lambda: None) -> bool:
@@ -57,7 +57,10 @@ class Election(Part):
             return None
         name, data, _ = votes[0]
         owner = UNKNOWN_OWNER
-        with self.unreadable.whole_walk(Kind.VOTE, folder), self.unreadable.skipping(Kind.VOTE, f"{folder}/{name}"):
+        with (
+            self.unreadable.whole_walk(NodeKind.VOTE, folder),
+            self.unreadable.skipping(NodeKind.VOTE, f"{folder}/{name}"),
+        ):
             owner = decode_vote(data)
         return owner
 

@@ -33,7 +33,7 @@ from bk_core.metadata.layout import (
     lock_path,
 )
 from bk_core.metadata.port import CancelWatch
-from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.base import StorePart, first_loss
 from bk_core.metadata.tree.ids import IdGenerator, NewId
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
@@ -50,14 +50,14 @@ from bk_core.metadata.tree.tree import (
     TreeError,
 )
 from bk_core.metadata.tree.watches import Watches
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
 from bk_core.observe.audit import audited
 
 _ID_TRIES = 100
 
 
-class Ledgers(Part):
+class Ledgers(StorePart):
     """The ledgers of one cluster. If the URI names a layout, it must be the one in LAYOUT."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
@@ -153,7 +153,7 @@ class Ledgers(Part):
         return found
 
     def _versioned(self, ledger_id: LedgerId, path: str, data: bytes, stat: NodeStat) -> Versioned[LedgerMetadata]:
-        with self.unreadable.reading(Kind.LEDGER, path, f"ledger {ledger_id}, "):
+        with self.unreadable.reading(NodeKind.LEDGER, path, f"ledger {ledger_id}, "):
             return Versioned(decode_ledger(data), stat.version)
 
     def ledger_ctime_ms(self, ledger_id: LedgerId) -> int:
@@ -223,7 +223,7 @@ class Ledgers(Part):
         if after >= 0:
             yield from self._walk("", layout, after)
             return
-        with self.unreadable.whole_walk(Kind.LEDGER, self._root, nested=True):
+        with self.unreadable.whole_walk(NodeKind.LEDGER, self._root, nested=True):
             yield from self._walk("", layout, after)
 
     def _walk(self, folder: str, layout: Layout, after: LedgerId) -> Iterator[LedgerId]:

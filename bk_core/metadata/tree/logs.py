@@ -18,7 +18,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.layout import check_log_name, check_node_name, is_log_name
 from bk_core.metadata.port import CancelWatch, LogWrite
-from bk_core.metadata.tree.base import Part, first_loss, looking_after
+from bk_core.metadata.tree.base import StorePart, first_loss, looking_after
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
     WRITE_TRIES,
@@ -42,7 +42,7 @@ _FOLDERS = (_PAGES, _TXNS, _UNLINKED)
 _DELETES_AT_ONCE = 1000
 
 
-class Logs(Part):
+class Logs(StorePart):
     """The named logs of one cluster, at ``<root>-logs``."""
 
     def _head(self, name: str) -> str:

@@ -9,14 +9,14 @@ import contextlib
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.layout import check_bookie_id
 from bk_core.metadata.records import BookieOrder, decode_order, encode_order
-from bk_core.metadata.tree.base import Part, first_loss
+from bk_core.metadata.tree.base import StorePart, first_loss
 from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError, NoNodeError
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import BookieId
 from bk_core.observe.audit import audited
 
 
-class Orders(Part):
+class Orders(StorePart):
     """The orders of one cluster."""
 
     def bookie_orders(self) -> dict[BookieId, BookieOrder]:
@@ -26,9 +26,9 @@ class Orders(Part):
         except NoNodeError:
             return {}
         orders: dict[BookieId, BookieOrder] = {}
-        with self.unreadable.whole_walk(Kind.ORDER, folder):
+        with self.unreadable.whole_walk(NodeKind.ORDER, folder):
             for name, node in zip(names, self._tree.get_many([f"{folder}/{name}" for name in names]), strict=True):
-                with self.unreadable.skipping(Kind.ORDER, f"{folder}/{name}"):
+                with self.unreadable.skipping(NodeKind.ORDER, f"{folder}/{name}"):
                     if node is not None:
                         orders[name] = decode_order(node[0])
         return orders
@@ -39,7 +39,7 @@ class Orders(Part):
         if data is None:
             self.unreadable.forget(path)
             return None
-        with self.unreadable.reading(Kind.ORDER, path):
+        with self.unreadable.reading(NodeKind.ORDER, path):
             return decode_order(data)
 
     def write_bookie_order(self, bookie_id: BookieId, order: BookieOrder | None) -> None:

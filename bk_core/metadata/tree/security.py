@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from bk_core.access.roles import RolesTable, decode_roles, encode_roles
 from bk_core.errors import MetadataConflictError
-from bk_core.metadata.tree.base import Part
+from bk_core.metadata.tree.base import StorePart
 from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError
 from bk_core.model import Versioned
 from bk_core.observe.audit import audited
 
 
-class Security(Part):
+class Security(StorePart):
     """The table of roles."""
 
     @property

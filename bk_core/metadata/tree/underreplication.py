@@ -35,7 +35,7 @@ from bk_core.metadata.tree.tree import (
     NotEmptyError,
     ensure_path,
 )
-from bk_core.metadata.unreadable import Kind
+from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import BookieId, LedgerId, Versioned
 from bk_core.observe.audit import audited
 
@@ -72,7 +72,7 @@ class Underreplication(Election):
             mark = UnderreplicationMark(tuple(dict.fromkeys(missing)), int(time.time() * 1000))
             self._create_with_parents(path, encode_mark(mark))
             return
-        with self.unreadable.reading(Kind.MARK, path):
+        with self.unreadable.reading(NodeKind.MARK, path):
             extended = extend_mark(data, missing)
         # Written even if nothing is added: the new version keeps an earlier repair from removing the mark.
         self._tree.set(path, extended, stat.version)
@@ -86,7 +86,7 @@ class Underreplication(Election):
         ensure_path(self._tree, self._marks)
 
     def list_underreplicated(self) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
-        with self.unreadable.whole_walk(Kind.MARK, self._marks, nested=True):
+        with self.unreadable.whole_walk(NodeKind.MARK, self._marks, nested=True):
             yield from self._walk_marks(self._marks, 4)
 
     def _walk_marks(self, folder: str, levels: int) -> Iterator[tuple[LedgerId, tuple[BookieId, ...]]]:
@@ -101,7 +101,7 @@ class Underreplication(Election):
         for name, node in zip(names, self._tree.get_many([f"{folder}/{name}" for name in names]), strict=True):
             ledger_id, mark = ledger_of_mark(name), None
             if ledger_id is not None and node is not None:
-                with self.unreadable.skipping(Kind.MARK, f"{folder}/{name}"):
+                with self.unreadable.skipping(NodeKind.MARK, f"{folder}/{name}"):
                     mark = decode_mark(node[0])
             if ledger_id is not None and mark is not None:
                 yield ledger_id, mark.missing
@@ -112,7 +112,7 @@ class Underreplication(Election):
         if found is None:
             self.unreadable.forget(path)
             return None
-        with self.unreadable.reading(Kind.MARK, path):
+        with self.unreadable.reading(NodeKind.MARK, path):
             return Versioned(decode_mark(found.value), found.version)
 
     def remove_underreplicated(self, ledger_id: LedgerId, version: int) -> bool:
@@ -171,12 +171,12 @@ class Underreplication(Election):
     def underreplication_locks(self) -> Mapping[LedgerId, str]:
         found: dict[LedgerId, str] = {}
         folder = f"{self._folder}/locks"
-        with self.unreadable.whole_walk(Kind.LOCK, folder):
+        with self.unreadable.whole_walk(NodeKind.LOCK, folder):
             for name, data, _ in self._nodes(folder):
                 ledger_id = ledger_of_mark(name)
                 if ledger_id is not None:
                     found[ledger_id] = ""  # a lock that cannot be read is a lock
-                    with self.unreadable.skipping(Kind.LOCK, f"{folder}/{name}"):
+                    with self.unreadable.skipping(NodeKind.LOCK, f"{folder}/{name}"):
                         found[ledger_id] = decode_lock(data)
         return found
 
@@ -196,9 +196,9 @@ class Underreplication(Election):
                 self._create_with_parents(path, b"")
 
     def lost_bookie_recovery_delay_s(self) -> int | None:
-        return self._setting(Kind.DELAY, "lostBookieRecoveryDelay", decode_lost_bookie_delay_s)
+        return self._setting(NodeKind.DELAY, "lostBookieRecoveryDelay", decode_lost_bookie_delay_s)
 
-    def _setting(self, kind: Kind, name: str, decode: Callable[[bytes], int | None]) -> int | None:
+    def _setting(self, kind: NodeKind, name: str, decode: Callable[[bytes], int | None]) -> int | None:
         """A number for all auditors. One that cannot be read stops none of them: it counts as not set."""
         path = f"{self._folder}/{name}"
         data = self._find(path)
@@ -221,7 +221,7 @@ class Underreplication(Election):
             self._put("lostBookieRecoveryDelay", b"%d" % seconds)
 
     def audit_time_ms(self, audit: Audit) -> int | None:
-        return self._setting(Kind.AUDIT_TIME, audit.value, decode_audit_time)
+        return self._setting(NodeKind.AUDIT_TIME, audit.value, decode_audit_time)
 
     def write_audit_time_ms(self, audit: Audit, time_ms: int) -> None:
         before = self._find(f"{self._folder}/{audit.value}") or b""

@@ -53,7 +53,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
 from bk_core.access.tls import Tls, failure
-from bk_core.access.zookeeper_acl import OPEN_TO_ALL, Acl, Grant, ZooKeeperAcl, acl_bytes
+from bk_core.access.zookeeper_acl import OPEN_TO_ALL, Acl, AclGrant, ZooKeeperAcl, acl_bytes
 from bk_core.errors import (
     ClientClosedError,
     ForkedHandleError,
@@ -574,7 +574,7 @@ class ZooKeeperTree:
         return [
             None
             if answer is None
-            else (tuple(Grant(line.perms, line.id.scheme, line.id.id) for line in answer[0]), answer[1].aversion)
+            else (tuple(AclGrant(line.perms, line.id.scheme, line.id.id) for line in answer[0]), answer[1].aversion)
             for answer in self._read_many(paths, self._client.get_acls_async)
         ]
 

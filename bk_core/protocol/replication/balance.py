@@ -73,7 +73,7 @@ class Assigned:
 
 
 @dataclass(slots=True)
-class Plan:
+class MovePlan:
     """Moves, the largest of the fullest bookie first; ``used`` bytes of each bookie before and after them."""
 
     moves: list[Move] = field(default_factory=list)
@@ -94,12 +94,12 @@ def plan_moves(
     tolerance: float = 0.05,
     moves_max: int = 10_000,
     bytes_max: int | None = None,
-) -> Plan:
+) -> MovePlan:
     """Moves until the used shares of all disks differ by no more than ``tolerance``, or a bound is reached, or nothing
     helps any more."""
     known = sorted((disk for disk in disks if disk.total > 0), key=lambda disk: disk.bookie)
     before = {disk.bookie: assigned.used[disk.bookie] for disk in known}
-    plan = Plan(before=before, after=dict(before))
+    plan = MovePlan(before=before, after=dict(before))
     planner = _Planner(known, plan.after, assigned, landscape)
     room = bytes_max
     while len(plan.moves) < moves_max:

@@ -35,7 +35,7 @@ PAUSES_MAX = 8
 
 
 @dataclass(slots=True)
-class Session:
+class WireSession:
     number: int
     how: How
     listener: AddListener
@@ -55,7 +55,7 @@ class Session:
 class SentPiece:
     """A piece on its way to this bookie. ``session`` is None once nobody wants to know any more."""
 
-    session: Session | None
+    session: WireSession | None
     frame: int  # number of its frame in the session
     piece: AddPiece
     open: npt.NDArray[np.bool_]  # which entries are in flight
@@ -70,16 +70,16 @@ class SentPiece:
         return int(self.open.size)
 
 
-class Adds:
+class WireAdds:
     """The adds of one connection."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, WireSession] = {}
         self._ready: deque[SentPiece] = deque()  # pieces to be sent, in order
         self._again: deque[tuple[SentPiece, I64]] = deque()  # entries to be sent again
         self._flight: Waiting[SentPiece] = Waiting()
-        self._news: dict[int, Session] = {}
+        self._news: dict[int, WireSession] = {}
         self._last_txn = 0  # the first of the frame that was sent last
         self.in_flight = 0
         self.limit = ADDS_MAX
@@ -91,7 +91,7 @@ class Adds:
     def attach(self, session: NewSession) -> None:
         recovery, flags = session.mode is AttachMode.RECOVER, v3.DEFERRED_SYNC if session.deferred else 0
         how = How(session.ledger_id, session.ledger_key, recovery, flags)
-        self._sessions[session.number] = Session(session.number, how, session.listener)
+        self._sessions[session.number] = WireSession(session.number, how, session.listener)
 
     def has(self, session: int) -> bool:
         """Whether the session lives."""
@@ -114,7 +114,7 @@ class Adds:
             for piece, size in zip(pieces, sizes, strict=True):
                 self._ready.append(SentPiece(session, at, piece, np.ones(size, dtype=np.bool_), size))
 
-    def _pieces(self, session: Session, frame: Buffer) -> tuple[AddPiece, ...]:
+    def _pieces(self, session: WireSession, frame: Buffer) -> tuple[AddPiece, ...]:
         pieces = self._packer.pieces(frame, session.how)
         if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs transactions of its own
             self._packer.forget()
@@ -127,7 +127,7 @@ class Adds:
         if session:
             self._drop(session)
 
-    def _drop(self, session: Session) -> None:
+    def _drop(self, session: WireSession) -> None:
         """Sends nothing more for a session, and listens to no answers for it."""
         self._news.pop(session.number, None)
         self._drop_queued(session, 0)
@@ -211,7 +211,7 @@ class Adds:
             self._forget(sent, int(final.size))
             self._refuse(session, sent.frame, reason, f"entry {_first_id(sent, final)}: {status.name}")
 
-    def _too_many(self, session: Session, sent: SentPiece, places: I64) -> None:
+    def _too_many(self, session: WireSession, sent: SentPiece, places: I64) -> None:
         """The bookie has too much to do: half as many from now on, after a pause."""
         if not self.pausing:
             self.pausing, self.pauses = True, self.pauses + 1
@@ -230,13 +230,13 @@ class Adds:
         if not sent.left:
             self._flight.remove(sent)
 
-    def _refuse(self, session: Session, frame: int, reason: Reason, message: str) -> None:
+    def _refuse(self, session: WireSession, frame: int, reason: Reason, message: str) -> None:
         session.refuse(frame, reason, message)
         assert session.refused_at is not None
         self._news[session.number] = session
         self._drop_queued(session, session.refused_at)
 
-    def _drop_queued(self, session: Session, first_frame: int) -> None:
+    def _drop_queued(self, session: WireSession, first_frame: int) -> None:
         """Sends nothing more of this session's frames from ``first_frame`` on."""
         self._ready = deque(s for s in self._ready if s.session is not session or s.frame < first_frame)
         again, self._again = self._again, deque()

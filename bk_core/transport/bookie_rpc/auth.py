@@ -12,7 +12,7 @@ from bk_core.errors import AuthenticationError, RemoteProtocolError
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.frames import Buffer
-from bk_core.wire.bookie_rpc.runs import AddAnswers, Answer, BatchAnswer, ReadAnswers
+from bk_core.wire.bookie_rpc.runs import AddAnswers, BatchAnswer, ReadAnswers, WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
@@ -38,7 +38,7 @@ class Proof:
         """As an exchange's. Raises AuthenticationError, RemoteProtocolError for all but one answer to AUTH."""
         replies = self._reader.read(received)
         for item in replies.items:
-            if self.done or not isinstance(item, Answer) or item.response.header.operation != pb.AUTH:
+            if self.done or not isinstance(item, WireAnswer) or item.response.header.operation != pb.AUTH:
                 raise RemoteProtocolError("a bookie answers AUTH with something else")
             if item.status is not Status.EOK:
                 why = item.response.authResponse.payload.decode("utf-8", "replace")[:200]
@@ -49,10 +49,10 @@ class Proof:
         return replies.used
 
 
-def refuses_all(item: AddAnswers | ReadAnswers | BatchAnswer | Answer) -> bool:
+def refuses_all(item: AddAnswers | ReadAnswers | BatchAnswer | WireAnswer) -> bool:
     """Whether a bookie refuses a client that has not authenticated: the answer is EUA, and a header alone. An EUA
     about a ledger's password has the ids of the request."""
-    if isinstance(item, Answer):
+    if isinstance(item, WireAnswer):
         said = {field.name for field, _ in item.response.ListFields()}
         return item.response.status == pb.EUA and said == {"header", "status"}
     if isinstance(item, BatchAnswer):

@@ -15,7 +15,7 @@ from collections import deque
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.transport.bookie_rpc.packing import Packer, nobody_asked
-from bk_core.transport.bookie_rpc.reads import FRAME_ENTRY_BYTES, AskedRun, RangeRead, Reads, in_turn
+from bk_core.transport.bookie_rpc.reads import FRAME_ENTRY_BYTES, AskedRun, WireRangeRead, WireReads, in_turn
 from bk_core.wire.bookie_rpc import v2
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.frames import LENGTH_BYTES, Buffer
@@ -44,19 +44,19 @@ class Batches:
 
     version = 2
 
-    def __init__(self, packer: Packer, reads: Reads) -> None:
+    def __init__(self, packer: Packer, reads: WireReads) -> None:
         self._packer, self._reads = packer, reads
         self._reader = AnswerReader(2)
-        self._ranges: deque[RangeRead] = deque()
+        self._ranges: deque[WireRangeRead] = deque()
         self._rests: deque[AskedRun] = deque()  # of batches that were cut short, before others that are under way
         self._flight: dict[int, tuple[BatchRead, AskedRun]] = {}  # by request
         self.over = False
 
-    def suit(self, asked: RangeRead) -> bool:
+    def suit(self, asked: WireRangeRead) -> bool:
         """Whether a range is to be read in batches. One that fences is not: it is read behind its fence."""
         return not self.over and asked.fence_key is None and 0 <= asked.first <= asked.last + 1 - WORTH_IDS
 
-    def read(self, asked: RangeRead) -> None:
+    def read(self, asked: WireRangeRead) -> None:
         self._ranges.append(asked)
 
     # --- out ---
@@ -75,7 +75,7 @@ class Batches:
                 return [self._ask(asked, asked.ask(count, 0))]
         return None
 
-    def _wanted(self, asked: RangeRead) -> int:
+    def _wanted(self, asked: WireRangeRead) -> int:
         """How many more entries of a range to ask for. Of the first batch also the bookie's limit decides; later ones
         are asked for by the mean size of the entries, with something to spare, so that few are cut short."""
         left, under_way = asked.last + 1 - asked.next, sum(run.owner is asked for _, run in self._flight.values())
@@ -88,7 +88,7 @@ class Batches:
         room = asked.bytes_max - asked.passed_bytes - asked.held_bytes - asked.pending * mean
         return min(most, max(room, 0) // mean + 1, BATCH_BYTES * 3 // 4 // mean + 1)
 
-    def _ask(self, asked: RangeRead, run: AskedRun) -> bytes:
+    def _ask(self, asked: WireRangeRead, run: AskedRun) -> bytes:
         request = self._packer.txns(1)
         most = min(BATCH_BYTES, asked.bytes_max)
         batch = BatchRead(0, v2.VERSION, asked.ledger_id, run.first, request, run.count, most)
@@ -124,7 +124,7 @@ class Batches:
             self._read_singly(asked, rest)
         asked.pass_on()
 
-    def _read_singly(self, asked: RangeRead, rest: AskedRun | None) -> None:
+    def _read_singly(self, asked: WireRangeRead, rest: AskedRun | None) -> None:
         """A range goes on in single reads, after those of ``rest``."""
         if rest is not None:
             self._reads.again(rest)

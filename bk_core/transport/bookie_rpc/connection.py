@@ -51,7 +51,7 @@ class Talk(Protocol):
     def owes(self) -> bool: ...
 
 
-class Connection:
+class BookieConnection:
     """It connects when there is something to send, wherever the bookie has moved to, and breaks once: ``failed`` hears
     why. ``turn`` is called at the end of each turn of the loop in which something happened, before what is next is
     sent."""
@@ -265,7 +265,7 @@ class Connection:
 class _Socket(asyncio.BufferedProtocol):
     """What the connection's socket receives: it is taken from one buffer, which grows to the longest frame."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection
         self._buffer, self._filled, self._full = bytearray(RECEIVE_BYTES), 0, False
 

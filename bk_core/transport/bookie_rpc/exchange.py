@@ -11,18 +11,18 @@ from collections.abc import Callable
 
 from bk_core.errors import BookKeeperError, RemoteProtocolError
 from bk_core.model import LedgerId
-from bk_core.transport.bookie_rpc.adds import Adds
+from bk_core.transport.bookie_rpc.adds import WireAdds
 from bk_core.transport.bookie_rpc.auth import refuses_all, unproven
 from bk_core.transport.bookie_rpc.packing import Packer, nobody_asked
-from bk_core.transport.bookie_rpc.reads import RangeRead, Reads
+from bk_core.transport.bookie_rpc.reads import WireRangeRead, WireReads
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.frames import Buffer
-from bk_core.wire.bookie_rpc.runs import AddAnswers, Answer, BatchAnswer, ReadAnswers
+from bk_core.wire.bookie_rpc.runs import AddAnswers, BatchAnswer, ReadAnswers, WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
-Taken = Callable[[Answer], None]
+Taken = Callable[[WireAnswer], None]
 
 
 class Exchange:
@@ -33,7 +33,7 @@ class Exchange:
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
         self._reader = AnswerReader(3)
-        self.adds, self.reads = Adds(packer), Reads(packer)
+        self.adds, self.reads = WireAdds(packer), WireReads(packer)
         self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and waiting caller
         self._requests: list[bytes] = []
         self.let_in = False  # whether the bookie has answered something
@@ -44,7 +44,7 @@ class Exchange:
         self._controls[txn] = (request.header.operation, taken)
         self._requests.append(v3.framed(request))
 
-    def read(self, asked: RangeRead) -> None:
+    def read(self, asked: WireRangeRead) -> None:
         self.reads.read(asked, self.force)
 
     def force(self, ledger_id: LedgerId, told: Callable[[Status], None]) -> None:
@@ -83,7 +83,7 @@ class Exchange:
             raise replies.fault
         return replies.used
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: WireAnswer) -> None:
         header = answer.response.header
         operation, taken = self._controls.pop(header.txnId, (0, None))
         if taken is None or operation != header.operation:

@@ -19,7 +19,7 @@ from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.reads import refused
 from bk_core.transport.port import RefusedError
 from bk_core.wire.bookie_rpc import v3
-from bk_core.wire.bookie_rpc.runs import Answer
+from bk_core.wire.bookie_rpc.runs import WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
@@ -31,7 +31,7 @@ _NOTHING = (Status.ENOENTRY, Status.ENOLEDGER)
 _LAC_BODY = struct.Struct(">qq")
 
 
-class Lacs:
+class WireLacs:
     """The LAC calls of one connection; ``bookie`` names it in errors."""
 
     def __init__(self, exchange: Exchange, bookie: str) -> None:
@@ -62,7 +62,7 @@ class Lacs:
         about both: a bookie without an entry answers EIO, as it does when its disk fails. So READ_LAC is asked for the
         LAC alone, and a plain read for the last entry."""
         last: list[tuple[Status, bytes]] = []
-        written: list[Answer] = []
+        written: list[WireAnswer] = []
 
         def both() -> None:
             if last and written:
@@ -72,7 +72,7 @@ class Lacs:
             last.append((status, body))
             both()
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: WireAnswer) -> None:
             written.append(answer)
             both()
 
@@ -81,7 +81,9 @@ class Lacs:
         self._exchange.control(request, answered)
         self._exchange.reads.one(ledger_id, -1, read)
 
-    def _of_both(self, ledger_id: LedgerId, status: Status, body: bytes, written: Answer) -> LacEvidence | RefusedError:
+    def _of_both(
+        self, ledger_id: LedgerId, status: Status, body: bytes, written: WireAnswer
+    ) -> LacEvidence | RefusedError:
         if status not in (Status.EOK, *_NOTHING):
             return refused(status, f"bookie {self._bookie} could not read the last entry of ledger {ledger_id}")
         lac_body = written.response.readLacResponse.lacBody
@@ -113,7 +115,7 @@ class Lacs:
             told(RefusedError(Reason.BAD_REQUEST, "a LAC body is too short", value=f"{len(lac_body)} bytes"))
             return
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: WireAnswer) -> None:
             what = f"bookie {self._bookie} did not take a LAC of ledger {ledger_id}"
             told(refused(answer.status, what) if answer.status is not Status.EOK else None)
 

@@ -13,17 +13,17 @@ from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import EntryId, LedgerId
 from bk_core.transport.bookie_rpc.batches import Batches
-from bk_core.transport.bookie_rpc.connection import Connection
+from bk_core.transport.bookie_rpc.connection import BookieConnection
 from bk_core.transport.bookie_rpc.exchange import Exchange
-from bk_core.transport.bookie_rpc.lac import Lacs, Told
+from bk_core.transport.bookie_rpc.lac import Told, WireLacs
 from bk_core.transport.bookie_rpc.packing import Packer
-from bk_core.transport.bookie_rpc.reads import RangeRead, refused
+from bk_core.transport.bookie_rpc.reads import WireRangeRead, refused
 from bk_core.transport.caller import Caller
 from bk_core.transport.lane.streams import READ_BYTES_MAX, too_late
 from bk_core.transport.port import BookieInfo, NewSession, ReadPart, RefusedError
 from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.bookie_rpc import v3
-from bk_core.wire.bookie_rpc.runs import Answer
+from bk_core.wire.bookie_rpc.runs import WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import HINT_IDS_MAX, Cut, Reason
@@ -50,17 +50,17 @@ class BookieRpcLink:
         self.bookie_id = at.info.bookie_id
         self._packer = packer
         self._exchange = Exchange(packer)
-        self._lacs = Lacs(self._exchange, self.bookie_id)
+        self._lacs = WireLacs(self._exchange, self.bookie_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
         timeout_s, tls, token = caller.connect_timeout_s, caller.tls, caller.token
-        self._connection = Connection(
+        self._connection = BookieConnection(
             at, whereabouts, timeout_s, self._exchange, turn=self._turn, failed=self._failed, tls=tls, token=token
         )
         self._batches = Batches(packer, self._exchange.reads)
         self._batches.over = not caller.batch_reads
         turn, failed = self._connection.wake, self._no_batches
-        self._second = Connection(
+        self._second = BookieConnection(
             at, whereabouts, timeout_s, self._batches, turn=turn, failed=failed, tls=tls, token=token
         )
         self._resuming = False
@@ -113,7 +113,7 @@ class BookieRpcLink:
             raise self.broken
         # The answers wait here: at most ``bytes_max`` and one frame.
         answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError] = asyncio.Queue()
-        asked = RangeRead(ledger_id, first, last, bytes_max or READ_BYTES_MAX, fence_key, answers.put_nowait)
+        asked = WireRangeRead(ledger_id, first, last, bytes_max or READ_BYTES_MAX, fence_key, answers.put_nowait)
         if self._batches.suit(asked):
             self._batches.read(asked)
             self._second.wake()
@@ -132,7 +132,7 @@ class BookieRpcLink:
             asked.forget()
 
     async def _next_answer(
-        self, asked: RangeRead, answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError], deadline_s: float
+        self, asked: WireRangeRead, answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError], deadline_s: float
     ) -> ReadPart | ReadTrailer | BookKeeperError:
         end = self._loop.time() + deadline_s
         while True:
@@ -188,7 +188,7 @@ class BookieRpcLink:
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
         request = v3.request(pb.GET_BOOKIE_INFO, 0)
         request.getBookieInfoRequest.requested = _INFO_FLAGS
-        answer: Answer = await self._answer_to(lambda told: self._exchange.control(request, told), deadline_s)
+        answer: WireAnswer = await self._answer_to(lambda told: self._exchange.control(request, told), deadline_s)
         if answer.status is not Status.EOK:
             raise refused(answer.status, f"bookie {self.bookie_id} tells nothing about itself")
         told = answer.response.getBookieInfoResponse

@@ -54,7 +54,7 @@ _OPEN, _NONSENSE, _NO_ROOM = -1, -2, -3
 _ABSENT = (int(Status.ENOENTRY), int(Status.ENOLEDGER))
 
 
-def in_turn(ranges: deque[RangeRead]) -> Iterator[RangeRead]:
+def in_turn(ranges: deque[WireRangeRead]) -> Iterator[WireRangeRead]:
     """Each range once, beginning behind the one that was given last. Those that are over are dropped."""
     for _ in range(len(ranges)):
         asked = ranges.popleft()
@@ -67,7 +67,7 @@ def in_turn(ranges: deque[RangeRead]) -> Iterator[RangeRead]:
 class AskedRun:
     """Reads of consecutive ids. Where an entry was found it stands in ``chunks[chunk]``."""
 
-    owner: RangeRead | None
+    owner: WireRangeRead | None
     first_txn: int
     first: EntryId
     count: int
@@ -78,7 +78,7 @@ class AskedRun:
     lengths: I64
 
     @classmethod
-    def of(cls, owner: RangeRead, first_txn: int, first: EntryId, count: int) -> AskedRun:
+    def of(cls, owner: WireRangeRead, first_txn: int, first: EntryId, count: int) -> AskedRun:
         zeros = [np.zeros(count, dtype=np.int64) for _ in range(3)]
         return cls(owner, first_txn, first, count, count, np.full(count, _OPEN, dtype=np.int64), *zeros)
 
@@ -93,7 +93,7 @@ class Chunk:
 
 
 @dataclass(slots=True, eq=False)
-class RangeRead:
+class WireRangeRead:
     """One range read of a bookie. ``told`` gets the parts of the answer in order, and at last its end."""
 
     ledger_id: LedgerId
@@ -368,12 +368,12 @@ class SingleRead:
     count: int = 1
 
 
-class Reads:
+class WireReads:
     """The reads of one connection."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
-        self._ranges: deque[RangeRead] = deque()
+        self._ranges: deque[WireRangeRead] = deque()
         self._flight: Waiting[AskedRun | SingleRead] = Waiting()
         self._singles: deque[bytes] = deque()
         self._again: deque[AskedRun] = deque()  # that batches did not give
@@ -382,7 +382,7 @@ class Reads:
 
     # --- calls ---
 
-    def read(self, asked: RangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
+    def read(self, asked: WireRangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
         """Starts a range read. ``force`` makes the bookie sync its log, and tells the status of that."""
         if asked.first > asked.last or asked.first < 0:
             asked.finish(RefusedError(Reason.BAD_REQUEST, "no such range", value=f"{asked.first} to {asked.last}"))
@@ -391,7 +391,7 @@ class Reads:
         if asked.fence_key is not None:
             self._fence_first(asked, force)
 
-    def _fence_first(self, asked: RangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
+    def _fence_first(self, asked: WireRangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
         """Reads the first entry with the fence. All behind it needs no fence of its own: the ledger is fenced then."""
         assert asked.fence_key is not None
 
@@ -437,7 +437,7 @@ class Reads:
         self._singles.append(v3.framed(request))
         return single
 
-    def go_on(self, asked: RangeRead) -> None:
+    def go_on(self, asked: WireRangeRead) -> None:
         """Goes on with a range that was read in batches."""
         self._ranges.append(asked)
 
@@ -477,7 +477,7 @@ class Reads:
 
     def take(self, answers: ReadAnswers) -> None:
         """Takes answers. Raises RemoteProtocolError for an answer that fits no read."""
-        touched: dict[int, RangeRead] = {}
+        touched: dict[int, WireRangeRead] = {}
         for asked, at, places in self._flight.groups(answers.txns):
             if isinstance(asked, SingleRead):
                 self._take_single(asked, answers, at)

@@ -18,7 +18,6 @@ from bk_core.wire.bookie_rpc.runs import (
     REQUEST_ROWS,
     AddAnswers,
     AddRun,
-    Answer,
     BatchRead,
     Burst,
     CutFrames,
@@ -27,6 +26,7 @@ from bk_core.wire.bookie_rpc.runs import (
     ReadRun,
     Replies,
     Single,
+    WireAnswer,
     empty_rows,
     items_of,
 )
@@ -86,7 +86,7 @@ class AnswerReader:
     def __init__(self, version: int = 3, limit: int = FRAME_BYTES_MAX) -> None:
         self.version = version
         self._limit = limit
-        self._v3: MessageReader[Answer] = MessageReader(v3.ANSWERS, v3.read_answer)
+        self._v3: MessageReader[WireAnswer] = MessageReader(v3.ANSWERS, v3.read_answer)
 
     def read(self, received: Buffer) -> Replies:
         """The answers in what was received. The caller keeps what is behind ``used`` and appends to it. Never raises:

@@ -86,7 +86,7 @@ class _Part:
         return np.asarray(wrong.any(axis=1))
 
 
-class Layout:
+class MessageLayout:
     """One layout: everything before the entry, and everything behind it. ``key`` is the row of the ledger key's
     position and where the key stands, from the message's begin, or, negative, from its end. ``constants`` are the rows
     of the matrix whose value is the same in all messages of the layout."""
@@ -233,7 +233,7 @@ class _Learner:
             raise _Unusual
         return end
 
-    def layout(self, grammar: Grammar, row: I64) -> Layout:
+    def layout(self, grammar: Grammar, row: I64) -> MessageLayout:
         """The layout of this message, whose column of the matrix is ``row``."""
         data = self.data
         if data[:1] != _HEADER_TAG:
@@ -263,14 +263,14 @@ class _Learner:
         if self.key and self.key[1] > entry_begin:
             self.key = self.key[0], self.key[1] - len(data)
         constants = [(k, int(value)) for k, value in enumerate(row) if value and k not in data_rows]
-        return Layout(prefix, suffix, outer, entry_length, self.key, constants)
+        return MessageLayout(prefix, suffix, outer, entry_length, self.key, constants)
 
     def part(self, begin: int, end: int, lengths: list[Field]) -> _Part:
         fields = [field._replace(at=field.at - begin) for field in self.fields if begin <= field.at < end]
         return _Part(self.data[begin:end], bytes(self.mask[begin:end]), fields, lengths)
 
 
-def learn(data: bytes, grammar: Grammar, row: I64) -> Layout | None:
+def learn(data: bytes, grammar: Grammar, row: I64) -> MessageLayout | None:
     """The layout of a message that protobuf has read into ``row``; None if it is not a usual one."""
     try:
         return _Learner(data).layout(grammar, row)
@@ -287,7 +287,7 @@ class MessageReader(Generic[T]):
     def __init__(self, grammars: Mapping[int, Grammar], read_one: ReadOne[T]) -> None:
         self._grammars = grammars
         self._read_one = read_one
-        self._known: list[Layout] = []
+        self._known: list[MessageLayout] = []
 
     def read(self, cut: CutFrames) -> Found[T]:
         """Reads all frames."""
@@ -315,7 +315,7 @@ class MessageReader(Generic[T]):
         found, fault, end = read_singly(cut, left.tolist(), self._read_one)
         return others + found, fault, end
 
-    def _seems(self, buffer: memoryview, begin: int, length: int) -> Layout | None:
+    def _seems(self, buffer: memoryview, begin: int, length: int) -> MessageLayout | None:
         """A layout that was learnt and that one frame seems to have; the last one used is looked at first."""
         for at, layout in enumerate(self._known):
             if layout.fits(buffer, begin, length):

@@ -227,7 +227,7 @@ class BatchRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WireAnswer:
     """An answer that is none to an add or a read."""
 
     frame: int
@@ -258,7 +258,7 @@ class BatchAnswer:
 
 
 Request: TypeAlias = AddRun | ReadRun | Single | BatchRead
-Reply: TypeAlias = AddAnswers | ReadAnswers | Answer | BatchAnswer
+Reply: TypeAlias = AddAnswers | ReadAnswers | WireAnswer | BatchAnswer
 
 
 class Items(NamedTuple, Generic[T]):

@@ -30,7 +30,7 @@ class Status(enum.IntEnum):
     EUNKNOWNLEDGERSTATE = 507
 
 
-class Row(NamedTuple):
+class StatusRow(NamedTuple):
     """One status: its code in version 2 as it is read and as it is written, and what a client of ours takes it for.
     REASON_NONE of ENOLEDGER and ENOENTRY: the entry is ABSENT, everything else but EOK makes it UNKNOWN (MUST4)."""
 
@@ -39,21 +39,21 @@ class Row(NamedTuple):
     reason: Reason
 
 
-STATUSES: Mapping[Status, Row] = MappingProxyType(
+STATUSES: Mapping[Status, StatusRow] = MappingProxyType(
     {
-        Status.EOK: Row(0, 0, Reason.REASON_NONE),
-        Status.ENOLEDGER: Row(1, 1, Reason.REASON_NONE),
-        Status.ENOENTRY: Row(2, 2, Reason.REASON_NONE),
-        Status.EBADREQ: Row(100, 100, Reason.BAD_REQUEST),
-        Status.EIO: Row(101, 101, Reason.IO_ERROR),
-        Status.EUA: Row(102, 102, Reason.UNAUTHORIZED),
-        Status.EBADVERSION: Row(103, 103, Reason.UNSUPPORTED_VERSION),
-        Status.EFENCED: Row(104, 104, Reason.FENCED),
-        Status.EREADONLY: Row(105, 105, Reason.READ_ONLY),
-        Status.ETOOMANYREQUESTS: Row(106, 106, Reason.OVERLOADED),
+        Status.EOK: StatusRow(0, 0, Reason.REASON_NONE),
+        Status.ENOLEDGER: StatusRow(1, 1, Reason.REASON_NONE),
+        Status.ENOENTRY: StatusRow(2, 2, Reason.REASON_NONE),
+        Status.EBADREQ: StatusRow(100, 100, Reason.BAD_REQUEST),
+        Status.EIO: StatusRow(101, 101, Reason.IO_ERROR),
+        Status.EUA: StatusRow(102, 102, Reason.UNAUTHORIZED),
+        Status.EBADVERSION: StatusRow(103, 103, Reason.UNSUPPORTED_VERSION),
+        Status.EFENCED: StatusRow(104, 104, Reason.FENCED),
+        Status.EREADONLY: StatusRow(105, 105, Reason.READ_ONLY),
+        Status.ETOOMANYREQUESTS: StatusRow(106, 106, Reason.OVERLOADED),
         # Java's client of version 2 knows no 107: it raises in its event loop and closes the connection, and all that
         # is in flight there fails with it. EIO is UNKNOWN to it as well, and ends one request only.
-        Status.EUNKNOWNLEDGERSTATE: Row(107, 101, Reason.LIMBO),
+        Status.EUNKNOWNLEDGERSTATE: StatusRow(107, 101, Reason.LIMBO),
     }
 )
 

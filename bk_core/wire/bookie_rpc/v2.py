@@ -38,7 +38,6 @@ from bk_core.wire.bookie_rpc.runs import (
     RECOVERY,
     STATUS,
     TXN,
-    Answer,
     BatchAnswer,
     BatchRead,
     Column,
@@ -46,6 +45,7 @@ from bk_core.wire.bookie_rpc.runs import (
     Found,
     LoneAdd,
     Single,
+    WireAnswer,
     read_singly,
 )
 from bk_core.wire.bookie_rpc.status import BY_CODE, UNKNOWN_CODE, Status, from_v2, to_v2
@@ -229,7 +229,7 @@ def _auth_message(data: memoryview) -> pb.AuthMessage:
 # ── answers, as a client reads them ──
 
 
-def read_answers_of(cut: CutFrames) -> Found[Answer | BatchAnswer]:
+def read_answers_of(cut: CutFrames) -> Found[WireAnswer | BatchAnswer]:
     """Reads all frames."""
     buffer, begins, lengths, rows = cut
     if begins.size <= FEW_FRAMES:
@@ -249,7 +249,7 @@ def read_answers_of(cut: CutFrames) -> Found[Answer | BatchAnswer]:
     return read_singly(cut, np.flatnonzero(~(adds | reads)).tolist(), _read_answer)
 
 
-def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> Answer | BatchAnswer | None:
+def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> WireAnswer | BatchAnswer | None:
     """One answer. Raises RemoteProtocolError for what Java's client closes the connection at."""
     if len(data) < _HEADER_BYTES:
         raise _too_short("an answer", len(data))
@@ -257,7 +257,7 @@ def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> Answe
     if operation == AUTH:
         told = pb.Response(status=pb.EOK, authResponse=_auth_message(data[_HEADER_BYTES:]))
         told.header.version, told.header.operation, told.header.txnId = pb.VERSION_TWO, pb.AUTH, version
-        return Answer(frame, told)
+        return WireAnswer(frame, told)
     if operation not in (ADDENTRY, READENTRY, BATCH_READ):
         raise RemoteProtocolError("an operation that version 2 does not have", value=f"{operation}, version {version}")
     if len(data) < (_BATCH_ANSWER.size if operation == BATCH_READ else _ANSWER_BYTES):

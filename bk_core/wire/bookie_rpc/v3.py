@@ -47,10 +47,10 @@ from bk_core.wire.bookie_rpc.runs import (
     STATUS,
     TXN,
     WRITE_FLAGS,
-    Answer,
     Column,
     LoneAdd,
     Single,
+    WireAnswer,
 )
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
@@ -228,13 +228,13 @@ def lone_add(received: memoryview) -> LoneAdd | None:
     return decode_varint(txn), _again(ledger_id), decode_varint(entry_id), False, key, body
 
 
-def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> Answer | None:
+def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> WireAnswer | None:
     """Reads one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     told = _parsed(pb.Response, data)
     operation = told.header.operation
     if operation not in (pb.ADD_ENTRY, pb.READ_ENTRY):
-        return Answer(frame, told)
+        return WireAnswer(frame, told)
     adds = operation == pb.ADD_ENTRY
     body = told.addResponse if adds else told.readResponse
     there = told.HasField("addResponse" if adds else "readResponse")

@@ -18,10 +18,10 @@ from bk_core.observe.log_throttle import LogThrottle
 logger = logging.getLogger(__name__)
 
 
-class Place:
+class ConnectionPlace:
     """The place of one connection. ``end`` ends the connection at once."""
 
-    def __init__(self, places: Places, host: str, end: Callable[[], object]) -> None:
+    def __init__(self, places: ConnectionPlaces, host: str, end: Callable[[], object]) -> None:
         self._places, self.host, self.end = places, host, end
         self.asks = False
         """Its request is being answered."""
@@ -35,19 +35,19 @@ class Place:
         self._places.taken.pop(self, None)
 
 
-class Places:
+class ConnectionPlaces:
     """Not more than ``count``. All calls come from one thread."""
 
     def __init__(self, count: int) -> None:
         self._count, self._throttle = count, LogThrottle()
-        self.taken: dict[Place, None] = {}
+        self.taken: dict[ConnectionPlace, None] = {}
         """Oldest first."""
 
-    def enter(self, host: str, end: Callable[[], object]) -> Place | None:
+    def enter(self, host: str, end: Callable[[], object]) -> ConnectionPlace | None:
         """A place for a connection of this host; None if all belong to clients that ask."""
         if len(self.taken) >= self._count and not self._make_room():
             return None
-        place = Place(self, host, end)
+        place = ConnectionPlace(self, host, end)
         self.taken[place] = None
         return place
 

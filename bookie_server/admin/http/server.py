@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from bk_core.access.tls import explained, names_of
 from bk_core.errors import AuthenticationError, TlsError
-from bookie_server.admin.http.connection_places import Place, Places
+from bookie_server.admin.http.connection_places import ConnectionPlace, ConnectionPlaces
 from bookie_server.ports.access.principal import UNKNOWN, Principal
 from bookie_server.ports.access.tls import PLAIN_REFUSED, PortTls, linger, said_to_client, speaks_tls
-from bookie_server.ports.bounds.limits import Kind, Limits
+from bookie_server.ports.bounds.limits import Limits, RequestKind
 from bookie_server.ports.sockets import Acceptor, peer_of
 
 logger = logging.getLogger(__name__)
@@ -55,13 +55,13 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\x
 
 PHRASES = {
     200: "OK",
-    400: "Bad Request",
+    400: "Bad HttpRequest",
     401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
-    421: "Misdirected Request",
+    421: "Misdirected HttpRequest",
     429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
@@ -80,7 +80,7 @@ _HEADERS = (
 )
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, the token that it
     shows, each empty if there is none, and the client."""
 
@@ -95,45 +95,45 @@ class Request(NamedTuple):
         return "a request"  # it may hold a token
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     body: str
     content_type: str = "text/plain; charset=utf-8"
 
 
-class Refused(Exception):
+class HttpRefused(Exception):
     """This is no request that is answered."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
-        self.answer = Answer(status, f"{why}\n")
+        self.answer = HttpAnswer(status, f"{why}\n")
 
 
-def request_of(head: bytes, *, may_write: bool = False) -> Request:
+def request_of(head: bytes, *, may_write: bool = False) -> HttpRequest:
     """``head`` is all up to the empty line, with it. ``may_write``: the client may PUT. Raises Refused."""
     first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     request = _REQUEST.fullmatch(first)
     if request is None:
-        raise Refused(400, "the request line is not one of HTTP/1.1")
+        raise HttpRefused(400, "the request line is not one of HTTP/1.1")
     headers: dict[bytes, bytes] = {}
     for line in rest:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise Refused(400, "a header is malformed")
+            raise HttpRefused(400, "a header is malformed")
         name = header[1].lower()
         if name in headers and name in (b"host", b"content-length", b"transfer-encoding", b"authorization"):
-            raise Refused(400, "a header is there twice")
+            raise HttpRefused(400, "a header is there twice")
         headers[name] = header[2].strip()
     if request[3] == b"1" and b"host" not in headers:
-        raise Refused(400, "the header Host is missing")
+        raise HttpRefused(400, "the header Host is missing")
     if request[1] != b"GET" and not (may_write and request[1] == b"PUT"):
-        raise Refused(405, "this port is for reading: only GET")
+        raise HttpRefused(405, "this port is for reading: only GET")
     if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
-        raise Refused(400, "a request has no body here")
+        raise HttpRefused(400, "a request has no body here")
     path, _, query = request[2].decode("ascii").partition("?")
     bearer = _BEARER.fullmatch(headers.get(b"authorization", b""))
     token = "" if bearer is None else bearer[1].decode("ascii")
-    return Request(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"), token)
+    return HttpRequest(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"), token)
 
 
 _BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
@@ -165,13 +165,13 @@ class HttpServer:
     def __init__(
         self,
         listener: socket.socket,
-        quick: Callable[[Request], Answer | None],
-        slow: Callable[[Request], Answer],
+        quick: Callable[[HttpRequest], HttpAnswer | None],
+        slow: Callable[[HttpRequest], HttpAnswer],
         may_write: Callable[[str], bool] = lambda address: False,
         name: str = "",
         tls: PortTls | None = None,
         free: Collection[str] = (),
-        refuse: Callable[[Request], Answer | None] | None = None,
+        refuse: Callable[[HttpRequest], HttpAnswer | None] | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._limits = limits
@@ -180,7 +180,7 @@ class HttpServer:
         self._name = name
         self._is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._places = Places(CONNECTIONS_MAX)
+        self._places = ConnectionPlaces(CONNECTIONS_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._running = threading.Event()
@@ -248,12 +248,12 @@ class HttpServer:
             place.leave()
             raise
 
-    async def _shake_hands(self, sock: socket.socket, place: Place) -> None:
+    async def _shake_hands(self, sock: socket.socket, place: ConnectionPlace) -> None:
         loop, tls, peer = asyncio.get_running_loop(), self._tls, peer_of(sock)
         assert tls is not None
         if not await speaks_tls(sock):
             tls.refused(peer, "admin port", "it speaks plain")
-            await loop.sock_sendall(sock, _bytes_of(Answer(400, f"{PLAIN_REFUSED}: ask with https\n")))
+            await loop.sock_sendall(sock, _bytes_of(HttpAnswer(400, f"{PLAIN_REFUSED}: ask with https\n")))
             await linger(sock)
             place.leave()
             return
@@ -282,7 +282,7 @@ class HttpServer:
         except TlsError as error:
             return stranger, said_to_client(error)
 
-    def _with_token(self, request: Request, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
+    def _with_token(self, request: HttpRequest, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
         """As :meth:`_client`, now that its request is there, too. A certificate that is refused is not made good."""
         if self._tls is None or not request.token or not_let_in not in ("", NEEDS_TOKEN):
             return principal, not_let_in
@@ -292,14 +292,14 @@ class HttpServer:
             return principal, error.what
 
     async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place | None = None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: ConnectionPlace | None = None
     ) -> None:
         """``place``: what it has since its handshake."""
         peer = writer.get_extra_info("peername")
         if place is None:
             place = self._places.enter(str(peer[0]) if peer else "a client that is gone", writer.transport.abort)
         if place is None:
-            writer.write(_bytes_of(Answer(503, "too many connections\n")))
+            writer.write(_bytes_of(HttpAnswer(503, "too many connections\n")))
             writer.close()
             return
         task = asyncio.current_task()
@@ -322,8 +322,14 @@ class HttpServer:
             writer.transport.abort()
 
     async def _answer(
-        self, reader: asyncio.StreamReader, principal: Principal, place: Place, *, may_write: bool, not_let_in: str
-    ) -> Answer | None:
+        self,
+        reader: asyncio.StreamReader,
+        principal: Principal,
+        place: ConnectionPlace,
+        *,
+        may_write: bool,
+        not_let_in: str,
+    ) -> HttpAnswer | None:
         """None if the client went away before its request had ended, or has lost its place."""
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -333,41 +339,41 @@ class HttpServer:
             place.asks = True
             request = request_of(head, may_write=may_write)
         except TimeoutError:
-            return Answer(408, "the request did not end in time\n")
+            return HttpAnswer(408, "the request did not end in time\n")
         except asyncio.IncompleteReadError:
             return None
         except asyncio.LimitOverrunError:
-            return Answer(431, f"a request has at most {HEAD_BYTES_MAX} bytes\n")
-        except Refused as refused:
+            return HttpAnswer(431, f"a request has at most {HEAD_BYTES_MAX} bytes\n")
+        except HttpRefused as refused:
             return refused.answer
         if self._is_local and request.host and not names_an_address(request.host, self._name):
-            return Answer(421, "on loopback this port answers by its address only: the Host header has a name\n")
+            return HttpAnswer(421, "on loopback this port answers by its address only: the Host header has a name\n")
         principal, not_let_in = self._with_token(request, principal, not_let_in)
         if not_let_in and (request.path not in self._free or request.method != "GET"):
             return self._kept_out(request, principal, not_let_in)
         if request.path not in self._free and (too_often := self._too_often(principal)):
-            return Answer(429, f"{too_often}\n")
+            return HttpAnswer(429, f"{too_often}\n")
         request = request._replace(principal=principal, token="")
         return await self._refused(request) or await self._found(request)
 
-    def _kept_out(self, request: Request, principal: Principal, why: str) -> Answer:
+    def _kept_out(self, request: HttpRequest, principal: Principal, why: str) -> HttpAnswer:
         """The answer to a client that gets only the free paths."""
         assert self._tls is not None
         if why in _SHOWN_NOTHING:
             self._tls.refused(principal.peer, "admin port", _SHOWN_NOTHING[why], request.path)
-        return Answer(401 if self._tls.wants_tokens else 403, f"{why}\n")
+        return HttpAnswer(401 if self._tls.wants_tokens else 403, f"{why}\n")
 
     def _too_often(self, principal: Principal) -> str:
         """Why this client has to wait; empty if it has not."""
         share = self._limits.enter(principal) if self._limits is not None else None
         if share is None:
             return ""
-        why = share.refuses(Kind.ASK)
-        share.pay(Kind.ASK, 0 if why else 1)
+        why = share.refuses(RequestKind.ASK)
+        share.pay(RequestKind.ASK, 0 if why else 1)
         share.end()
         return why
 
-    async def _refused(self, request: Request) -> Answer | None:
+    async def _refused(self, request: HttpRequest) -> HttpAnswer | None:
         """The answer to a client without the needed right."""
         if self._refuse is None:
             return None
@@ -375,28 +381,30 @@ class HttpServer:
             async with asyncio.timeout(DEADLINE_S):
                 return await asyncio.to_thread(self._refuse, request)
         except TimeoutError:
-            return Answer(503, "the client's rights could not be read in time\n")
+            return HttpAnswer(503, "the client's rights could not be read in time\n")
         except Exception:
             logger.exception("the admin port could not read the client's rights for %s", request.path)
-            return Answer(500, "the client's rights cannot be read; the bookie's log says why\n")
+            return HttpAnswer(500, "the client's rights cannot be read; the bookie's log says why\n")
 
-    async def _found(self, request: Request) -> Answer:
+    async def _found(self, request: HttpRequest) -> HttpAnswer:
         try:
             found = self._quick(request)
             if found is None:
                 async with asyncio.timeout(DEADLINE_S):
                     found = await asyncio.to_thread(self._slow, request)
-        except Refused as refused:
+        except HttpRefused as refused:
             return refused.answer
         except TimeoutError:
-            return Answer(503, "there was no answer in time\n")
+            return HttpAnswer(503, "there was no answer in time\n")
         except Exception:
             logger.exception("the admin port could not answer %s", request.path)
-            return Answer(500, "this failed; the bookie's log says why\n")
-        return found if len(found.body) <= ANSWER_BYTES_MAX else Answer(500, "the answer is too long\n")
+            return HttpAnswer(500, "this failed; the bookie's log says why\n")
+        return found if len(found.body) <= ANSWER_BYTES_MAX else HttpAnswer(500, "the answer is too long\n")
 
 
-async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place) -> None:
+async def _send(
+    answer: HttpAnswer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: ConnectionPlace
+) -> None:
     sent = _bytes_of(answer)
     writer.transport.set_write_buffer_limits(high=0)  # drained means sent
     with contextlib.suppress(TimeoutError):
@@ -416,7 +424,7 @@ async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.St
                 left -= len(taken)
 
 
-def _bytes_of(answer: Answer) -> bytes:
+def _bytes_of(answer: HttpAnswer) -> bytes:
     body = answer.body.encode("utf-8")
     head = [
         f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bk_core.model import host_and_port, plain_host
-from bookie_server.admin.http.server import Answer, HttpServer, Request
+from bookie_server.admin.http.server import HttpAnswer, HttpRequest, HttpServer
 from bookie_server.admin.page.gatherer import Gatherer
 from bookie_server.admin.page.page import Entries, Page
 from bookie_server.ports.sockets import listening_socket
@@ -29,7 +29,7 @@ class ClusterPort:
         self._server.stop()
         self._gatherer.stop()
 
-    def _quick(self, request: Request) -> Answer | None:
+    def _quick(self, request: HttpRequest) -> HttpAnswer | None:
         if self._page.has(request.path):
             return None
-        return self._page.file(request) or Answer(404, f"there is no {request.path[:100]} here\n")
+        return self._page.file(request) or HttpAnswer(404, f"there is no {request.path[:100]} here\n")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bk_core.cluster import bookies, replication
-from bk_core.cluster.samples import History, Told, facts_of, sample_of
+from bk_core.cluster.samples import History, ScrapedBookie, facts_of, sample_of
 from bk_core.cluster.verdict import unavailable, verdict
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata.port import MetadataStore
@@ -29,7 +29,7 @@ FIRST_S = 4.0
 """Limits how long the first request waits for a look, which is less than the deadline of an answer."""
 STALE_S = 3 * PERIOD_S
 
-AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, Told | str]]
+AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, ScrapedBookie | str]]
 """What registered bookies tell of themselves, or why they do not."""
 
 CallerOf = Callable[[str], Caller]
@@ -37,7 +37,7 @@ CallerOf = Callable[[str], Caller]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterLook:
     """One look at the cluster. ``bookies`` and ``replication`` are of ``seen_s``, which is older than ``at_s`` if the
     metadata store does not answer now. ``locks``: ledgers under repair, and by whom."""
 
@@ -106,7 +106,7 @@ class Gatherer:
     ) -> None:
         self.store, self._tell, self._caller, self._always = store, tell, caller, always
         self._histories: dict[BookieId, History] = {}
-        self._look: Look | None = None
+        self._look: ClusterLook | None = None
         self._changed = threading.Condition()
         self._asked_s = float("-inf")
         self._stops = False
@@ -131,7 +131,7 @@ class Gatherer:
             self._asked_s = time.monotonic()
             self._changed.notify_all()
 
-    def look(self) -> Look:
+    def look(self) -> ClusterLook:
         """The last look, or the next if that is too old. Raises MetadataUnavailableError if none comes in time."""
         self.watch()
         with self._changed:
@@ -164,8 +164,8 @@ class Gatherer:
         with self._changed:
             self._changed.wait_for(lambda: self._stops or self._is_watched())
 
-    def _take(self) -> Look:
-        before = self._look or Look(0.0)
+    def _take(self) -> ClusterLook:
+        before = self._look or ClusterLook(0.0)
         try:
             read = self._read()
         except BookKeeperError as error:
@@ -179,7 +179,7 @@ class Gatherer:
             return replace(read, bookies=objects, verdict=verdict(objects, read.replication))
         return replace(read, bookies=objects)
 
-    def _read(self) -> Look:
+    def _read(self) -> ClusterLook:
         store, now = self.store.get(), time.monotonic()
         rows, marks = bookies.look(store, self._caller(store.instance_id()) if self._caller is not None else None)
         locks = store.underreplication_locks()
@@ -192,7 +192,7 @@ class Gatherer:
         }
         objects = [bookies.as_object(row, marks) for row in rows]
         infos = [row.info for row in rows if row.info is not None]
-        return Look(now, now, objects, facts, {}, dict(sorted(marks.ledgers.items())), locks, infos)
+        return ClusterLook(now, now, objects, facts, {}, dict(sorted(marks.ledgers.items())), locks, infos)
 
     def _with_numbers(
         self, objects: Sequence[Mapping[str, Any]], infos: Sequence[BookieServiceInfo]
@@ -200,15 +200,15 @@ class Gatherer:
         """The bookies with ``numbers``, where they tell some, or ``numbersWhy`` they do not."""
         told = self._tell(infos)
         known = {each["bookieId"] for each in objects}
-        more = [bookies.Row(each, "unknown", None, None, 0) for each in told if each not in known]
+        more = [bookies.BookieRow(each, "unknown", None, None, 0) for each in told if each not in known]
         everyone = [*objects, *(bookies.as_object(row, bookies.NO_MARKS) for row in more)]
         self._histories = {
             bookie: each for bookie, each in self._histories.items() if bookie in known or bookie in told
         }
         return [self._with_told(dict(each), told.get(each["bookieId"])) for each in everyone]
 
-    def _with_told(self, found: dict[str, Any], told: Told | str | None) -> dict[str, Any]:
-        if not isinstance(told, Told):
+    def _with_told(self, found: dict[str, Any], told: ScrapedBookie | str | None) -> dict[str, Any]:
+        if not isinstance(told, ScrapedBookie):
             return {**found, "numbers": None, "numbersWhy": told}
         history = self._histories.setdefault(found["bookieId"], History())
         history.add(sample_of(told.numbers, time.monotonic()))

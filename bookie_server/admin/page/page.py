@@ -30,8 +30,8 @@ from bk_core.errors import (
 )
 from bk_core.metadata.layout import LEDGER_ID_MAX, check_log_name
 from bk_core.model import BookieId, LedgerId, LedgerMetadata, LedgerState
-from bookie_server.admin.http.server import Answer, Refused, Request
-from bookie_server.admin.page.gatherer import Gatherer, Look
+from bookie_server.admin.http.server import HttpAnswer, HttpRefused, HttpRequest
+from bookie_server.admin.page.gatherer import ClusterLook, Gatherer
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -75,7 +75,8 @@ class Page:
         self._store, self._gatherer, self._me, self._entries = gatherer.store, gatherer, me, entries
         folder = resources.files("bookie_server.admin.page") / "static"
         self._files = {
-            path: Answer(200, (folder / name).read_text(encoding="utf-8"), kind) for path, (name, kind) in FILES.items()
+            path: HttpAnswer(200, (folder / name).read_text(encoding="utf-8"), kind)
+            for path, (name, kind) in FILES.items()
         }
         self._parts: dict[str, Callable[[Asked], object]] = {
             "/page/cluster": self._cluster,
@@ -88,20 +89,20 @@ class Page:
             "/page/tail": self._tail,
         }
         self._turn = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], tuple[float, Answer]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[float, HttpAnswer]] = OrderedDict()
 
     @property
     def paths(self) -> list[str]:
         return sorted([*self._files, *self._parts])
 
-    def file(self, request: Request) -> Answer | None:
+    def file(self, request: HttpRequest) -> HttpAnswer | None:
         return self._files.get(request.path)
 
     def has(self, path: str) -> bool:
         """Whether :meth:`answer` has one, which takes time."""
         return path in self._parts
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> HttpAnswer:
         """Blocks. Raises Refused for what cannot be asked."""
         asked = _asked(request.query)
         self._gatherer.watch()
@@ -122,7 +123,7 @@ class Page:
         finally:
             self._turn.release()
 
-    def _answered(self, path: str, asked: Asked) -> Answer:
+    def _answered(self, path: str, asked: Asked) -> HttpAnswer:
         try:
             found = self._parts[path](asked)
         except (NoSuchLedgerError, NoSuchLogError) as error:
@@ -255,12 +256,12 @@ class Page:
 
     def _client(self) -> Entries:
         if self._entries is None:
-            raise Refused(404, "a bookie shows no entries: bk web does")
+            raise HttpRefused(404, "a bookie shows no entries: bk web does")
         return self._entries
 
 
 def _why_not_yet(
-    read: Callable[[LedgerId], Any], ledger_id: LedgerId, look: Look, states: Mapping[BookieId, str]
+    read: Callable[[LedgerId], Any], ledger_id: LedgerId, look: ClusterLook, states: Mapping[BookieId, str]
 ) -> str:
     try:
         value = read(ledger_id).value
@@ -293,11 +294,11 @@ def _bounded(ledger: dict[str, Any]) -> dict[str, Any]:
 def _asked(query: str) -> Asked:
     """Raises Refused."""
     if len(query) > QUERY_MAX:
-        raise Refused(400, f"a query has at most {QUERY_MAX} characters")
+        raise HttpRefused(400, f"a query has at most {QUERY_MAX} characters")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=8, errors="strict")
     except ValueError:  # also UnicodeDecodeError
-        raise Refused(400, "the query cannot be read") from None
+        raise HttpRefused(400, "the query cannot be read") from None
     return dict(pairs)
 
 
@@ -315,12 +316,12 @@ def _limit(asked: Asked) -> int:
 
 
 def _refuse(name: str, text: str) -> NoReturn:
-    raise Refused(400, f"{name} is none: {text[:40]!r}")
+    raise HttpRefused(400, f"{name} is none: {text[:40]!r}")
 
 
-def _json(status: int, value: object) -> Answer:
-    return Answer(status, json.dumps(value, separators=(",", ":")), "application/json; charset=utf-8")
+def _json(status: int, value: object) -> HttpAnswer:
+    return HttpAnswer(status, json.dumps(value, separators=(",", ":")), "application/json; charset=utf-8")
 
 
-def _error(status: int, text: str) -> Answer:
+def _error(status: int, text: str) -> HttpAnswer:
     return _json(status, {"error": " ".join(text.split())})

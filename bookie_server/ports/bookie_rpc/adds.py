@@ -30,7 +30,7 @@ from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events
 from bookie_server.ports.bookie_rpc.entries import cuts_of, frame_of
-from bookie_server.ports.bounds.limits import Share
+from bookie_server.ports.bounds.limits import ClientShare
 
 IDLE_SESSIONS_MAX = 1024
 """Limits the sessions of a connection that stay attached without adds in flight: those of its latest ledgers."""
@@ -65,7 +65,7 @@ class Wait:
         self.answer, self.sessions = answer, sessions
 
 
-class Session:
+class ServedSession:
     __slots__ = ("acked", "alive", "key", "number", "pending", "refused")
 
     def __init__(self, key: Key, number: int) -> None:
@@ -76,18 +76,18 @@ class Session:
         self.refused = Reason.REASON_NONE
 
 
-class Adds:
+class ServedAdds:
     """The adds of one connection. ``feed`` takes events, ``send`` takes what goes to the client."""
 
     def __init__(
         self, stream: events.StreamId, feed: Callable[[events.Event], None], send: Callable[[bytes], None]
     ) -> None:
         self._stream, self._feed, self._send = stream, feed, send
-        self._sessions: dict[Key, Session] = {}  # the one used last at the end
-        self._by_number: dict[int, Session] = {}
-        self._latest: Session | None = None  # the one used last
+        self._sessions: dict[Key, ServedSession] = {}  # the one used last at the end
+        self._by_number: dict[int, ServedSession] = {}
+        self._latest: ServedSession | None = None  # the one used last
         self._attached = 0
-        self.share: Share | None = None
+        self.share: ClientShare | None = None
         """What limits the client."""
         self.recovering: dict[int, LedgerId] = {}
         """Sessions of recoveries that have not heard of an add, by their number."""
@@ -150,18 +150,18 @@ class Adds:
         for session in waited:
             session.pending.append(wait)
 
-    def _session(self, key: Key) -> Session:
+    def _session(self, key: Key) -> ServedSession:
         """The session of a key; it may be over, if it has just been refused."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self._sessions[key] = self._latest = session
             return session
         if self.share is not None and not self._may_open(self.share, key[1]):
-            session = Session(key, 0)
+            session = ServedSession(key, 0)
             session.alive, session.refused = False, Reason.OVERLOADED
             return session
         self._attached += 1
-        session = self._sessions[key] = self._by_number[self._attached] = Session(key, self._attached)
+        session = self._sessions[key] = self._by_number[self._attached] = ServedSession(key, self._attached)
         self._latest = session
         ledger_id, recovery, ledger_key = key
         mode = AttachMode.RECOVER if recovery else AttachMode.WRITE
@@ -171,7 +171,7 @@ class Adds:
         self._feed(events.SessionAttached(self._stream, session.number, ledger_id, ledger_key, mode))
         return session
 
-    def _may_open(self, share: Share, recover: bool) -> bool:
+    def _may_open(self, share: ClientShare, recover: bool) -> bool:
         """Whether the client may have one more ledger open; nobody told which of those without adds in flight it has
         done with, so the one that was not used for longest goes."""
         while share.is_full(recover=recover):
@@ -189,7 +189,7 @@ class Adds:
         if not oldest.pending:
             self._drop(oldest)
 
-    def _drop(self, session: Session) -> None:
+    def _drop(self, session: ServedSession) -> None:
         session.alive = False
         self.recovering.pop(session.number, None)
         if self._by_number.pop(session.number, None) is not None and self.share is not None:
@@ -200,7 +200,7 @@ class Adds:
 
     def _offer(
         self,
-        session: Session,
+        session: ServedSession,
         headers: I64,
         bodies: Bodies,
         txns: U64,
@@ -264,7 +264,9 @@ class Adds:
         for end, session in over:
             self._ended(session, end, waits)
 
-    def _settle(self, session: Session, frames: int, durable: list[tuple[Sent, LedgerId]], waits: list[Wait]) -> None:
+    def _settle(
+        self, session: ServedSession, frames: int, durable: list[tuple[Sent, LedgerId]], waits: list[Wait]
+    ) -> None:
         pending = session.pending
         while pending:
             first = pending[0]
@@ -277,7 +279,7 @@ class Adds:
                 return
             pending.popleft()
 
-    def _ended(self, session: Session, end: events.Ended, waits: list[Wait]) -> None:
+    def _ended(self, session: ServedSession, end: events.Ended, waits: list[Wait]) -> None:
         session.refused = end.reason
         self._drop(session)
         pending = session.pending
@@ -289,7 +291,7 @@ class Adds:
             return
         self._offer_again(session, end.differing, waits)
 
-    def _offer_again(self, session: Session, differing: Sequence[int], waits: list[Wait]) -> None:
+    def _offer_again(self, session: ServedSession, differing: Sequence[int], waits: list[Wait]) -> None:
         """Refuse the entries of the first pending frame that differ from what stands at their ids, or all of it if none
         is named, and offer the rest anew, and all frames behind it."""
         first, message = session.pending.popleft(), list[bytearray]()
@@ -307,7 +309,7 @@ class Adds:
         (again.pending if again.pending and again is not session else waits).extend(waiting)
         self._hand_over(message)
 
-    def _offer_stored(self, session: Session, sent: Sent, at: I64, message: list[bytearray]) -> None:
+    def _offer_stored(self, session: ServedSession, sent: Sent, at: I64, message: list[bytearray]) -> None:
         header = parse_header(sent.frame)
         lengths = columns_of(header, sent.frame).lengths.astype(np.int64)
         payload = memoryview(sent.frame)[FRAME_HEADER_BYTES + header.columns_bytes :]

@@ -30,20 +30,20 @@ from bookie_server.audit import outcome_of
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 from bookie_server.ports.access.principal import UNKNOWN, Principal
-from bookie_server.ports.bookie_rpc.adds import Adds
+from bookie_server.ports.bookie_rpc.adds import ServedAdds
 from bookie_server.ports.bookie_rpc.auth import AuthPlugin
 from bookie_server.ports.bookie_rpc.reads import (
     Batch,
     LastEntry,
     ListEntries,
-    RangeRead,
     Read,
     ReadLac,
+    ServedRangeRead,
     Story,
     WriteLac,
     ledgers_of,
 )
-from bookie_server.ports.bounds.limits import Kind, LimitReached, Share
+from bookie_server.ports.bounds.limits import ClientShare, LimitReached, RequestKind
 from bookie_server.ports.lane.streams import BookieFacts
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ ANSWER_BYTES_MAX = 16 << 20
 """Answers with LAC evidence may be as large as two entries: further ones are refused while so much waits here."""
 
 
-class Connection:
+class ServedConnection:
     """``wake`` is called when there is something to send, or the connection is to be closed, or ``flow`` changed.
     ``principal`` is the client's identity. In mode ``secure`` nothing is read until :meth:`allow` has said what it
     may."""
@@ -84,7 +84,7 @@ class Connection:
         self.stream: events.StreamId = engine.open_stream(self)
         self._reader = RequestReader()
         self._fresh = True
-        self._adds = Adds(self.stream, engine.feed, self._send)
+        self._adds = ServedAdds(self.stream, engine.feed, self._send)
         self._stories: dict[int, Story] = {}
         self._waiting: deque[Story] = deque()
         self._requests = 0
@@ -99,7 +99,7 @@ class Connection:
         self.closing = ""
         self.was_cut = False
         self.reading_since = math.inf
-        self._share: Share | None = None
+        self._share: ClientShare | None = None
         self._held = False  # not read for a while: the client has asked too much
         self.on_held: Callable[[float], object] = lambda wait_s: None
         """Called when :meth:`let_go` has to be called after so many seconds."""
@@ -257,7 +257,7 @@ class Connection:
         if share is not None and share.owners:
             self._engine.feed(events.StreamOwned(self.stream, share.owners))
 
-    def _pays(self, kind: Kind, count: int) -> bool:
+    def _pays(self, kind: RequestKind, count: int) -> bool:
         """Whether so many requests are taken; then the connection may not be read for a while."""
         assert self._share is not None
         taken = not self._share.refuses(kind)
@@ -276,13 +276,13 @@ class Connection:
     def _is_over_limit(self, item: AddRun | ReadRun | Single | BatchRead) -> bool:
         if isinstance(item, AddRun):
             recovery = int(item.recovery.sum())
-            counts = {Kind.RECOVER: recovery, Kind.ADD: len(item) - recovery}
+            counts = {RequestKind.RECOVER: recovery, RequestKind.ADD: len(item) - recovery}
         elif isinstance(item, ReadRun):
-            counts = {Kind.ASK: len(item)}
+            counts = {RequestKind.ASK: len(item)}
         elif isinstance(item, Single) and item.request.header.operation == pb.AUTH:
             return False
         else:
-            counts = {Kind.RECOVER if _operations_of(item)[0].endswith("FENCE_LEDGER") else Kind.ASK: 1}
+            counts = {RequestKind.RECOVER if _operations_of(item)[0].endswith("FENCE_LEDGER") else RequestKind.ASK: 1}
         return not all(self._pays(kind, count) for kind, count in counts.items() if count)
 
     # --- mode secure ---
@@ -341,7 +341,7 @@ class Connection:
             elif first < 0:
                 self._begin(LastEntry(self._ask, ledger_id, ids, txns, wire))
             else:
-                self._begin(RangeRead(self._ask, ledger_id, ids, txns, wire))
+                self._begin(ServedRangeRead(self._ask, ledger_id, ids, txns, wire))
 
     def _single(self, item: Single, wire: ModuleType) -> None:
         request = item.request
@@ -456,11 +456,11 @@ class Connection:
     def _begin(self, story: Story) -> None:
         """Begin a story. A plain read waits if many are under way; all others go to the machine, which bounds them: a
         fence must not wait behind reads, nor a read behind long polls."""
-        if isinstance(story, RangeRead) and (self._waiting or self._running >= STORIES_MAX):
+        if isinstance(story, ServedRangeRead) and (self._waiting or self._running >= STORIES_MAX):
             self._waiting.append(story)
             self._look()
             return
-        self._running += isinstance(story, RangeRead)
+        self._running += isinstance(story, ServedRangeRead)
         story.begin()
 
     def _ask(self, story: Story, event: Callable[[events.RequestId], events.Event]) -> None:
@@ -516,7 +516,7 @@ class Connection:
             self._audit("fence", reason, ledger=story.ledger_id)
         for buffer in story.heard(effect):
             self._send(buffer, counted=counted)
-        if isinstance(story, RangeRead) and self._requests == requests:  # it did not go on
+        if isinstance(story, ServedRangeRead) and self._requests == requests:  # it did not go on
             self._running -= 1
             self._next_stories()
 
@@ -562,8 +562,8 @@ def _operations_of(item: AddRun | ReadRun | Single | BatchRead) -> list[str]:
     return [f"{name} FENCE_LEDGER" if fences else name]
 
 
-def _kind_of_add(recovery: bool) -> Kind:
-    return Kind.RECOVER if recovery else Kind.ADD
+def _kind_of_add(recovery: bool) -> RequestKind:
+    return RequestKind.RECOVER if recovery else RequestKind.ADD
 
 
 def _may_come_first(item: AddRun | ReadRun | Single | BatchRead) -> bool:

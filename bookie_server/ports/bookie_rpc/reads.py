@@ -75,7 +75,7 @@ def ledgers_of(run: ReadRun) -> Iterator[tuple[int, int]]:
     return pairwise(cuts)
 
 
-class RangeRead:
+class ServedRangeRead:
     """Plain reads of one ledger, with ascending ids."""
 
     def __init__(self, ask: Ask, ledger_id: LedgerId, ids: I64, txns: U64, wire: ModuleType) -> None:

@@ -20,7 +20,7 @@ from bookie_server.engine.engine import BookieEngine
 from bookie_server.ports.access.authority import Authority
 from bookie_server.ports.access.tls import PortTls
 from bookie_server.ports.bookie_rpc.auth import AuthPlugin, NoAuth
-from bookie_server.ports.bookie_rpc.connection import Connection
+from bookie_server.ports.bookie_rpc.connection import ServedConnection
 from bookie_server.ports.bookie_rpc.start_tls import PORT, begin_tls, principal_of
 from bookie_server.ports.bounds.clients import Clients
 from bookie_server.ports.bounds.memory_bounds import GRACE_S, HELLO_TIMEOUT_S, WRITE_TIMEOUT_S
@@ -99,7 +99,7 @@ class BookieRpcServer:
 class _Peer(asyncio.BufferedProtocol):
     """The socket of one connection."""
 
-    connection: Connection
+    connection: ServedConnection
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         principal, refused = principal_of(transport, self._tls)
-        self.connection = Connection(
+        self.connection = ServedConnection(
             self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush, principal
         )
         self.connection.on_proven = self._ask_rights

@@ -36,7 +36,7 @@ LOG_EVERY_S = 60.0
 CONNECTIONS, REQUESTS, LEDGERS = "connections", "requests_per_s", "ledgers_open"
 
 
-class Kind(enum.IntEnum):
+class RequestKind(enum.IntEnum):
     """What pays from a bucket of its own: adds, everything else that is asked, and recoveries, with their fences,
     fencing reads and recovery adds."""
 
@@ -45,7 +45,7 @@ class Kind(enum.IntEnum):
     RECOVER = 2
 
 
-PATIENCE_S = {Kind.ADD: 5.0, Kind.ASK: 1.0, Kind.RECOVER: 1.0}
+PATIENCE_S = {RequestKind.ADD: 5.0, RequestKind.ASK: 1.0, RequestKind.RECOVER: 1.0}
 """A stream is not read for so long at most, and more is refused while the debt is longer than that. A writer waits 10 s
 for an ack, and a reader asks another bookie after 2 s."""
 
@@ -63,7 +63,7 @@ class Account:
         self.whose, self.name, self.limits = whose, name, limits
         self.connections = 0
         self.ledgers = [0, 0]  # open, those of recoveries apart
-        self.debts = [0.0] * len(Kind)  # requests above what there was; below 0: what is left
+        self.debts = [0.0] * len(RequestKind)  # requests above what there was; below 0: what is left
         self.paid_s = -math.inf
 
     def settle(self, now_s: float) -> None:
@@ -75,13 +75,13 @@ class Account:
         self.debts = [max(-float(rate), debt - filled) for debt in self.debts]
         self.paid_s = now_s
 
-    def owes_s(self, kind: Kind) -> float:
+    def owes_s(self, kind: RequestKind) -> float:
         """How long it takes until the bucket is not overdrawn; as of the last :meth:`settle`."""
         rate = self.limits[REQUESTS]
         return max(0.0, self.debts[kind] / rate) if rate else 0.0
 
 
-class Share:
+class ClientShare:
     """One stream's part of its client's accounts. Ended by :meth:`end`."""
 
     __slots__ = ("_accounts", "_ledgers", "_limits", "owners")
@@ -97,7 +97,7 @@ class Share:
         """Whether a ledger is open for recovery on this stream."""
         return self._ledgers[True] > 0
 
-    def refuses(self, kind: Kind) -> str:
+    def refuses(self, kind: RequestKind) -> str:
         """Why nothing of this kind is taken now; empty if it is."""
         now_s = self._limits.clock_s()
         for account in self._accounts:
@@ -107,7 +107,7 @@ class Share:
                     return self._limits.refused(account, REQUESTS)
         return ""
 
-    def pay(self, kind: Kind, count: int) -> float:
+    def pay(self, kind: RequestKind, count: int) -> float:
         """Accounts for this many requests; none if they were refused. Returns for how long the stream must not be read
         now, 0 if it may."""
         owes_s, now_s = 0.0, self._limits.clock_s()
@@ -184,7 +184,7 @@ class Limits:
         """Accounts that are remembered."""
         return len(self._accounts) + len(self._left)
 
-    def enter(self, principal: Principal) -> Share | None:
+    def enter(self, principal: Principal) -> ClientShare | None:
         """A stream of this client begins. None if nothing is limited for it. Raises LimitReached; then it must end."""
         named = self._named(principal)
         accounts = tuple(self._account(whose, name) for whose, name in named if any(self._of[whose].values()))
@@ -196,7 +196,7 @@ class Limits:
                 raise LimitReached(self.refused(account, CONNECTIONS))
         for account in accounts:
             account.connections += 1
-        return Share(self, accounts, owners) if accounts or owners else None
+        return ClientShare(self, accounts, owners) if accounts or owners else None
 
     def _named(self, principal: Principal) -> list[tuple[str, str]]:
         """The accounts that are limited for this client."""

@@ -27,12 +27,12 @@ from bookie_server.machine import events
 from bookie_server.ports.access.authority import Denied
 from bookie_server.ports.access.gate import Refusal
 from bookie_server.ports.access.principal import UNKNOWN, Principal
-from bookie_server.ports.bounds.limits import Kind
+from bookie_server.ports.bounds.limits import RequestKind
 from bookie_server.ports.lane.streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
 
 _REPLY_BYTES = 512  # about the memory of a small answer that waits
 GRANTS_AT_ONCE_MAX = 64
-_KINDS = {"fence": Kind.RECOVER, "grant": Kind.RECOVER}
+_KINDS = {"fence": RequestKind.RECOVER, "grant": RequestKind.RECOVER}
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
 
 
@@ -110,7 +110,7 @@ class ControlStream(LaneStream):
         refused = self.refused(call, ledger_id)
         if refused is None and call == "watch_lac" and self.gate is not None:
             said.timeout_ms = min(said.timeout_ms, max(1, self.gate.left_ms(ledger_id)))
-        if refused is None and call != "cancel" and (why := self.over_limit(_KINDS.get(call, Kind.ASK))):
+        if refused is None and call != "cancel" and (why := self.over_limit(_KINDS.get(call, RequestKind.ASK))):
             return Reason.OVERLOADED, why
         return refused
 

@@ -46,7 +46,7 @@ from bookie_server.ports.access.authority import Authority
 from bookie_server.ports.access.gate import Gate, Refusal
 from bookie_server.ports.access.principal import UNKNOWN, Principal
 from bookie_server.ports.access.tls import PortTls
-from bookie_server.ports.bounds.limits import Kind, LimitReached, Limits, Share
+from bookie_server.ports.bounds.limits import ClientShare, LimitReached, Limits, RequestKind
 from bookie_server.ports.bounds.memory_bounds import AnswerRoom
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class LaneStream:
         self.reading_since = math.inf
         self.waiting = 0
         """How much waits until the client takes it."""
-        self.share: Share | None = None
+        self.share: ClientShare | None = None
         """What limits the client, once it has said hello."""
         self._held: asyncio.TimerHandle | None = None  # not read until then: the client has asked too much
         self._greeted = False
@@ -253,7 +253,7 @@ class LaneStream:
             why = f"{reason.name}: {why}" if why else reason.name if reason else ""
             self.facts.audit.say(did, outcome_of(reason), lane=self.lane, why=why, **self.principal.as_event(), **to)
 
-    def over_limit(self, kind: Kind) -> str:
+    def over_limit(self, kind: RequestKind) -> str:
         """Why a request is refused because the client asks too much; empty if it is taken."""
         if self.share is None:
             return ""
@@ -449,9 +449,9 @@ class AddStream(LaneStream):
         self.hold(share.pay(kind, max(1, brought - self._frames_paid)))
         self._frames_paid = brought
 
-    def _kind(self, share: Share) -> Kind:
+    def _kind(self, share: ClientShare) -> RequestKind:
         """As the machine: a stream that recovers does so with all that it sends."""
-        return Kind.RECOVER if share.recovers else Kind.ADD
+        return RequestKind.RECOVER if share.recovers else RequestKind.ADD
 
     def _refuse_adds(self, why: str) -> None:
         """End all sessions: their client sends too much too early. What the log has already is still written."""
@@ -626,7 +626,7 @@ class ReadStream(LaneStream):
 
     def _problem(self, request: Any) -> Refusal | None:
         refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
-        if refused is None and (why := self.over_limit(Kind.RECOVER if request.fence else Kind.ASK)):
+        if refused is None and (why := self.over_limit(RequestKind.RECOVER if request.fence else RequestKind.ASK)):
             return Reason.OVERLOADED, why
         return refused
 

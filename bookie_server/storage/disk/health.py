@@ -16,7 +16,7 @@ REMEDY = (
 )
 
 
-class Health:
+class DiskHealth:
     """Shared by all writers of one directory, so that none goes on after another has failed. A failure stays for good.
     Any thread."""
 

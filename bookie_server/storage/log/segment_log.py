@@ -34,7 +34,7 @@ from bookie_server.storage.bytes.segment import (
 )
 from bookie_server.storage.disk.cookie import Identity
 from bookie_server.storage.disk.files import BLOCK, Files, aligned_buffer, is_aligned
-from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 from bookie_server.storage.log.layout import Frame, Part, plan_groups
 from bookie_server.storage.log.sealing import SealedSegment, SealJob, seal
 from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE, NewSegment, SegmentPool
@@ -132,7 +132,7 @@ class SegmentLog:
         self._path, self._files, self._incarnation = path, files or Files(), identity.incarnation_bytes
         self._group_seed = group_seed(self._incarnation)
         self._segment_bytes, self._backlog_bytes_max = segment_size_bytes, backlog_bytes_max
-        self._health = Health()
+        self._health = DiskHealth()
         self._active: _Segment | None = None
         self._closed = False
         self.pool = SegmentPool(
@@ -190,7 +190,7 @@ class SegmentLog:
         return self._health.failed is not None
 
     @property
-    def health(self) -> Health:
+    def health(self) -> DiskHealth:
         """Shared with the other writers of the directory."""
         return self._health
 

@@ -36,7 +36,7 @@ from bookie_server.storage.bytes.segment import (
 )
 from bookie_server.storage.disk.cookie import Identity
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffer
-from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 
 SEGMENTS_KEPT_FREE = 4
 """How many drained segments are kept for recycling; further ones are given back to the file system."""
@@ -60,7 +60,7 @@ class SegmentPool:
         self,
         path: str,
         identity: Identity,
-        health: Health,
+        health: DiskHealth,
         *,
         files: Files,
         segment_size_bytes: int,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
-from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 from bookie_server.storage.index.checkpoint import CheckpointParts, checkpoint_name, checkpoint_numbers
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.maintenance.index_port import IndexPort
@@ -98,11 +98,11 @@ class Checkpointer:
         self,
         directory: DataDirectory,
         port: IndexPort,
-        health: Health | None = None,
+        health: DiskHealth | None = None,
         newest: CheckpointSummary | None = None,
     ) -> None:
         self._directory, self._port = directory, port
-        self._health = health or Health()
+        self._health = health or DiskHealth()
         self.newest = newest or CheckpointSummary()
         """The newest durable checkpoint that IDENTITY names."""
         self._files: Files = directory.files

@@ -98,7 +98,7 @@ class _Work:
     copied: int = 0
 
 
-class Compactor:
+class SegmentCompactor:
     """Compacts the segments in the directory ``path``, one at a time; one thread, the one that seals.
 
     ``files`` and ``incarnation`` are the directory's, ``copy`` writes to its log, ``segment_bytes`` is the size of a

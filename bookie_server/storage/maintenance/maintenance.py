@@ -31,7 +31,7 @@ from bookie_server.storage.log.sealing import SealedSegment
 from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.checkpointer import Checkpointer, CheckpointSummary
-from bookie_server.storage.maintenance.compaction import Compactor, Copy
+from bookie_server.storage.maintenance.compaction import Copy, SegmentCompactor
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.reindex import Reindexer
 from bookie_server.storage.maintenance.schedule import (
@@ -153,7 +153,7 @@ class Maintenance:
         limits, where = self._limits, (directory.files, directory.segments_path, directory.identity.incarnation_bytes)
         self.log_maintenance = LogMaintenance(log, self._note_sealed)
         self.checkpointer = Checkpointer(directory, port, log.health, newest)
-        self.compactor = Compactor(port, *where, copy, segment_bytes=log.segment_bytes, limits=limits)
+        self.compactor = SegmentCompactor(port, *where, copy, segment_bytes=log.segment_bytes, limits=limits)
         self._major = MajorRuns(limits.major_compaction_interval_s, now_s())
         self.scrubber, self._scrub_from_s = Scrubber(*where, port, first_at=scrub_from), now_s()
         self.busy_s: Callable[[], float] = lambda: 0.0

@@ -33,7 +33,7 @@ from bookie_server.storage.bytes.scan import ScannedSegment
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, SEGMENT_HEADER_BYTES, index_name, segment_name
 from bookie_server.storage.bytes.verify import FoundFrames, bad_ranges, names_damage, overlapping
 from bookie_server.storage.disk.files import BLOCK, Files, round_up
-from bookie_server.storage.disk.health import NO_SPACE, Health
+from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 from bookie_server.storage.index.index import DamagedIndex, LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment, place_of
@@ -71,7 +71,7 @@ class Reindexer:
         path: str,
         incarnation: bytes,
         port: IndexPort,
-        health: Health,
+        health: DiskHealth,
         *,
         is_covered: Callable[[int], bool],
         release: Callable[[int], None] = lambda _: None,

@@ -24,7 +24,7 @@ from bk_core.transport.lanes import LaneTransport
 from bookie_server.admin import health
 from bookie_server.admin.bookie_metrics import METRICS, REQUESTS
 from bookie_server.admin.endpoints import MAY_WRITE, _shown
-from bookie_server.admin.health import BEAT_S, READ_ONLY_S, STALLED_S, Health, Pulse
+from bookie_server.admin.health import BEAT_S, READ_ONLY_S, STALLED_S, BookieHealth, Pulse
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
 from tests.kit.lanes import Lane, Listener, bookie_config
@@ -296,17 +296,17 @@ def test_a_port_in_use_is_noticed_before_anything_is_written(store: MetadataStor
 @pytest.mark.parametrize(
     ("health", "word"),
     [
-        (Health(serves=True, stops=False), ""),
-        (Health(serves=False, stops=False), "starts"),
-        (Health(serves=True, stops=True), "stops"),
-        (Health(serves=True, stops=False, failed="a sync failed"), "a sync failed"),
-        (Health(serves=True, stops=False, silent_s=STALLED_S), "loop"),
-        (Health(serves=True, stops=False, read_only="disk full", read_only_s=READ_ONLY_S - 1), ""),
-        (Health(serves=True, stops=False, read_only="disk full", read_only_s=READ_ONLY_S), "disk full"),
-        (Health(serves=False, stops=True, failed="a sync failed"), "a sync failed"),
+        (BookieHealth(serves=True, stops=False), ""),
+        (BookieHealth(serves=False, stops=False), "starts"),
+        (BookieHealth(serves=True, stops=True), "stops"),
+        (BookieHealth(serves=True, stops=False, failed="a sync failed"), "a sync failed"),
+        (BookieHealth(serves=True, stops=False, silent_s=STALLED_S), "loop"),
+        (BookieHealth(serves=True, stops=False, read_only="disk full", read_only_s=READ_ONLY_S - 1), ""),
+        (BookieHealth(serves=True, stops=False, read_only="disk full", read_only_s=READ_ONLY_S), "disk full"),
+        (BookieHealth(serves=False, stops=True, failed="a sync failed"), "a sync failed"),
     ],
 )
-def test_ready_says_what_is_in_the_way(health: Health, word: str) -> None:
+def test_ready_says_what_is_in_the_way(health: BookieHealth, word: str) -> None:
     assert (word in health.not_ready()) if word else health.not_ready() == ""
 
 

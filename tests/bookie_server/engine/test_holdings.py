@@ -21,7 +21,7 @@ from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.machine.disk_places import Place
-from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, Pending, Plan
+from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, LookupPlan, Pending
 from bookie_server.main import Bookie
 from bookie_server.storage.bytes.membership import runs_of_ids
 from bookie_server.storage.index.index import LedgerIndex, Lookup
@@ -80,7 +80,7 @@ def build(frames: list[tuple[str, int, int]]) -> tuple[IndexHoldings, MemoryHold
     return real, dumb, places
 
 
-def found_by(plan: Plan, places: dict[Place, bytes]) -> set[int]:
+def found_by(plan: LookupPlan, places: dict[Place, bytes]) -> set[int]:
     found: set[int] = set()
     for piece in plan.pieces:
         assert isinstance(piece.place, Place)
@@ -150,7 +150,7 @@ def test_unresolved_frame_is_asked_for_before_anything_is_said() -> None:
     place = Place(1, 4096, len(data))
     index.add_frame(LEDGER, frame_extent(data), place)  # as from a sealed segment's index
     holdings = IndexHoldings(index)
-    assert holdings.plan(LEDGER, 0, 8, 1000, {}) == Plan((), (), (), (place,), -1)
+    assert holdings.plan(LEDGER, 0, 8, 1000, {}) == LookupPlan((), (), (), (place,), -1)
     ids = entry_ids_of(parse_header(data), data)
     plan = holdings.plan(LEDGER, 0, 8, 1000, {place: runs_of_ids(ids)})
     assert found_by(plan, {place: data}) == set(ids.tolist())

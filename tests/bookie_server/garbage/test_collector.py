@@ -19,9 +19,9 @@ from bookie_server.garbage.collector import (
     Effect,
     Event,
     Forget,
+    GarbageLook,
     GiveUp,
     Hinted,
-    Look,
     Looked,
     LookFailed,
     SessionLost,
@@ -59,9 +59,9 @@ def forgotten(effects: list[Effect]) -> list[int]:
 def test_a_hint_is_looked_up_and_after_the_grace_once_more() -> None:
     made = collector()
     assert made.step(Hinted((7,))) == [NEXT]
-    assert made.step(TimerFired(CANDIDATES_TIMER)) == [Look(1, (7,))]
+    assert made.step(TimerFired(CANDIDATES_TIMER)) == [GarbageLook(1, (7,))]
     assert made.step(gone(1, 7)) == [GRACE]
-    assert made.step(TimerFired(1)) == [Look(1, (7,))]
+    assert made.step(TimerFired(1)) == [GarbageLook(1, (7,))]
     assert made.step(gone(1, 7)) == [Forget((7,))]
     assert made.candidates == 0
 
@@ -71,9 +71,9 @@ def test_what_a_comparison_missed_is_looked_up_by_its_id_twice() -> None:
     made = collector(Started(50))
     assert made.step(TimerFired(COMPARE_TIMER)) == [Compare()]
     assert made.step(Compared((7, 8), 90)) == [SetTimer(COMPARE_TIMER, 1000), NEXT]
-    assert made.step(TimerFired(CANDIDATES_TIMER)) == [Look(1, (7, 8))]
+    assert made.step(TimerFired(CANDIDATES_TIMER)) == [GarbageLook(1, (7, 8))]
     assert made.step(Looked(1, 1, {7}, {8: 3})) == [GRACE]
-    assert made.step(TimerFired(1)) == [Look(1, (7,))]
+    assert made.step(TimerFired(1)) == [GarbageLook(1, (7,))]
     assert made.step(gone(1, 7)) == [Forget((7,))]
 
 
@@ -124,9 +124,9 @@ def test_a_failed_comparison_names_no_candidate_and_is_made_again() -> None:
 def test_after_a_look_that_failed_everything_begins_again(past: tuple[Event, ...]) -> None:
     made = collector(*past)
     assert made.step(LookFailed(1)) == [SetTimer(1, 20)]
-    assert made.step(TimerFired(1)) == [Look(1, (7,))]
+    assert made.step(TimerFired(1)) == [GarbageLook(1, (7,))]
     assert made.step(gone(1, 7)) == [GRACE], "that was a first look"
-    assert made.step(TimerFired(1)) == [Look(1, (7,))]
+    assert made.step(TimerFired(1)) == [GarbageLook(1, (7,))]
     assert made.step(gone(1, 7)) == [Forget((7,))]
 
 
@@ -177,12 +177,12 @@ def test_a_hint_does_not_shorten_the_grace() -> None:
 def test_first_looks_come_one_at_a_time_and_are_small() -> None:
     made = collector()
     assert made.step(Hinted(range(8))) == [NEXT]
-    assert made.step(TimerFired(CANDIDATES_TIMER)) == [Look(1, (0, 1, 2))]
+    assert made.step(TimerFired(CANDIDATES_TIMER)) == [GarbageLook(1, (0, 1, 2))]
     assert made.step(Hinted((50,))) == [], "waits for the answer"
     assert made.step(Looked(1, 1, {0}, {1: 0, 2: 0})) == [GRACE, NEXT]
-    assert made.step(TimerFired(CANDIDATES_TIMER)) == [Look(2, (3, 4, 5))]
+    assert made.step(TimerFired(CANDIDATES_TIMER)) == [GarbageLook(2, (3, 4, 5))]
     assert made.step(LookFailed(2)) == [SetTimer(2, 20), NEXT], "others do not wait for a look that failed"
-    assert made.step(TimerFired(CANDIDATES_TIMER)) == [Look(3, (6, 7, 50))]
+    assert made.step(TimerFired(CANDIDATES_TIMER)) == [GarbageLook(3, (6, 7, 50))]
     assert made.step(gone(3)) == []
 
 
@@ -213,7 +213,7 @@ def elsewhere(look: int, *ledger_ids: int, session: int = 1) -> Looked:
 def test_a_copy_is_given_up_only_if_both_looks_say_that_the_ledger_lives_elsewhere() -> None:
     made = collector(*HINTED)
     assert made.step(elsewhere(1, 7)) == [GRACE]
-    assert made.step(TimerFired(1)) == [Look(1, (7,))]
+    assert made.step(TimerFired(1)) == [GarbageLook(1, (7,))]
     assert made.step(elsewhere(1, 7)) == [GiveUp((7,))]
     assert made.candidates == 0
     back = collector(*HINTED, elsewhere(1, 7), TimerFired(1))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bk_cli.explain.findings import Finding, Weight, spans
-from bk_cli.explain.ledger_findings import CopySeen, LedgerSeen, Part, explain, recovery_verdict
+from bk_cli.explain.ledger_findings import CopyPart, CopySeen, LedgerSeen, explain, recovery_verdict
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import ENTRY_ID_MAX, DigestType, EntryId, Fragment, LedgerMetadata, LedgerState
 from bk_core.wire.lane.reasons import EntryRange, Reason
@@ -34,13 +34,13 @@ def holds(
 ) -> CopySeen:
     """A healthy copy of the fragment at ``first``, which ends with ``last``."""
     absent = (EntryRange(last + 1, end),) if last < end else ()
-    return CopySeen("", True, lac=lac, parts={first: Part(((first, end),), absent)}, **more)
+    return CopySeen("", True, lac=lac, parts={first: CopyPart(((first, end),), absent)}, **more)
 
 
 def limbo(last: EntryId, end: EntryId = END, *, first: EntryId = 0) -> CopySeen:
     """A copy in limbo, which has the entries up to ``last``."""
     return CopySeen(
-        "", True, fenced=True, parts={first: Part(((first, end),), (), (EntryRange(last + 1, end, Reason.LIMBO),))}
+        "", True, fenced=True, parts={first: CopyPart(((first, end),), (), (EntryRange(last + 1, end, Reason.LIMBO),))}
     )
 
 
@@ -72,14 +72,14 @@ OPEN, RECOVERING, CLOSED = LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerStat
         ({"a": holds(9, lac=8)}, True, ["too few bookies of the last ensemble", "b (away), c (away)"]),
         # an answer that was cut says nothing about the rest
         (
-            {"a": replace(holds(9), lac=8, parts={0: Part(((0, 20),))}), "b": holds(9), "c": holds(9)},
+            {"a": replace(holds(9), lac=8, parts={0: CopyPart(((0, 20),))}), "b": holds(9), "c": holds(9)},
             False,
             ["entries to 20", "its last entry would be 20"],
         ),
         # damage is no denial
         (
             {
-                "a": CopySeen("", True, lac=8, parts={0: Part(((0, END),), ABSENT_10, DAMAGED_9)}),
+                "a": CopySeen("", True, lac=8, parts={0: CopyPart(((0, END),), ABSENT_10, DAMAGED_9)}),
                 "b": holds(8),
             },
             True,
@@ -134,10 +134,10 @@ def test_a_bookie_that_refuses_is_not_to_be_restarted_but_its_log_read() -> None
 
 def test_recovery_begins_behind_the_greatest_lac_and_asks_the_fragment_of_each_entry() -> None:
     value = record((0, "abc"), (10, "abd"), state=RECOVERING)
-    parts = {0: Part(((0, 9),)), 10: Part(((10, END),), (EntryRange(14, END),))}
+    parts = {0: CopyPart(((0, 9),)), 10: CopyPart(((10, END),), (EntryRange(14, END),))}
     copies = {name: CopySeen("", True, lac=12, parts=parts) for name in "abd"}
     assert recovery_verdict(seen(value, copies)).why == "its last entry would be 13"
-    copies["d"] = CopySeen("", True, lac=-1, parts={10: Part(((10, END),), (EntryRange(10, END),))})
+    copies["d"] = CopySeen("", True, lac=-1, parts={10: CopyPart(((10, END),), (EntryRange(10, END),))})
     assert recovery_verdict(seen(value, copies)).why == "its last entry would be 13"
 
 
@@ -145,8 +145,8 @@ def test_striped_ledger_is_judged_by_write_sets() -> None:
     """E 3, Qw 2, Qa 2: entry 4 is on places 1 and 2; one denial is enough."""
     value = record((0, "abc"), state=RECOVERING, qw=2)
     copies = {
-        "a": CopySeen("", True, lac=2, parts={0: Part(((0, END),), (EntryRange(1, 1), EntryRange(4, END)))}),
-        "b": CopySeen("", True, lac=2, parts={0: Part(((0, END),), (EntryRange(2, 2), EntryRange(4, END)))}),
+        "a": CopySeen("", True, lac=2, parts={0: CopyPart(((0, END),), (EntryRange(1, 1), EntryRange(4, END)))}),
+        "b": CopySeen("", True, lac=2, parts={0: CopyPart(((0, END),), (EntryRange(2, 2), EntryRange(4, END)))}),
     }
     assert recovery_verdict(seen(value, copies)).why == "its last entry would be 3"
 
@@ -180,7 +180,7 @@ def test_closed_ledger_that_is_whole_has_nothing_to_say() -> None:
 
 def test_entries_that_no_bookie_has_are_a_problem_and_missing_copies_a_note() -> None:
     value = record((0, "abc"), state=CLOSED, last=99)
-    damaged = CopySeen("", True, parts={0: Part(((0, 99),), (), (EntryRange(40, 49, Reason.DAMAGED),))})
+    damaged = CopySeen("", True, parts={0: CopyPart(((0, 99),), (), (EntryRange(40, 49, Reason.DAMAGED),))})
     copies = {"a": damaged, "c": holds(44, 99)}
     found = explain(seen(value, copies, mark=UnderreplicationMark(("c",), 422_000), auditor="x"))
     assert weights(found) == [Weight.PROBLEM, *[Weight.NOTE] * 4, Weight.FINE]
@@ -212,9 +212,9 @@ def test_mark_says_who_is_at_work_or_what_is_in_the_way(more: dict[str, Any], we
 def test_ids_of_other_write_sets_are_not_lacking() -> None:
     value = record((0, "abc"), state=CLOSED, last=5, qw=2)
     copies = {
-        "a": CopySeen("", True, parts={0: Part(((0, 5),), (EntryRange(1, 1), EntryRange(4, 4)))}),
-        "b": CopySeen("", True, parts={0: Part(((0, 5),), (EntryRange(2, 2), EntryRange(5, 5)))}),
-        "c": CopySeen("", True, parts={0: Part(((0, 5),), (EntryRange(0, 0), EntryRange(3, 3)))}),
+        "a": CopySeen("", True, parts={0: CopyPart(((0, 5),), (EntryRange(1, 1), EntryRange(4, 4)))}),
+        "b": CopySeen("", True, parts={0: CopyPart(((0, 5),), (EntryRange(2, 2), EntryRange(5, 5)))}),
+        "c": CopySeen("", True, parts={0: CopyPart(((0, 5),), (EntryRange(0, 0), EntryRange(3, 3)))}),
     }
     assert weights(explain(seen(value, copies))) == [Weight.FINE]
 

@@ -12,7 +12,7 @@ from bk_core.metadata.records import legacy_service_info
 from bk_core.model import DigestType, Fragment, LedgerMetadata
 from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.connection import AnswerReader
-from bk_core.wire.bookie_rpc.runs import Answer
+from bk_core.wire.bookie_rpc.runs import WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from tests.kit.apache_bookie import ApacheServer
 
@@ -22,7 +22,7 @@ def test_a_bookie_that_cannot_read_its_lac_can_still_be_fenced() -> None:
 
     def without_lac(said: bytes) -> list[bytes]:
         (item,) = AnswerReader(3).read(said).items
-        if not isinstance(item, Answer) or not item.response.HasField("readLacResponse"):
+        if not isinstance(item, WireAnswer) or not item.response.HasField("readLacResponse"):
             return [said]
         item.response.status = item.response.readLacResponse.status = Status.EIO
         return [v3.framed(item.response)]

@@ -11,7 +11,7 @@ import pytest
 
 from bk_cli import main
 from bk_cli.explain.findings import Weight
-from bk_cli.explain.ledger_findings import CopySeen, LedgerSeen, Part
+from bk_cli.explain.ledger_findings import CopyPart, CopySeen, LedgerSeen
 from bk_cli.explain.log_findings import LogSeen, explain_log, readable_to
 from bk_core import blocking
 from bk_core.logs.model.head import Extent, LogHead
@@ -36,7 +36,7 @@ def ledger(ledger_id: int, state: LedgerState, last: int, *, fenced: bool = Fals
     end = last if record.is_closed else ENTRY_ID_MAX
     gap = (EntryRange(last + 1, end),) if last < end else ()
     unknown = (EntryRange(0, end, Reason.LIMBO),)
-    part = Part(((0, end),), () if lost else gap, unknown if lost else ())
+    part = CopyPart(((0, end),), () if lost else gap, unknown if lost else ())
     copy = CopySeen("", True, fenced, last, None if lost else last - 1, {0: part})
     return LedgerSeen(ledger_id, record, 0, 0, 60_000, dict.fromkeys(NAMES, "writable"), dict.fromkeys(NAMES, copy))
 

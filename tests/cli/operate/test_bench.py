@@ -17,12 +17,12 @@ import pytest
 from bk_cli import main
 from bk_cli.local.children import child_environment
 from bk_cli.local.cluster import LocalCluster
-from bk_cli.operate.bench_load import CUSTOM_METADATA, Latencies, Load, Running
+from bk_cli.operate.bench_load import CUSTOM_METADATA, BenchLoad, Latencies, Running
 from bk_core.metadata import open_store
 from tests.kit.memory_cluster import memory_cluster, run
 from tests.kit.metadata_worlds import eventually
 
-SMALL = Load(
+SMALL = BenchLoad(
     writers=3, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, entry_size=10, batch=5, in_flight=2,
     seconds=0.3, entries_per_s=0, bytes_max=1 << 30,
 )  # fmt: skip

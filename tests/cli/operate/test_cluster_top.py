@@ -15,7 +15,7 @@ import pytest
 
 from bk_cli import main
 from bk_cli.local.children import free_port
-from bk_cli.operate.cluster_top import DEADLINE_S, Look, _cells, look, notes, rows
+from bk_cli.operate.cluster_top import DEADLINE_S, TopLook, _cells, look, notes, rows
 from bk_core.cluster.admin_ports import AdminPorts, Numbers, parse_numbers, quantile_since
 from bk_core.cluster.bookies import Marks
 from bk_core.errors import BookKeeperError
@@ -34,7 +34,7 @@ def test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so(
     store = open_store(uri)
     store.initialize_cluster()
 
-    async def story() -> Look:
+    async def story() -> TopLook:
         bookie = await Bookie.start(bookie_config(tmp_path / "b", uri, admin_port=port), open_store(uri))
         try:
             # at this port another bookie answers than the one that published it, as on loopback of another host
@@ -93,8 +93,8 @@ def numbers(appended: int, started: int, commits: tuple[int, int], usable: int =
     )
 
 
-def at(at_s: float, said: Numbers | BookKeeperError) -> Look:
-    return Look(at_s, {"b": "writable"}, {"b": said}, Marks(Counter(), is_all=True))
+def at(at_s: float, said: Numbers | BookKeeperError) -> TopLook:
+    return TopLook(at_s, {"b": "writable"}, {"b": said}, Marks(Counter(), is_all=True))
 
 
 def test_rates_are_between_two_looks_of_one_process() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bk_core.model import Fragment, LedgerMetadata, LedgerState
 from bk_core.placement import FLAT, Landscape
-from bk_core.protocol.replication.balance import Assigned, Disk, Plan, moved_fragment, plan_moves, shares
+from bk_core.protocol.replication.balance import Assigned, Disk, MovePlan, moved_fragment, plan_moves, shares
 from bk_core.protocol.replication.copies import size_of
 from tests.kit.amount import some
 
@@ -41,7 +41,7 @@ def disks(count: int, total: int = 1_000 * MIB) -> list[Disk]:
     return [Disk(f"b{number}", total) for number in range(1, count + 1)]
 
 
-def applied(values: dict[int, LedgerMetadata], plan: Plan) -> dict[int, LedgerMetadata]:
+def applied(values: dict[int, LedgerMetadata], plan: MovePlan) -> dict[int, LedgerMetadata]:
     """The records after the moves, each of which is checked."""
     after = dict(values)
     for move in plan.moves:

@@ -9,9 +9,9 @@ from typing import Any
 
 from bk_core.protocol.delivery import Delivery, Lane, LaneState
 from bk_core.transport.bookie_rpc import reads
-from bk_core.transport.bookie_rpc.adds import Adds
+from bk_core.transport.bookie_rpc.adds import WireAdds
 from bk_core.transport.bookie_rpc.exchange import Exchange
-from bk_core.transport.bookie_rpc.reads import RangeRead, Reads
+from bk_core.transport.bookie_rpc.reads import WireRangeRead, WireReads
 from bk_core.wire.bookie_rpc.status import Status
 from tests.sim.mutants.exhaustive import patched
 from tests.sim.mutants.protocol import Mutant
@@ -24,9 +24,9 @@ def fences_count_without_force() -> AbstractContextManager[None]:
 
 def a_later_ack_counts_for_all_before() -> AbstractContextManager[None]:
     """P1: the answer to one entry is taken for the answers to all that were sent before it."""
-    taken = Adds._taken
+    taken = WireAdds._taken
 
-    def mutant(self: Adds, sent: Any, count: int) -> None:
+    def mutant(self: WireAdds, sent: Any, count: int) -> None:
         session = sent.session
         if session is not None and sent.frame < session.acked:
             self._forget(sent, count)
@@ -36,20 +36,20 @@ def a_later_ack_counts_for_all_before() -> AbstractContextManager[None]:
             for frame in range(sent.frame - session.acked + 1):
                 session.frames[frame] = 0
 
-    return patched((Adds, "_taken", mutant))
+    return patched((WireAdds, "_taken", mutant))
 
 
 def nothing_fences() -> AbstractContextManager[None]:
     """D1: what a bookie denies that was not fenced is believed in recovery."""
-    one = Reads.one
+    one = WireReads.one
 
-    def range_read(self: Reads, asked: RangeRead, force: Any) -> None:
+    def range_read(self: WireReads, asked: WireRangeRead, force: Any) -> None:
         asked.fencing = False
 
-    def single(self: Reads, *args: Any, fence_key: bytes | None = None, **more: Any) -> Any:
+    def single(self: WireReads, *args: Any, fence_key: bytes | None = None, **more: Any) -> Any:
         return one(self, *args, **more)
 
-    return patched((Reads, "_fence_first", range_read), (Reads, "one", single))
+    return patched((WireReads, "_fence_first", range_read), (WireReads, "one", single))
 
 
 def trouble_is_absence() -> AbstractContextManager[None]:
@@ -61,10 +61,10 @@ def trouble_is_absence() -> AbstractContextManager[None]:
 def refused_adds_are_skipped() -> AbstractContextManager[None]:
     """P1: a frame of which a bookie refused an entry counts once its other entries are answered."""
 
-    def mutant(self: Adds, sent: Any, places: Any, statuses: Any) -> None:
+    def mutant(self: WireAdds, sent: Any, places: Any, statuses: Any) -> None:
         self._taken(sent, int(places.size))
 
-    return patched((Adds, "_refused", mutant))
+    return patched((WireAdds, "_refused", mutant))
 
 
 # --- deferred syncs (P12) ---

@@ -14,11 +14,16 @@ from bookie_server.storage.bytes.joined_frames import _Columns
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.segment_directory import SegmentDirectory
 from bookie_server.storage.maintenance import live_frames
-from bookie_server.storage.maintenance.compaction import Compactor
+from bookie_server.storage.maintenance.compaction import SegmentCompactor
 from bookie_server.storage.maintenance.live_frames import LiveFrames
 from tests.sim.mutants.storage import Planted, _planted
 
-_open, _write, _second_look, _numbers = Compactor._open, Compactor._write, LiveFrames._second_look, _Columns._numbers
+_open, _write, _second_look, _numbers = (
+    SegmentCompactor._open,
+    SegmentCompactor._write,
+    LiveFrames._second_look,
+    _Columns._numbers,
+)
 _are_right = LiveFrames._are_right
 
 
@@ -94,8 +99,8 @@ COMPACTION_MUTANTS: list[tuple[str, str, Planted]] = [
     ("compaction checks no stamp", "S5", _planted((LiveFrames, "_are_right", _unstamped))),
     ("compaction trusts the page cache", "S5", _planted((LiveFrames, "_second_look", _looked_at_once))),
     ("a run need not hold all its ids", "S7", _planted((live_frames, "_tiled", _tiled))),
-    ("a segment leaves the index before its copies are in it", "S4", _planted((Compactor, "_open", _dropped_first))),
-    ("what a full disk refused counts as copied", "S4", _planted((Compactor, "_write", _refused_is_done))),
+    ("a segment leaves the index before its copies", "S4", _planted((SegmentCompactor, "_open", _dropped_first))),
+    ("what a full disk refused counts as copied", "S4", _planted((SegmentCompactor, "_write", _refused_is_done))),
     ("what is dead is copied", "S4", _planted((SegmentDirectory, "ledgers_in", _all_of_it_lives))),
     ("a sealed segment is taken for one being written", "S4",
      _planted((LedgerIndex, "place_copies", _place_anywhere))),

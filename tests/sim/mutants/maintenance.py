@@ -9,11 +9,11 @@ from bookie_server.storage.bytes import joined_frames
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
-from bookie_server.storage.maintenance.compaction import Compactor
+from bookie_server.storage.maintenance.compaction import SegmentCompactor
 from bookie_server.storage.maintenance.maintenance import Maintenance
 from tests.sim.mutants.storage import Planted, _Instead, _nothing, _planted
 
-_write = Compactor._write
+_write = SegmentCompactor._write
 
 
 def _copies_unsynced(self: Any, work: Any, copies: Any) -> Any:
@@ -75,10 +75,10 @@ def _half_dead_is_dead(self: Any) -> list[int]:
 
 
 MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
-    ("copies of compaction are not synced", "S4", _planted((Compactor, "_write", _copies_unsynced))),
-    ("compaction leaves a frame behind", "S4", _planted((Compactor, "_write", _without_the_last))),
+    ("copies of compaction are not synced", "S4", _planted((SegmentCompactor, "_write", _copies_unsynced))),
+    ("compaction leaves a frame behind", "S4", _planted((SegmentCompactor, "_write", _without_the_last))),
     ("the index does not learn where copies are", "S4", _planted((LedgerIndex, "place_copies", _nothing))),
-    ("a damaged segment is given up by compaction (D9)", "S4", _planted((Compactor, "_keep", _given_up_anyway))),
+    ("a damaged segment is given up by compaction (D9)", "S4", _planted((SegmentCompactor, "_keep", _given_up_anyway))),
     (
         "joined frames have one LAC", "S7",
         _planted((joined_frames, "LACS", 0), (joined_frames, "_is_proven", lambda frame: True)),

@@ -67,7 +67,7 @@ def written(codec: codecs.EntryCodec, rows: pa.RecordBatch, first_row: int = 0) 
 
 def arrow_entry(rows: pa.RecordBatch, compression: str = "none", *, small: bool = False) -> bytes:
     """An entry of codec arrow, compressed, aligned and with bounds however few rows there are."""
-    return b"".join(arrow_entries.entry_of(rows, compression, arrow_entries.Layout.of(rows.schema), small=small))
+    return b"".join(arrow_entries.entry_of(rows, compression, arrow_entries.EntryLayout.of(rows.schema), small=small))
 
 
 def resealed(entry: bytes, like: bytes) -> bytes:

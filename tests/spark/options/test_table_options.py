@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from bk_core.errors import InvalidArgumentError
 from bk_spark.options import table_options
 from bk_spark.options.offsets import Bound
-from bk_spark.options.options import OPTIONS, Kind, Use, normalise, parse_options
+from bk_spark.options.options import OPTIONS, OptionKind, Use, normalise, parse_options
 from bk_spark.source import BookKeeperDataSource
 
 URI = "zk://h/ledgers"
@@ -163,4 +163,4 @@ def test_each_option_of_reads_is_decided_on_and_no_secret_is_kept() -> None:
     decided = kept | {normalise(name) for name in (*table_options.REFUSED, *table_options.OF_WHO_READS)}
     reads = [d for d in OPTIONS if {Use.READ, Use.STREAM} & set(d.uses)]
     assert {d.name for d in reads if normalise(d.name) not in decided} == set()
-    assert not [d.name for d in OPTIONS if d.kind is Kind.SECRET and normalise(d.name) in kept]
+    assert not [d.name for d in OPTIONS if d.kind is OptionKind.SECRET and normalise(d.name) in kept]

@@ -27,7 +27,7 @@ from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import log_ranges, resolve
 from bk_spark.plan.ledgers import OpenLedger
-from bk_spark.plan.packing import Layout, Span
+from bk_spark.plan.packing import PartitionLayout, Span
 from bk_spark.plan.resolved import Resolved
 from bk_spark.read import tasks
 
@@ -117,7 +117,7 @@ def test_a_task_carries_ranges_ensembles_and_endpoints(bookkeeper: BookKeeper) -
     ensemble = set(ledger.metadata.last_fragment.ensemble)
     for plan in map(pickle.loads, map(pickle.dumps, plans)):
         assert set(plan.bookies) == ensemble
-        assert plan.ranges[0].layout == Layout.of(ledger.metadata, b"")
+        assert plan.ranges[0].layout == PartitionLayout.of(ledger.metadata, b"")
         assert plan.ranges[0].closed
         assert plan.instance_id == bookkeeper.instance_id
 

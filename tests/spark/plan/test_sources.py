@@ -28,7 +28,7 @@ from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import resolve
 from bk_spark.plan.log_ranges import check_whole, ranges_of
-from bk_spark.plan.packing import Layout, LedgerRange
+from bk_spark.plan.packing import LedgerRange, PartitionLayout
 from bk_spark.plan.resolved import Resolved, side_by_side
 
 Found = list[tuple[str | None, int | None, int]]
@@ -217,7 +217,7 @@ def test_an_extent_without_ensembles_is_looked_up(bookkeeper: BookKeeper) -> Non
         (writers[1].ledger_id, 0, 9),
         (writers[2].ledger_id, 0, 4),
     ]
-    assert [r.layout for r in resolved.ranges] == [Layout.of(writer.metadata, b"") for writer in writers]
+    assert [r.layout for r in resolved.ranges] == [PartitionLayout.of(writer.metadata, b"") for writer in writers]
     bookkeeper.delete_ledger(writers[1].ledger_id)
     with pytest.raises(NoSuchLedgerError):
         ranges_of(bookkeeper, options(log="events"), LogSource("events"), head, extents, 5, 25, ())

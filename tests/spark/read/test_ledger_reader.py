@@ -19,7 +19,7 @@ from bk_core.errors import IntegrityError, NoSuchLedgerError, PackageMismatchErr
 from bk_core.model import Fragment
 from bk_spark import codecs
 from bk_spark.options.options import Use, parse_options
-from bk_spark.plan.packing import Layout, LedgerRange
+from bk_spark.plan.packing import LedgerRange, PartitionLayout
 from bk_spark.read.ledger_reader import Progress, joined, read_rows
 from bk_spark.read.task_plan import TaskPlan
 from bk_spark.workers import clients
@@ -113,7 +113,7 @@ class Liar:
 
 
 def test_a_task_whose_entries_are_not_complete_fails() -> None:
-    layout = Layout(1, 1, 1, (Fragment(0, ("b1",)),))
+    layout = PartitionLayout(1, 1, 1, (Fragment(0, ("b1",)),))
     ranges = [LedgerRange(ledger_id=i, first=i, last=i + 2, bytes=3, offset=3 * i, layout=layout) for i in range(3)]
     task = plan(*ranges)
     key = (OPTIONS.metadata_service_uri, OPTIONS.client_settings, OPTIONS.ledger_password, task.instance_id)
@@ -142,7 +142,7 @@ def test_a_deleted_ledger_is_skipped_with_a_warning_that_counts_if_data_may_be_l
                 if each.ledger_id == 2:
                     raise NoSuchLedgerError("ledger 2 does not exist")
 
-    layout = Layout(1, 1, 1, (Fragment(0, ("b1",)),))
+    layout = PartitionLayout(1, 1, 1, (Fragment(0, ("b1",)),))
     ranges = [
         LedgerRange(ledger_id=i, first=0, last=2 + (i == 2), bytes=3, log="events", layout=layout) for i in (1, 2, 3)
     ]

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bk_core.model import BookieServiceInfo, DigestType, Fragment
-from bk_spark.plan.packing import Layout, Layouts, LedgerRange
+from bk_spark.plan.packing import Layouts, LedgerRange, PartitionLayout
 from bk_spark.read.task_plan import TaskPlan
 
 LAYOUTS = tuple(
-    Layout(3, 3, 2, (Fragment(0, (f"b{i}", "b8", "b9")), Fragment(10 + i, ("b7", "b8", "b9"))), DigestType.MAC, b"pw")
+    PartitionLayout(
+        3, 3, 2, (Fragment(0, (f"b{i}", "b8", "b9")), Fragment(10 + i, ("b7", "b8", "b9"))), DigestType.MAC, b"pw"
+    )
     for i in range(3)
 )
 INTEGER = st.integers(0, 2**63 - 1)
@@ -61,7 +63,7 @@ def test_ten_thousand_ranges_are_small_and_share_their_layouts() -> None:
             log="events",
             offset=100 * i,
             created_ms=1_700_000_000_000 + 1000 * i,
-            layout=layouts(Layout(3, 3, 2, (Fragment(0, ("b1", "b2", f"b{i % 20 + 3}")),))),
+            layout=layouts(PartitionLayout(3, 3, 2, (Fragment(0, ("b1", "b2", f"b{i % 20 + 3}")),))),
         )
         for i in range(10_000)
     ]

@@ -11,18 +11,18 @@ from bk_core.errors import InvalidArgumentError
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSource, LogSource, Source
 from bk_spark.plan.packing import Span, bytes_between
-from bk_spark.stream.admission import Backlog, HoldBack, Limits, admit_all
+from bk_spark.stream.admission import Backlog, HoldBack, TriggerLimits, admit_all
 from tests.kit.amount import examples
 
 A, B, C = LogSource("a"), LogSource("b"), LogSource("c")
-NO_LIMITS = Limits(None, None)
+NO_LIMITS = TriggerLimits(None, None)
 
 
 def backlog(entries: int, entry_bytes: int = 10, begin: int = 0) -> Backlog:
     return Backlog(begin, begin + entries, (Span(0, begin + entries, (begin + entries) * entry_bytes),))
 
 
-def taken(backlogs: dict[Source, Backlog], limits: Limits, after: Source | None = None) -> dict[str, int]:
+def taken(backlogs: dict[Source, Backlog], limits: TriggerLimits, after: Source | None = None) -> dict[str, int]:
     admission = admit_all(backlogs, limits, after)
     return {source.key: end - backlogs[source].begin for source, end in admission.ends.items()}
 
@@ -32,31 +32,35 @@ def test_without_limits_everything_is_taken() -> None:
 
 
 def test_what_fits_is_taken_whole() -> None:
-    assert taken({A: backlog(5), B: backlog(7)}, Limits(12, 120)) == {"a": 5, "b": 7}
+    assert taken({A: backlog(5), B: backlog(7)}, TriggerLimits(12, 120)) == {"a": 5, "b": 7}
 
 
 def test_entries_are_shared_by_backlog() -> None:
-    assert taken({A: backlog(900), B: backlog(100), C: backlog(0)}, Limits(100, None)) == {"a": 90, "b": 10, "c": 0}
+    assert taken({A: backlog(900), B: backlog(100), C: backlog(0)}, TriggerLimits(100, None)) == {
+        "a": 90,
+        "b": 10,
+        "c": 0,
+    }
 
 
 def test_bytes_are_shared_by_backlog() -> None:
-    found = taken({A: backlog(1000, 30), B: backlog(1000, 10)}, Limits(None, 4000))
+    found = taken({A: backlog(1000, 30), B: backlog(1000, 10)}, TriggerLimits(None, 4000))
     assert found == {"a": 100, "b": 100}
 
 
 def test_both_limits_hold() -> None:
-    assert taken({A: backlog(1000), B: backlog(1000)}, Limits(100, 200)) == {"a": 10, "b": 10}
-    assert taken({A: backlog(1000), B: backlog(1000)}, Limits(10, 2000)) == {"a": 5, "b": 5}
+    assert taken({A: backlog(1000), B: backlog(1000)}, TriggerLimits(100, 200)) == {"a": 10, "b": 10}
+    assert taken({A: backlog(1000), B: backlog(1000)}, TriggerLimits(10, 2000)) == {"a": 5, "b": 5}
 
 
 def test_a_quiet_source_is_not_kept_waiting_by_a_busy_one() -> None:
-    assert taken({A: backlog(1_000_000), B: backlog(1)}, Limits(10, None))["b"] == 1
-    assert taken({A: backlog(1_000_000), B: backlog(1)}, Limits(None, 100))["b"] == 1
+    assert taken({A: backlog(1_000_000), B: backlog(1)}, TriggerLimits(10, None))["b"] == 1
+    assert taken({A: backlog(1_000_000), B: backlog(1)}, TriggerLimits(None, 100))["b"] == 1
 
 
 def test_one_entry_above_the_limit_is_taken_all_the_same_but_only_one() -> None:
-    assert taken({A: backlog(3, 1000)}, Limits(None, 10)) == {"a": 1}
-    assert taken({A: backlog(3, 1000), B: backlog(3, 1000)}, Limits(None, 10)) == {"a": 1, "b": 0}
+    assert taken({A: backlog(3, 1000)}, TriggerLimits(None, 10)) == {"a": 1}
+    assert taken({A: backlog(3, 1000), B: backlog(3, 1000)}, TriggerLimits(None, 10)) == {"a": 1, "b": 0}
 
 
 def test_an_end_below_the_begin_takes_nothing() -> None:
@@ -67,7 +71,7 @@ def test_more_sources_than_room_take_turns() -> None:
     sources: dict[Source, Backlog] = {LedgerSource(i): backlog(100) for i in range(7)}
     after, served = None, dict.fromkeys(sources, 0)
     for _ in range(7):
-        admission = admit_all(sources, Limits(3, None), after)
+        admission = admit_all(sources, TriggerLimits(3, None), after)
         after = admission.first
         for source, end in admission.ends.items():
             served[source] += end
@@ -78,7 +82,7 @@ def test_a_source_of_large_entries_gets_its_turn_beside_small_ones() -> None:
     sources: dict[Source, Backlog] = {A: backlog(10_000, 10), B: backlog(5, 500)}
     after, large = None, 0
     for _ in range(4):
-        admission = admit_all(sources, Limits(None, 100), after)
+        admission = admit_all(sources, TriggerLimits(None, 100), after)
         after = admission.first
         large += admission.ends[B]
     assert large == 2
@@ -104,7 +108,7 @@ def _spans(begin: int, sizes: list[int]) -> tuple[Span, ...]:
 def test_limits_hold_and_there_is_always_progress(
     backlogs: dict[Source, Backlog], entries_max: int | None, bytes_max: int | None
 ) -> None:
-    ends = admit_all(backlogs, Limits(entries_max, bytes_max)).ends
+    ends = admit_all(backlogs, TriggerLimits(entries_max, bytes_max)).ends
     assert ends.keys() == backlogs.keys()
     assert all(each.begin <= ends[source] <= max(each.begin, each.end) for source, each in backlogs.items())
     entries = sum(ends[source] - each.begin for source, each in backlogs.items())
@@ -120,7 +124,7 @@ def test_limits_hold_and_there_is_always_progress(
 def test_entries_fill_the_limit_and_everybody_has_one_while_there_is_room(
     backlogs: dict[Source, Backlog], entries_max: int
 ) -> None:
-    ends = admit_all(backlogs, Limits(entries_max, None)).ends
+    ends = admit_all(backlogs, TriggerLimits(entries_max, None)).ends
     took = {source: ends[source] - each.begin for source, each in backlogs.items() if each.entries}
     assert sum(took.values()) == min(entries_max, sum(each.entries for each in backlogs.values()))
     assert sum(1 for each in took.values() if each) == min(entries_max, len(took))

@@ -22,7 +22,7 @@ from bk_core.logs.model.position import LogPosition, StreamOffset, decode_offset
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LedgerSource, LogSource
 from bk_spark.stream.positions import (
-    Part,
+    PositionPart,
     Seen,
     SourceSeen,
     Standing,
@@ -88,9 +88,9 @@ def test_a_new_log_of_a_pattern_enters_the_offset_before_it_is_read() -> None:
     seen = Seen("c", {A: log("a", 10), B: log("b", 20, start=4)})
     found = standings(at(a=3), seen, PATTERN)
     assert found == {A: Standing(3), B: Standing(4, is_fresh=True)}
-    assert parts(at(a=3), at(a=10, b=4), seen, PATTERN) == [Part(A, 3, 10)]
+    assert parts(at(a=3), at(a=10, b=4), seen, PATTERN) == [PositionPart(A, 3, 10)]
     assert parts(at(a=3), at(a=3, b=9), seen, PATTERN) == []
-    assert parts(at(a=10, b=4), at(a=10, b=20), seen, PATTERN) == [Part(B, 4, 20)]
+    assert parts(at(a=10, b=4), at(a=10, b=20), seen, PATTERN) == [PositionPart(B, 4, 20)]
 
 
 @pytest.mark.parametrize("offset", [at(a=1), at(a=1, b=1, c=1)])
@@ -133,8 +133,8 @@ def test_an_overwritten_log_stops_the_stream_or_is_skipped_to_what_replaced_it()
     assert standings(at(a=7, b=20), seen, skip)[A] == Standing(20, is_fresh=True)
     moved = offset_at(seen, {A: 20, B: 20})
     assert parts(at(a=7, b=20), moved, seen, skip) == []
-    assert parts(moved, offset_at(seen, {A: 30, B: 20}), seen, skip) == [Part(A, 20, 30)]
-    assert parts(at(a=7, b=2), at(a=9, b=5), seen, skip) == [Part(B, 2, 5)]
+    assert parts(moved, offset_at(seen, {A: 30, B: 20}), seen, skip) == [PositionPart(A, 20, 30)]
+    assert parts(at(a=7, b=2), at(a=9, b=5), seen, skip) == [PositionPart(B, 2, 5)]
 
 
 def test_what_was_trimmed_is_data_loss() -> None:
@@ -147,7 +147,7 @@ def test_what_was_trimmed_is_data_loss() -> None:
             work(LOGS)
     lenient = stream(logs="a,b", failondataloss="false")
     assert standings(at(a=4, b=1), seen, lenient)[A] == Standing(5)
-    assert parts(at(a=4, b=1), at(a=9, b=1), seen, lenient) == [Part(A, 5, 9)]
+    assert parts(at(a=4, b=1), at(a=9, b=1), seen, lenient) == [PositionPart(A, 5, 9)]
     assert parts(at(a=2, b=1), at(a=4, b=1), seen, lenient) == []
     assert standings(at(a=5, b=1), seen, LOGS)[A] == Standing(5)  # all of it was read before
 
@@ -185,7 +185,7 @@ def test_a_deleted_log_leaves_the_offsets_of_a_pattern_and_keeps_its_place_among
     assert found == {A: Standing(4), B: Standing(1)}
     end = offset_at(seen, {A: 10, B: 1}, offset)
     assert end == at(a=10, b=1)
-    assert parts(offset, end, seen, named) == [Part(A, 4, 10)]
+    assert parts(offset, end, seen, named) == [PositionPart(A, 4, 10)]
 
 
 def test_a_source_that_ended_before_the_streams_position_is_found_unless_it_may_still_grow() -> None:

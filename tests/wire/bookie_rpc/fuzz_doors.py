@@ -16,8 +16,8 @@ from bk_core.access.tokens import MECHANISM
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.lane.reasons import Reason
 from bk_core.wire.proto import lane_pb2
-from bookie_server.admin.http.connection_places import Places
-from bookie_server.admin.http.server import HEAD_BYTES_MAX, NEEDS_TOKEN, PHRASES, Answer, HttpServer, Request
+from bookie_server.admin.http.connection_places import ConnectionPlaces
+from bookie_server.admin.http.server import HEAD_BYTES_MAX, NEEDS_TOKEN, PHRASES, HttpAnswer, HttpRequest, HttpServer
 from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.lane.control_stream import STREAMS
 from tests.kit.lanes import KEY, frame
@@ -150,11 +150,11 @@ def _head(rng: random.Random) -> bytes:
 
 
 async def _ask_admin_port(rng: random.Random, tally: Tally) -> None:
-    asked: list[Request] = []
+    asked: list[HttpRequest] = []
 
-    def answer(request: Request) -> Answer:
+    def answer(request: HttpRequest) -> HttpAnswer:
         asked.append(request)
-        return Answer(200, "done\n")
+        return HttpAnswer(200, "done\n")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = HttpServer(listener, answer, answer, lambda _: True, tls=token_port(), free=(FREE,))
@@ -167,7 +167,7 @@ async def _ask_admin_port(rng: random.Random, tally: Tally) -> None:
             reader.feed_data(head)
             reader.feed_eof()
             stranger = Principal("fuzz:1")
-            place = Places(1).enter("fuzz", asked.clear)
+            place = ConnectionPlaces(1).enter("fuzz", asked.clear)
             assert place is not None
             said = await server._answer(reader, stranger, place, may_write=True, not_let_in=NEEDS_TOKEN)
             assert said is not None, head

@@ -21,10 +21,10 @@ from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
-from bk_core.transport.bookie_rpc.reads import RangeRead
+from bk_core.transport.bookie_rpc.reads import WireRangeRead
 from bk_core.transport.port import NewSession, ReadPart
 from bk_core.wire.bookie_rpc import v3
-from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, Answer, ReadAnswers, ReadRun, Single
+from bk_core.wire.bookie_rpc.runs import AddAnswers, AddRun, ReadAnswers, ReadRun, Single, WireAnswer
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Reason
@@ -183,7 +183,7 @@ def _check_answers(got: bytes, requests: _Requests, bodies: dict[Ids, set[bytes]
         (item,), _, wrong, _ = one_at_a_time(one, answers=True, version=version)
         assert wrong is None, f"no answer: {one.hex()}"
         txns = item.txns.tolist() if isinstance(item, AddAnswers | ReadAnswers) else []
-        if isinstance(item, Answer) and version == 3:
+        if isinstance(item, WireAnswer) and version == 3:
             txns = [item.response.header.txnId]
         for txn in txns:
             requests.counts[txn] -= 1
@@ -294,7 +294,7 @@ class _OneClient:
         for _ in range(rng.randrange(3)):
             asked = _Range(self, first := rng.randrange(20), first + rng.randrange(60))
             key = KEY if rng.random() < 0.4 else None
-            exchange.read(RangeRead(ledger, asked.first, asked.last, rng.choice((1, 400, 1 << 20)), key, asked))
+            exchange.read(WireRangeRead(ledger, asked.first, asked.last, rng.choice((1, 400, 1 << 20)), key, asked))
             self.said.append(asked)
         if rng.random() < 0.5:
             exchange.reads.one(ledger, -1, lambda *said: None, fence_key=KEY if rng.random() < 0.5 else None)
@@ -356,7 +356,7 @@ class _OneClient:
         if wrong is not None:
             return
         (item,) = items
-        if isinstance(item, Answer):
+        if isinstance(item, WireAnswer):
             asked = self.sent.get(item.response.header.txnId)
             self.fences += asked is not None and asked[0] == "force" and item.status is Status.EOK
             return

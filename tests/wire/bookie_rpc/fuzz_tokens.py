@@ -20,7 +20,7 @@ from bk_core.access.tls import Admission
 from bk_core.access.tokens import PLUGIN
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
-from bookie_server.admin.http.server import Refused, request_of
+from bookie_server.admin.http.server import HttpRefused, request_of
 from bookie_server.ports.access.principal import Proof
 from bookie_server.ports.access.tls import PortTls
 from bookie_server.ports.access.tokens import TokenKeys, TokenRefusedError, parse_keys, verify
@@ -113,7 +113,7 @@ def _try_token(rng: random.Random, tally: Tally) -> None:
     try:
         shown = request_of(head)
         assert shown.token.encode() in token
-    except Refused:
+    except HttpRefused:
         pass
 
 

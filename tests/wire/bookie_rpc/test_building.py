@@ -25,12 +25,12 @@ from bk_core.wire.bookie_rpc.runs import (
     PRIORITY,
     AddAnswers,
     AddRun,
-    Answer,
     BatchAnswer,
     BatchRead,
     ReadAnswers,
     ReadRun,
     Single,
+    WireAnswer,
 )
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
@@ -316,7 +316,7 @@ def test_single_answers_of_each_operation_name_what_was_asked(name: str) -> None
     assert isinstance(single, Single)
     assert single.request == request
     (answer,) = AnswerReader().read(v3.framed(v3.answer(single.request, Status.ENOLEDGER))).items
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, WireAnswer)
     assert answer.status is Status.ENOLEDGER
     assert answer.response.header.txnId == 9
     told = getattr(answer.response, name + "Response")
@@ -334,7 +334,7 @@ def test_authentication_in_both_versions() -> None:
     assert isinstance(of_v2, Single)
     assert of_v2.request.authRequest == request.authRequest
     (answer,) = AnswerReader(2).read(v2.auth(request.authRequest)).items
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, WireAnswer)
     assert answer.status is Status.EOK
     assert answer.response.authResponse == request.authRequest
 

@@ -87,7 +87,7 @@ def test_it_notices_doors_that_stand_open(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_it_notices_connections_that_believe_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(adds.Adds, "_refused", lambda self, sent, places, _: self._taken(sent, places.size))
+        patch.setattr(adds.WireAdds, "_refused", lambda self, sent, places, _: self._taken(sent, places.size))
         assert rounds_of(client_round, 12).problems != []
     with monkeypatch.context() as patch:
         patch.setattr(reads, "_ABSENT", (*reads._ABSENT, Status.EIO, Status.ETOOMANYREQUESTS))

@@ -16,8 +16,8 @@ from threading import Event
 import pytest
 
 from bk_core.access.tls import Admission
-from bookie_server.admin.http.connection_places import Place, Places
-from bookie_server.admin.http.server import CONNECTIONS_MAX, Answer, HttpServer, Request
+from bookie_server.admin.http.connection_places import ConnectionPlace, ConnectionPlaces
+from bookie_server.admin.http.server import CONNECTIONS_MAX, HttpAnswer, HttpRequest, HttpServer
 from bookie_server.ports.access.tls import PortTls
 from tests.kit.certificates import Authority
 
@@ -40,12 +40,12 @@ class Served:
         self.server = HttpServer(listener, self._quick, self._slow, tls=port_tls)
         self.server.start()
 
-    def _quick(self, request: Request) -> Answer | None:
-        return None if request.path == "/slow" else Answer(200, "alive\n")
+    def _quick(self, request: HttpRequest) -> HttpAnswer | None:
+        return None if request.path == "/slow" else HttpAnswer(200, "alive\n")
 
-    def _slow(self, request: Request) -> Answer:
+    def _slow(self, request: HttpRequest) -> HttpAnswer:
         self.go.wait(10)
-        return Answer(200, "slow\n")
+        return HttpAnswer(200, "slow\n")
 
     def connect(self, sent: bytes = b"", *, before_handshake: bool = False) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self._port), 5)
@@ -131,9 +131,9 @@ def test_who_is_being_answered_is_never_cut_and_places_have_an_end(served: Serve
 
 
 def test_the_host_with_most_clients_that_wait_makes_room() -> None:
-    places, ended = Places(4), list[str]()
+    places, ended = ConnectionPlaces(4), list[str]()
 
-    def enter(host: str, name: str) -> Place | None:
+    def enter(host: str, name: str) -> ConnectionPlace | None:
         return places.enter(host, lambda: ended.append(name))
 
     probe = enter("10.0.0.1", "probe")

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from bookie_server.admin.http import server as http
 from bookie_server.admin.http.server import (
     HEAD_BYTES_MAX,
-    Answer,
+    HttpAnswer,
+    HttpRefused,
+    HttpRequest,
     HttpServer,
-    Refused,
-    Request,
     names_an_address,
     request_of,
 )
@@ -41,18 +41,18 @@ class Served:
         self.server = HttpServer(listener, self._quick, self._slow, lambda address: self.may_write)
         self.server.start()
 
-    def _quick(self, request: Request) -> Answer | None:
+    def _quick(self, request: HttpRequest) -> HttpAnswer | None:
         self.asked.append(request.path)
         if request.path == "/bug":
             raise RuntimeError("a bug")
-        return None if request.path in ("/slow", "/long", "/no") else Answer(200, "quick\n")
+        return None if request.path in ("/slow", "/long", "/no") else HttpAnswer(200, "quick\n")
 
-    def _slow(self, request: Request) -> Answer:
+    def _slow(self, request: HttpRequest) -> HttpAnswer:
         if request.path == "/no":
-            raise Refused(400, "the question makes no sense")
+            raise HttpRefused(400, "the question makes no sense")
         if request.path == "/slow":
             self.go.wait(10)
-        return Answer(200, "x" * (1 << 20))
+        return HttpAnswer(200, "x" * (1 << 20))
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 5)
@@ -122,7 +122,7 @@ def test_a_put_is_taken_of_those_alone_who_may_write(served: Served) -> None:
     assert served.said(put.replace(b"PUT", b"POST")).startswith(b"HTTP/1.1 405 ")
     assert served.said(put[:-2] + b"Content-Length: 1\r\n\r\nx").startswith(b"HTTP/1.1 400 ")
     assert served.asked == ["/x"]
-    assert request_of(put, may_write=True) == Request("/x", "a=b", "PUT", "127.0.0.1")
+    assert request_of(put, may_write=True) == HttpRequest("/x", "a=b", "PUT", "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -230,5 +230,5 @@ def test_a_stop_ends_what_is_open(served: Served) -> None:
 @given(st.binary(max_size=200))
 def test_no_head_breaks_the_reader(head: bytes) -> None:
     """Anything else than an answer of its own would be a bug."""
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(HttpRefused):
         assert request_of(head + b"\r\n\r\n").path.startswith("/")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bk_core.cluster import bookies
 from bk_core.cluster.admin_ports import parse_numbers
-from bk_core.cluster.samples import Told
+from bk_core.cluster.samples import ScrapedBookie
 from bk_core.errors import MetadataUnavailableError
 from bk_core.logs.model.codec import encode_head
 from bk_core.logs.model.head import Extent, LogHead
@@ -28,7 +28,7 @@ from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint, Fragment, LedgerId, LedgerMetadata
-from bookie_server.admin.http.server import Answer, HttpServer, Refused, Request
+from bookie_server.admin.http.server import HttpAnswer, HttpRefused, HttpRequest, HttpServer
 from bookie_server.admin.page import gatherer as gathering
 from bookie_server.admin.page import page as pages
 from bookie_server.admin.page.gatherer import Gatherer, SharedStore
@@ -56,7 +56,7 @@ class Served:
     """A page over a memory store, on a port. ``opened`` counts its sessions."""
 
     def __init__(self, uri: str, *, me: BookieId | None = None, entries: Client | None = None) -> None:
-        self.uri, self.opened, self.told = uri, 0, dict[BookieId, Told | str]()
+        self.uri, self.opened, self.told = uri, 0, dict[BookieId, ScrapedBookie | str]()
         self.gatherer = Gatherer(SharedStore(self._open), self._tell)
         self.page = Page(self.gatherer, me=lambda: me, entries=entries)
         listener = listening_socket("127.0.0.1", 0, "")
@@ -69,11 +69,11 @@ class Served:
         self.opened += 1
         return open_store(self.uri)
 
-    def _tell(self, _: Sequence[BookieServiceInfo]) -> Mapping[BookieId, Told | str]:
+    def _tell(self, _: Sequence[BookieServiceInfo]) -> Mapping[BookieId, ScrapedBookie | str]:
         return self.told
 
-    def _quick(self, request: Request) -> Answer | None:
-        return None if self.page.has(request.path) else self.page.file(request) or Answer(404, "no\n")
+    def _quick(self, request: HttpRequest) -> HttpAnswer | None:
+        return None if self.page.has(request.path) else self.page.file(request) or HttpAnswer(404, "no\n")
 
     def stop(self) -> None:
         self.server.stop()
@@ -136,7 +136,7 @@ def test_the_cluster_is_told_with_its_verdict_and_what_the_bookie_knows_of_itsel
     ledger_id, _ = store.create_ledger(ledger("124"))
     store.mark_underreplicated(ledger_id, ["b4"])
     served = serve(me="b1")
-    served.told = {"b1": Told(parse_numbers(METRICS), "it stops")}
+    served.told = {"b1": ScrapedBookie(parse_numbers(METRICS), "it stops")}
     found = served.json("/page/cluster")
     assert found["me"] == "b1"
     assert not found["entries"]
@@ -301,7 +301,7 @@ def test_a_question_that_is_too_long_or_has_too_much_is_refused(serve: Callable[
 
 @given(st.text(st.characters(codec="ascii", exclude_characters=" ", min_codepoint=33), max_size=60))
 def test_no_query_does_anything_but_being_refused_or_read(query: str) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(HttpRefused):
         assert 1 <= pages._limit(pages._asked(query)) <= LIMIT_MAX
 
 

@@ -18,7 +18,7 @@ from bk_core.metadata import open_store
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bookie_server.admin.http.server import Answer, HttpServer, Request
+from bookie_server.admin.http.server import HttpAnswer, HttpRequest, HttpServer
 from bookie_server.main import Bookie
 from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.access.tls import PortTls
@@ -89,9 +89,9 @@ def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     port_tls = PortTls(authority.issue("server").tls(), Admission("subject"))
 
-    def answer(request: Request) -> Answer:
+    def answer(request: HttpRequest) -> HttpAnswer:
         asks = request.principal
-        return Answer(200, json.dumps([asks.identity, asks.proof.value, asks.host]))
+        return HttpAnswer(200, json.dumps([asks.identity, asks.proof.value, asks.host]))
 
     listener = socket.create_server(("127.0.0.1", 0))
     endpoint = Endpoint("httpserver", "127.0.0.1", listener.getsockname()[1], "http")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.wire.bookie_rpc.runs import Answer
+from bk_core.wire.bookie_rpc.runs import WireAnswer
 from bookie_server.machine.events import ReadOnlyChanged
 from tests.kit.bookie_wire import told
 from tests.kit.rpc_bookie import RpcBookie, RpcClient, answers
@@ -46,7 +46,7 @@ def said(data: bytes, version: int) -> list[object]:
     """Answers in any order of their fields, without where they stood in the burst and when a LAC was learnt."""
     items: list[object] = []
     for each in told(answers(data, version)):
-        if isinstance(each, Answer):
+        if isinstance(each, WireAnswer):
             items.append(each.response.SerializeToString(deterministic=True))
         elif isinstance(each, tuple) and isinstance(each[0], str):
             items.append((*each[:2], *each[3 : None if each[0] == "AddAnswers" else -1]))

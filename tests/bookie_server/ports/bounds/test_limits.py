@@ -19,7 +19,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.config import ClientLimits
 from bookie_server.machine import events as ev
 from bookie_server.ports.access.principal import Principal, Proof
-from bookie_server.ports.bounds.limits import KEPT_MAX, PATIENCE_S, Kind, LimitReached, Limits, Share
+from bookie_server.ports.bounds.limits import KEPT_MAX, PATIENCE_S, ClientShare, LimitReached, Limits, RequestKind
 from tests.bookie_server.ports.bookie_rpc.test_connection import add, fence, read, statuses
 from tests.kit.certificates import Authority
 from tests.kit.lane_table import OURS
@@ -47,7 +47,7 @@ def client(identity: str | None = "ingest", peer: str = "10.0.0.1:1") -> Princip
     return Principal(peer, identity, Proof.CERTIFICATE if identity else Proof.NONE)
 
 
-def entered(limits: Limits, principal: Principal) -> Share:
+def entered(limits: Limits, principal: Principal) -> ClientShare:
     share = limits.enter(principal)
     assert share is not None
     return share
@@ -65,23 +65,23 @@ def test_without_limits_nothing_is_counted() -> None:
 def test_who_asks_more_than_a_seconds_worth_waits_until_the_debt_is_gone() -> None:
     limits, clock = made(requests_per_s_per_principal_max=100)
     share = entered(limits, client())
-    assert share.pay(Kind.ASK, 100) == 0, "as many as come in a second may come at once"
-    assert share.pay(Kind.ASK, 50) == pytest.approx(0.5)
+    assert share.pay(RequestKind.ASK, 100) == 0, "as many as come in a second may come at once"
+    assert share.pay(RequestKind.ASK, 50) == pytest.approx(0.5)
     clock.now += 0.5
-    assert share.pay(Kind.ASK, 0) == 0
+    assert share.pay(RequestKind.ASK, 0) == 0
     assert limits.held_count == {"requests_per_s_per_principal_max": 1}
     clock.now += 100
-    assert share.pay(Kind.ASK, 101) == pytest.approx(0.01), "what was not used before is not kept"
+    assert share.pay(RequestKind.ASK, 101) == pytest.approx(0.01), "what was not used before is not kept"
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_what_comes_seconds_too_early_is_refused_until_it_is_not(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", RequestKind)
+def test_what_comes_seconds_too_early_is_refused_until_it_is_not(kind: RequestKind) -> None:
     limits, clock = made(requests_per_s_per_address_max=10)
     first, second = entered(limits, client()), entered(limits, client("other"))
     assert first.pay(kind, 10 + 10 * int(PATIENCE_S[kind]) + 1) == PATIENCE_S[kind], "it waits no longer than that"
     assert "requests_per_s_per_address_max=10 is reached by 10.0.0.1" in second.refuses(kind)
     assert "operator" in second.refuses(kind)
-    for other in set(Kind) - {kind}:
+    for other in set(RequestKind) - {kind}:
         assert second.refuses(other) == "", "each has a bucket of its own"
     clock.now += 0.2
     assert second.refuses(kind) == ""
@@ -91,9 +91,11 @@ def test_what_comes_seconds_too_early_is_refused_until_it_is_not(kind: Kind) -> 
 def test_a_debt_outlives_the_connection_and_no_longer() -> None:
     limits, clock = made(requests_per_s_per_principal_max=10)
     share = entered(limits, client())
-    share.pay(Kind.ADD, 1000)
+    share.pay(RequestKind.ADD, 1000)
     share.end()
-    assert entered(limits, client(peer="10.0.0.2:5")).refuses(Kind.ADD), "who connects again starts anew otherwise"
+    assert entered(limits, client(peer="10.0.0.2:5")).refuses(RequestKind.ADD), (
+        "who connects again starts anew otherwise"
+    )
     clock.now += 1000
     entered(limits, client("somebody else")).end()
     assert len(limits) == 1, "of the one who is connected still"
@@ -103,7 +105,7 @@ def test_many_addresses_take_little_memory() -> None:
     limits, clock = made(requests_per_s_per_address_max=1)
     for number in range(3 * KEPT_MAX):
         share = entered(limits, client(None, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:7"))
-        share.pay(Kind.ASK, 100)
+        share.pay(RequestKind.ASK, 100)
         share.end()
     assert len(limits) == KEPT_MAX
     clock.now += 1000
@@ -164,8 +166,8 @@ def test_who_is_exempt_by_identity_has_no_limits_and_by_address_none_of_its_addr
 def test_what_counts_as_one_address(first: str, second: str, same: bool) -> None:
     """Who has an IPv6 address can take any other one of its network."""
     limits, _ = made(requests_per_s_per_address_max=1)
-    entered(limits, client(None, first)).pay(Kind.ASK, 100)
-    assert bool(entered(limits, client(None, second)).refuses(Kind.ASK)) is same
+    entered(limits, client(None, first)).pay(RequestKind.ASK, 100)
+    assert bool(entered(limits, client(None, second)).refuses(RequestKind.ASK)) is same
 
 
 def test_the_machine_is_told_whose_a_stream_is_and_how_much_that_may_have_in_flight() -> None:
@@ -273,7 +275,7 @@ def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_may_co
             two.send(session, 2, 0, [b"durable"])
             await listener.acked(session, 1)
             (account,) = [each for each in limits(world)._accounts.values() if each.whose == "principal"]
-            account.debts[Kind.ADD] = 10 * PATIENCE_S[Kind.ADD] + 5
+            account.debts[RequestKind.ADD] = 10 * PATIENCE_S[RequestKind.ADD] + 5
             two.send(session, 2, 1, [b"too early"], lac=0)
             assert await listener.ended(session) == (1, Reason.OVERLOADED)
             again = two.attach(2, listener)
@@ -284,7 +286,7 @@ def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_may_co
     def limits(world: TlsWorld) -> Limits:
         return world.bookie._clients.limits
 
-    monkeypatch.setitem(PATIENCE_S, Kind.ADD, 0.5)
+    monkeypatch.setitem(PATIENCE_S, RequestKind.ADD, 0.5)
     with_clients(tmp_path, story, requests_per_s_per_principal_max=10)
 
 
@@ -295,7 +297,7 @@ def test_reads_and_calls_far_too_early_are_refused_with_the_limit_and_fences_are
             await one.write(1, 0, [b"a"])
             await one.link.bookie_info(deadline_s=DEADLINE_S)
             (account,) = [each for each in world.bookie._clients.limits._accounts.values() if each.whose == "principal"]
-            account.debts[Kind.ASK] = 100
+            account.debts[RequestKind.ASK] = 100
             for asked in (one.link.bookie_info(deadline_s=DEADLINE_S), _read_all(one, 1)):
                 error = await refused(asked)
                 assert error.reason is Reason.OVERLOADED

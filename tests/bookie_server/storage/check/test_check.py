@@ -14,7 +14,7 @@ from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError
 from bookie_server.storage.check.check import examine
 from bookie_server.storage.check.findings import MISSING, OPEN, SEALED, DirectoryFindings
-from bookie_server.storage.disk.health import Health
+from bookie_server.storage.disk.health import DiskHealth
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
 from tests.kit.segment_world import Storage, entries, fence_record, key_record, limbo_record
@@ -311,7 +311,7 @@ def harm(path: Path, chance: random.Random) -> None:
 def checkpointed(path: Path) -> Path:
     """Have a checkpoint made; its file."""
     storage = Storage(path, segment_bytes=SEGMENT)
-    checkpointer = Checkpointer(storage.directory, DirectIndexPort(storage.index), Health())
+    checkpointer = Checkpointer(storage.directory, DirectIndexPort(storage.index), DiskHealth())
     assert checkpointer.start()
     while checkpointer.busy:
         checkpointer.step(1 << 20)

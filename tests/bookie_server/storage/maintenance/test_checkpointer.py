@@ -15,7 +15,7 @@ from bk_core.errors import StorageFailedError
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.cookie import DataDirectory
 from bookie_server.storage.disk.files import BLOCK
-from bookie_server.storage.disk.health import Health
+from bookie_server.storage.disk.health import DiskHealth
 from bookie_server.storage.index.checkpoint import (
     FoundCheckpoints,
     checkpoint_numbers,
@@ -62,7 +62,7 @@ class Bookie:
     """A data directory on a simulated disk, and its checkpointer."""
 
     def __init__(self, disk: SimDisk | None = None, table: Table | None = None) -> None:
-        self.disk, self.table, self.health = disk or SimDisk(), table or Table(), Health()
+        self.disk, self.table, self.health = disk or SimDisk(), table or Table(), DiskHealth()
         if DataDirectory.exists("/data", files=self.disk):
             self.directory = DataDirectory.open("/data", BOOKIE_ID, CLUSTER, files=self.disk)
         else:
