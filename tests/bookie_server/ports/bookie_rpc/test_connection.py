@@ -290,7 +290,7 @@ def test_a_force_waits_for_the_adds_before_it_of_its_ledger_alone() -> None:
     assert client.ask(force(7)) == b""
     bookie.commit()
     items = answers(client.take(), 3)
-    assert [type(item).__name__ for item in items][-1] == "Answer"
+    assert [type(item).__name__ for item in items][-1] == "WireAnswer"
     assert {row[4] for item in items[:-1] for row in item.rows()} == {0, 1}
 
 
