@@ -51,6 +51,10 @@ GOOD: dict[str, Any] = {"data_dir": Path("/data"), "metadata_service_uri": "zk:/
         {"tls_certificate_path": "a.pem"},
         {"tls_key_path": "a.key", "tls_ca_path": "ca.pem"},
         {"tls_zookeeper": True},
+        {"limits_exempt": "10.0.0.0/8"},
+        {"connections_per_principal_max": 5},
+        {"in_flight_bytes_per_principal_max": 1 << 20},
+        {"admin_writes": "nobody"},
     ],
     ids=str,
 )

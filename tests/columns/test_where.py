@@ -226,3 +226,19 @@ def test_a_refusal_says_what_to_compare_with() -> None:
         Where.of([("c", "==", "2020-01-01")], {"c": pa.date32()})
     with pytest.raises(InvalidArgumentError, match=r"in wants several values.*c in 'ab'"):
         Where.of([("c", "in", "ab")], {"c": pa.string()})
+
+
+def test_durations_and_times_of_arrow_and_numpy_are_literals_too() -> None:
+    spans = [dt.timedelta(seconds=s) for s in (1, 2, 3)]
+    for literal in (dt.timedelta(seconds=2), pa.scalar(dt.timedelta(seconds=2)), np.timedelta64(2, "s")):
+        assert rows_of(pa.duration("us"), [*spans, None], ">=", literal) == spans[1:]
+    for unit in ("s", "ms", "us", "ns"):
+        assert rows_of(pa.duration("ns"), spans, "==", pa.scalar(spans[0], pa.duration(unit))) == [
+            pd.Timedelta(seconds=1)
+        ]
+    clock = [dt.time(hour) for hour in (1, 2, 3)]
+    for kind in (pa.time32("s"), pa.time64("us")):
+        assert rows_of(pa.time64("us"), clock, "<", pa.scalar(dt.time(2), kind)) == clock[:1]
+    days = [dt.date(2024, 7, day) for day in (1, 2, 3)]
+    for literal in (dt.date(2024, 7, 2), pa.scalar(dt.date(2024, 7, 2)), pd.Timestamp("2024-07-02")):
+        assert rows_of(pa.date32(), days, "==", literal) == [days[1]]
