@@ -84,7 +84,6 @@ class Deletions:
             ledger = core.ledger(ledger_id)
             if not ledger.sessions and not ledger.in_log:
                 core.record(FrameKind.COPY_DROPPED, ledger, generation.to_bytes(8, "little"))
-            core.forget_if_idle(ledger)
 
     def committed(self, record: Pending) -> None:
         """A record is durable. A deletion refuses the ledger's watches at once, and its reads when they go on."""

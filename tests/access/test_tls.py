@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,24 @@ def test_every_door_has_the_tls_that_its_settings_say(tmp_path: Path) -> None:
         assert access.admin_ports(1).tls is not None
         for each in (client, bookie, of_bookie, access.config()):
             assert (each.store_settings()["tls"] is not None) is zookeeper
+
+
+def test_a_client_context_of_a_protocol_offers_that_protocol_and_no_other_context_does(tmp_path: Path) -> None:
+    tls = Authority(tmp_path).issue("peer").tls()
+    server = tls.server()
+    server.set_alpn_protocols(["h2"])
+    assert _agreed(tls.client_of("h2"), server) == "h2"
+    assert _agreed(tls.client(), server) is None
+
+
+def _agreed(client: ssl.SSLContext, server: ssl.SSLContext) -> str | None:
+    """The protocol that a client and a server agree on in their handshake, in memory."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    caller = client.wrap_bio(down, up, server_hostname="localhost")
+    called = server.wrap_bio(up, down, server_side=True)
+    for _ in range(4):
+        for side in (caller, called):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    assert caller.version() == called.version() is not None
+    return caller.selected_alpn_protocol()

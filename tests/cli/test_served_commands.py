@@ -62,7 +62,10 @@ def test_rebalance_moves_copies_to_a_new_bookie_and_every_entry_stays(
         code, planned, err = bk(capfd, cluster.uri, "rebalance", "--tolerance", "0", "--dry-run")
         assert code == 0, err
         assert copies(client) == before, "a dry run changes nothing"
-        assert [each for each in planned if each.get("to") == added], planned
+        moves = [each for each in planned if each.get("to") == added]
+        assert moves, planned
+        assert {each["from"] for each in moves} <= set(before)
+        assert all((each["fragments"], each["bytes"]) == ([0], 80_000) for each in moves), moves
         code, done, err = bk(capfd, cluster.uri, "rebalance", "--tolerance", "0")
         assert code == 0, err
         after = copies(client)

@@ -12,6 +12,7 @@ from bk_core.logs.model.compaction import Run, weight_of
 from bk_core.logs.model.head import Extent
 from bk_core.logs.model.upkeep_plan import (
     DAY_MS,
+    DeletedFacts,
     Garbage,
     LogFacts,
     StepKind,
@@ -213,3 +214,16 @@ def test_record_is_canonical_json_and_later_fields_are_ignored() -> None:
     for bad in (b"", b"[]", b'{"ledgers":"5"}', b'{"ledgers":true}', b"\xff"):
         with pytest.raises(MetadataCorruptError):
             decode_upkeep_record(bad)
+
+
+def test_ledgers_of_deleted_logs_share_the_budget_of_an_hour() -> None:
+    deleted = [DeletedFacts(name=name, uuid=name, ledgers=tuple(range(5))) for name in ("a", "b", "c")]
+    found = plan([], RECORD, NOW, replace(CONFIG, ledgers_per_hour=8), deleted)
+    assert [(step.kind, step.log, step.doomed) for step in found.steps if step.kind is StepKind.DELETE] == [
+        (StepKind.DELETE, "a", (0, 1, 2, 3, 4)),
+        (StepKind.DELETE, "b", (0, 1, 2)),
+    ]
+    assert [(each.log, each.why) for each in found.waits if each.log] == [
+        ("b", "ledgers_per_hour is spent"),
+        ("c", "ledgers_per_hour is spent"),
+    ]

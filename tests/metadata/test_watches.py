@@ -218,3 +218,13 @@ def _drain(worker: Worker) -> None:
     reached = threading.Event()
     worker.submit(reached.set)
     assert reached.wait(5)
+
+
+def test_a_node_that_was_missing_when_it_was_read_is_not_seen_stale_later(tree: MemoryTree, worker: Worker) -> None:
+    watches = Watches(tree, worker)
+    assert watches.read("/late", read_data) is None
+    tree.create("/late", b"0")
+    assert watches.read("/late", read_data)[0] == b"0"
+    tree.set("/late", b"1", 0)
+    assert watches.seen("/late", read_data) is None, "the read that found it has set a watch"
+    assert watches.read("/late", read_data)[0] == b"1"

@@ -139,3 +139,12 @@ def test_record_that_cannot_be_read_makes_no_audit_of_all_ledgers_at_every_look(
     now[0] = config.rescan_s
     auditor.look()
     assert marked(store) == {0, 1, 2}
+
+
+def test_an_auditor_that_withdraws_is_not_elected_and_another_is() -> None:
+    store, auditor = a_cluster()
+    auditor.look()
+    assert auditor.elected
+    auditor.withdraw()
+    assert not auditor.elected
+    assert store.vote_for_auditor("another")

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import urllib.request
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from bk_cli.local.children import check_port_free, free_port
-from bk_core.errors import BookKeeperError, InvalidArgumentError, PortInUseError
+from bk_core.errors import BookKeeperError, InvalidArgumentError, Outcome, PortInUseError
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, HTTP, Endpoint, host_and_port
@@ -127,3 +130,23 @@ def test_bookie_whose_host_does_not_resolve_is_said_to_be_that(name: str) -> Non
         assert any(words in text for words in ("Name or service not known", "Domain name not found")), text
 
     asyncio.run(story())
+
+
+@pytest.mark.rule("E1")
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (errno.EACCES, "this process may not listen on the port"),
+        (errno.EAFNOSUPPORT, "this machine has no such address"),
+        (errno.ENOBUFS, "the port cannot be listened on"),
+    ],
+)
+def test_an_error_of_the_system_is_said_with_its_words(number: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(InvalidArgumentError, match=what) as caught:
+        listening_socket("127.0.0.1", 0, "--port")
+    assert os.strerror(number) in caught.value.value
+    assert caught.value.outcome is Outcome.NOT_APPLIED

@@ -101,3 +101,29 @@ def test_slow_log_has_a_rate_and_counts_what_it_left_out(caplog: pytest.LogCaptu
     assert caplog.records[-1].getMessage() == "slow: number 100 (90 slow ones before it were left out)"
     assert log.count == 101
     assert SlowLog(logging.getLogger("slow"), 0).threshold_s == float("inf")
+
+
+def test_a_slow_recovery_is_counted_and_logged_with_its_ledger(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with memory_cluster(3) as cluster:
+            writer = await cluster.client().create_ledger(password=PASSWORD)
+            await writer.append(b"x")
+            quick = cluster.client(replace(FAST, slow_operation_ms=60_000))
+            await quick.open_ledger(writer.ledger_id, recover=True, password=PASSWORD)
+            assert quick.metrics().slow_operations == 0
+            second = await cluster.client().create_ledger(password=PASSWORD)
+            await second.append(b"x")
+            slow = cluster.client(replace(FAST, slow_operation_ms=20))
+            for name in cluster.names:
+                cluster.network.bookies[name].hold_commits()
+            opening = asyncio.ensure_future(slow.open_ledger(second.ledger_id, recover=True, password=PASSWORD))
+            await asyncio.sleep(0.05)
+            for name in cluster.names:
+                cluster.network.bookies[name].release_commits()
+            await opening
+            assert slow.metrics().slow_operations >= 1
+
+    with caplog.at_level(logging.WARNING, "bk_core.client.slow"):
+        asyncio.run(work())
+    said = [record.getMessage() for record in caplog.records if record.name == "bk_core.client.slow"]
+    assert [line for line in said if line.startswith("slow: recovery of ledger 1 took ")], said

@@ -226,6 +226,7 @@ def test_missing_segment_and_identity_are_told(path: Path) -> None:
     assert any("IDENTITY" in line for line in found.damage)
     assert "--accept-loss" in found.remedies()[0]
     assert {0, 1, 2, 3} <= set(found.ledgers), "segment headers say whose directory it is"
+    assert any("says that this is the directory of bookie-1:3181" in line for line in found.notes)
 
 
 def test_a_directory_of_which_nothing_can_be_read_is_told(path: Path) -> None:
