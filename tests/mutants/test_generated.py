@@ -13,7 +13,7 @@ import pytest
 
 from tests.mutants.generated.checkouts import ROOT, copy_of_checkout
 from tests.mutants.generated.reached import Map
-from tests.mutants.generated.run import choose, files, in_stages, mirrored, real_tests
+from tests.mutants.generated.run import choose, files, in_stages, kindred, mirrored
 from tests.mutants.generated.sites import compiles, sites
 
 HEAD = "def f(self, a, b, n=1):\n    x = 0\n"
@@ -159,8 +159,8 @@ def test_tests_written_for_a_file_come_first_and_the_quick_ones_of_them() -> Non
 
 
 def test_servers_that_can_notice_are_those_of_the_same_subject() -> None:
-    assert "tests/e2e/test_autorecovery.py" in real_tests("bookie_server/autorecovery/worker.py")
-    assert "tests/cli/data/test_log_upkeep.py" in real_tests("bk_cli/data/log_upkeep.py")
+    assert "tests/e2e/test_autorecovery.py" in kindred("bookie_server/autorecovery/worker.py", is_real=True)
+    assert "tests/cli/data/test_log_upkeep.py" in kindred("bk_cli/data/log_upkeep.py", is_real=True)
 
 
 def test_a_mutant_is_planted_in_a_copy(tmp_path: Path) -> None:

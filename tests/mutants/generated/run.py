@@ -8,10 +8,12 @@ with real servers. A test that fails has to fail twice, because a busy machine m
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,15 +34,18 @@ find a defect if any does."""
 TEST_LIMIT_S = 30
 NEAR_FILES, NEAR_S = 6, 60.0
 """Without a map a mutant meets this many test files for this many seconds: CI has two minutes for all of them."""
-REAL_S = 240.0
-REAL_FILES = 3
-REAL_FOLDERS = {
+KINDRED_S = 240.0
+KINDRED_FILES = 3
+FOLDERS = {
     "bk_cli": ("tests/cli", "tests/e2e"),
     "bk_spark": ("tests/spark",),
     "bookie_server": ("tests/bookie_server", "tests/contracts", "tests/e2e"),
-    "bk_core": ("tests/contracts", "tests/metadata", "tests/logs", "tests/e2e"),
-}
-REAL_MARK = re.compile(r"mark\.(e2e|zookeeper|spark)\b|\bcluster\b|\bzookeeper_uri\b")
+    "bk_core": (
+        "tests/access", "tests/client", "tests/contracts", "tests/e2e", "tests/logs", "tests/metadata",
+        "tests/transport",
+    ),
+}  # fmt: skip
+WITH_SERVERS, WITHOUT = "real and not alone", "not real and not long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ class Trial:
 
     def is_final(self, outcome: Outcome) -> bool:
         """Whether there is no stage left for it."""
-        tried = any(stage.endswith(".py") for stage in outcome.stages)
+        tried = any(stage.endswith(".py") for stage in outcome.stages)  # a file with servers
         return bool(outcome.noticed_by) or tried or not self._with_servers
 
     def _stages(self, mutant: Generated, checkout: Path) -> tuple[str, list[str]]:
@@ -157,7 +162,11 @@ class Trial:
         if line and not tests:
             tests = self._map.tests_of(mutant.path, mutant.edit.statement)
         if not tests:
-            stages.append("no unit test executes it")
+            stages.append("no unit test executes it in its own process")
+            for name in kindred(mutant.path, is_real=False):
+                stages.append(f"{name} without servers")
+                if noticed := self._noticed_in(name, checkout, WITHOUT):
+                    return noticed, stages
         for stage, chosen in in_stages(mutant.path, tests).items():
             if chosen:
                 stages.append(f"{len(chosen)} tests: {stage}")
@@ -166,9 +175,9 @@ class Trial:
         return "", stages
 
     def _server_stage(self, mutant: Generated, checkout: Path, stages: list[str]) -> str:
-        for name in real_tests(mutant.path):
+        for name in kindred(mutant.path, is_real=True):
             stages.append(name)
-            if noticed := self._noticed_with_servers(name, checkout):
+            if noticed := self._noticed_in(name, checkout, WITH_SERVERS):
                 return noticed
         return ""
 
@@ -176,7 +185,7 @@ class Trial:
         found = near_files(mutant.path)
         if not found:
             return "", ["no test file names it"]
-        arguments = ("-m", "not real and not long", "--few", "-o", f"timeout={TEST_LIMIT_S}", *found)
+        arguments = ("-m", WITHOUT, "--few", "-o", f"timeout={TEST_LIMIT_S}", *found)
         code, failed = _run([], arguments, checkout, NEAR_S)
         if code in (0, 5, -1) or not failed:
             return "", [f"{len(found)} files that name it"]
@@ -199,11 +208,12 @@ class Trial:
             tests = tests[tests.index(failed) + 1 :] if failed in tests else tests
         return ""
 
-    def _noticed_with_servers(self, name: str, checkout: Path) -> str:
-        code, failed = _run([], ("-m", "real and not alone", name), checkout, REAL_S)
+    def _noticed_in(self, name: str, checkout: Path, marked: str) -> str:
+        """The test of this file that fails twice, among those that are marked so."""
+        code, failed = _run([], ("-m", marked, name), checkout, KINDRED_S)
         if code in (0, 5, -1) or not failed:  # a whole file may well be too long for the limit
             return ""
-        code, _again = _run([failed], (), checkout, REAL_S)
+        code, _again = _run([failed], (), checkout, KINDRED_S)
         return failed if code else ""
 
 
@@ -271,19 +281,27 @@ def _imports(file: Path, module: str) -> bool:
     )
 
 
-def real_tests(path: str) -> list[str]:
-    """The files of tests with servers that most likely execute this source: they speak of the same things."""
+def kindred(path: str, *, is_real: bool) -> list[str]:
+    """The test files, with servers or without, that speak most of what this source is named after. A test may execute
+    the source in a process of its own, which no record shows."""
     words = {
         word.rstrip("s") for word in re.split(r"[/_.]", path.partition("/")[2].removesuffix(".py")) if len(word) > 2
     }
     scores: dict[str, int] = {}
-    for folder in REAL_FOLDERS[path.partition("/")[0]]:
-        for file in sorted((ROOT / folder).rglob("test_*.py")):
-            text = file.read_text(encoding="utf-8")
-            if REAL_MARK.search(text):
-                in_name = sum(word in file.stem for word in words)
-                scores[str(file.relative_to(ROOT))] = 100 * in_name + sum(min(text.count(word), 9) for word in words)
-    return sorted(scores, key=lambda name: (-scores[name], name))[:REAL_FILES]
+    for name in _marked(WITH_SERVERS if is_real else WITHOUT):
+        if name.startswith(FOLDERS[path.partition("/")[0]]):
+            text = (ROOT / name).read_text(encoding="utf-8")
+            in_name = sum(word in Path(name).stem for word in words)
+            scores[name] = 100 * in_name + sum(min(text.count(word), 9) for word in words)
+    return sorted(scores, key=lambda name: (-scores[name], name))[:KINDRED_FILES]
+
+
+@functools.cache
+def _marked(marked: str) -> frozenset[str]:
+    """The files with tests that pytest collects for these marks."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", marked, "tests"]
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return frozenset(line.partition("::")[0] for line in said.splitlines() if "::" in line)
 
 
 def try_all(
