@@ -487,3 +487,17 @@ def test_a_record_batch_reader_that_is_collected_ends_its_reads_in_silence(
         world[1].begin(drop).result(5)
     reads.wait_for_none()
     assert not noise
+
+
+def test_a_reader_whose_loop_has_ended_says_that_its_client_is_closed() -> None:
+    cluster = MemoryBookKeeper(4)
+
+    async def work() -> pa.RecordBatchReader:
+        log = NamedLog(cluster.client(), "events", password=PASSWORD)
+        await log.append_arrow(numbers(0, 3))
+        return await log.record_batch_reader()
+
+    reader = asyncio.run(work())  # nobody closes the client
+    with pytest.raises(pa.ArrowInvalid, match=r"this client is closed.*connect again"):
+        reader.read_next_batch()
+    cluster.store.close()
