@@ -263,7 +263,7 @@ def _logs(found: Scrape, view: BookieView, engine: BookieEngine) -> None:
     for path, count, log in zip(view.paths, ledgers, engine.logs, strict=True):
         stats = log.commit_stats
         found.put("bookie_directory_ledgers", count, path)
-        found.put("bookie_commit_seconds", log.commit_times, path)
+        found.put("bookie_commit_seconds", log.committer.times, path)
         found.put("bookie_commit_groups_total", stats.groups, path)
         found.put("bookie_commit_frames_total", stats.frames, path)
         found.put("bookie_commit_frame_bytes_total", stats.frame_bytes, path)

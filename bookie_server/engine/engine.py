@@ -206,14 +206,14 @@ class BookieEngine:
     def _end_commits(self) -> None:
         """No log writes its queued frames any more."""
         for each in self._logs:
-            each.drop(resume=False)
+            each.committer.drop(resume=False)
 
     # --- effects ---
 
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case events.Commit():
-                self._logs[effect.log].commit(effect)
+                self._logs[effect.log].committer.put(effect.frames, effect.headers, reserve=effect.reserve)
             case events.SendAcks():
                 self._deliver(effect, effect.stream)
             case events.ReadFrames() | events.ReadMemberships():
@@ -275,7 +275,7 @@ class BookieEngine:
         else:
             self._on_no_space(number)
             self._logs[number].hurry()
-            self._logs[number].drop(resume=True)  # last: what the machine gives the log from here on is written
+            self._logs[number].committer.drop(resume=True)  # last: what it gives the log from here on is written
         self.feed(events.CommitFailed(reason, error.what, final, number))
         if final:
             self._on_failed(error)

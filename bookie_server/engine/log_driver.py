@@ -19,8 +19,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from bk_core.errors import BookKeeperError, StorageFailedError
-from bk_core.observe.metrics import Histogram
 from bk_core.observe.slow_log import SlowLog
+from bookie_server.engine.commit_observer import CommitObserver
 from bookie_server.engine.committer import Committer
 from bookie_server.engine.holdings import answer_read, read_at_once
 from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
@@ -81,26 +81,18 @@ class LogDriver:
         self._log = open_log.log
         loop = asyncio.get_running_loop()
         self._reader = _Reader(open_log, loop, engine.feed, self._failed, slow)
-        copy = copier(lambda frames: self._committer.copy(frames))
+        copy = copier(lambda frames: self.committer.copy(frames))
         self._maintenance = MaintenanceThread(open_log.maintain(copy, self._release, self._give_up), loop, self._failed)
         self._engine = engine
-        self._committer = Committer(
+        self.committer = Committer(
             self._log, loop, partial(engine.committed, number), self._failed, group_bytes_max, group_frames_max,
-            self._maintenance.look, at_turn_end=engine.at_turn_end, slow=slow, path=open_log.path,
+            self._maintenance.look, at_turn_end=engine.at_turn_end, observer=CommitObserver(slow, open_log.path),
         )  # fmt: skip
-        self._maintenance.maintenance.busy_s = lambda: self._committer.times.total
+        self._maintenance.maintenance.busy_s = lambda: self.committer.times.total
         self._maintenance.start()
-
-    def commit(self, effect: events.Commit) -> None:
-        self._committer.put(effect.frames, effect.headers, reserve=effect.reserve)
 
     def read(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
         self._reader.put(effect)
-
-    @property
-    def commit_times(self) -> Histogram:
-        """Seconds that group commits took."""
-        return self._committer.times
 
     @property
     def commit_stats(self) -> CommitStats:
@@ -110,17 +102,13 @@ class LogDriver:
         """Not on the loop's thread. Raises as :meth:`Maintenance.stats`."""
         return self._maintenance.maintenance.stats(memory_age_s=MEMORY_AGE_S)
 
-    def drop(self, *, resume: bool) -> None:
-        """As :meth:`Committer.drop`."""
-        self._committer.drop(resume=resume)
-
     def hurry(self) -> None:
         """Space is short: maintenance gives back what it can now."""
         self._maintenance.hurry()
 
     def stop(self) -> None:
         """Make accepted frames durable, record the position and end the threads. Not on the loop's thread."""
-        self._committer.stop()
+        self.committer.stop()
         self._log.release_full()
         self._maintenance.stop()
         try:

@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         """
         self.feed(events.CommitFailed(reason, error.what, final, number))
         if not final:
-            self._logs[number].drop(resume=True)
+            self._logs[number].committer.drop(resume=True)
 """,
         (f"{_ENGINE}::test_a_stream_that_waits_for_room_is_answered_when_the_commit_it_waits_for_fails",),
         "messages of a stream that waited for room vanish unanswered, and later acks name the wrong frames",
@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "groups behind a failed one are written",
         "bookie_server/engine/committer.py",
         """        except BookKeeperError as error:
-            self._halted = True
+            self.queue.halt()
             self._post(self._failed, error)
 """,
         """        except BookKeeperError as error:
@@ -110,11 +110,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "frames behind a failed group stay queued",
-        "bookie_server/engine/committer.py",
-        """            self._frames.clear()
-            self._halted = not resume
+        "bookie_server/engine/commit_queue.py",
+        """            self.frames.clear()
+            self._is_halted = not resume
 """,
-        """            self._halted = not resume
+        """            self._is_halted = not resume
 """,
         (f"{_ENGINE}::test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_it",),
         "the same, a moment later",
@@ -225,7 +225,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "copies wait until no frame is queued",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commit_queue.py",
         "            self._copies_turn = True\n",
         "",
         (f"{_COMMITTER}::test_copies_come_through_although_frames_never_stop_coming",),

@@ -14,9 +14,9 @@ BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_booki
 COMMITTER = (
     Mutant(
         "frames are put and nobody is woken",
-        "bookie_server/engine/committer.py",
-        "self._took_s >= self._inline_s:\n                self._wake.notify()\n            elif",
-        "self._took_s >= self._inline_s:\n                pass\n            elif",
+        "bookie_server/engine/commit_queue.py",
+        "speed.took_s >= speed.fast_s:\n                self._wake.notify()\n                return False\n",
+        "speed.took_s >= speed.fast_s:\n                return False\n",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "an append waits until something else happens on the bookie",
         "S10",
@@ -24,8 +24,8 @@ COMMITTER = (
     Mutant(
         "a commit on the loop overtakes a group that the loop has not heard of",
         "bookie_server/engine/committer.py",
-        "        if self._held or self._untold or self._copies or self._halted or self._stopping:\n",
-        "        if self._held or self._copies or self._halted or self._stopping:\n",
+        "            if self._posted != self._told:\n",
+        "            if False:\n",
         (
             "tests/bookie_server/engine/test_committer.py::"
             "test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order",
@@ -36,8 +36,8 @@ COMMITTER = (
     Mutant(
         "the position is not recorded after commits on the loop",
         "bookie_server/engine/committer.py",
-        "            self._watched = False\n            self._wake.notify()\n",
-        "            self._watched = False\n",
+        "        self._is_watched = False\n        self.queue.wake()\n",
+        "        self._is_watched = False\n",
         (
             "tests/bookie_server/engine/test_committer.py::"
             "test_the_position_is_recorded_after_the_last_commit_on_the_loop",
@@ -47,9 +47,9 @@ COMMITTER = (
     ),
     Mutant(
         "whether there is work is looked up before the lock",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commit_queue.py",
         "        with self._wake:\n            while True:\n                work = None",
-        "        if not (self._copies or self._frames or self._stopping or self._log.position_unrecorded):\n"
+        "        if not (self.copies or self.frames or self._is_stopping or may_record()):\n"
         "            with self._wake:\n"
         "                self._wake.wait()\n"
         "        with self._wake:\n            while True:\n                work = None",
@@ -60,7 +60,7 @@ COMMITTER = (
     Mutant(
         "a refused group does not halt the thread",
         "bookie_server/engine/committer.py",
-        "        except BookKeeperError as error:\n            self._halted = True\n            self._post",
+        "        except BookKeeperError as error:\n            self.queue.halt()\n            self._post",
         "        except BookKeeperError as error:\n            self._post",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
         "a group behind a refused one is written although the machine gave it up: ids and answers shift",
@@ -68,18 +68,18 @@ COMMITTER = (
     ),
     Mutant(
         "queued frames outlive the failure that ends them",
-        "bookie_server/engine/committer.py",
-        "            self._frames.clear()\n            self._halted = not resume\n",
-        "            self._halted = not resume\n",
+        "bookie_server/engine/commit_queue.py",
+        "            self.frames.clear()\n            self._is_halted = not resume\n",
+        "            self._is_halted = not resume\n",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
         "a group that the machine has given up is written and taken for the next one",
         "P1",
     ),
     Mutant(
         "a final failure lets the thread go on",
-        "bookie_server/engine/committer.py",
-        "            self._halted = not resume\n",
-        "            self._halted = False\n",
+        "bookie_server/engine/commit_queue.py",
+        "            self._is_halted = not resume\n",
+        "            self._is_halted = False\n",
         (ORDERS + "nothing_is_written_or_told_behind_a_failed_sync",),
         "a bookie whose disk failed reports failures again and again instead of one end",
         "S6",
@@ -87,26 +87,25 @@ COMMITTER = (
     Mutant(
         "the answer is posted before the sync",
         "bookie_server/engine/committer.py",
-        "                places = self._append(group)\n"
-        "                with self._wake:\n"
-        "                    self._untold += 1\n"
-        "                self._post(self._told, places)\n",
+        "                places = self._writer.write(group)\n"
+        "                self._posted += 1\n"
+        "                self._post(self._tell, places)\n",
         "                planned = self._log.position\n"
         "                places, at = [], planned[1]\n"
         "                for frame in group.frames:\n"
         "                    places.append(Place(planned[0], at, len(frame)))\n"
         "                    at += len(frame)\n"
-        "                self._untold += 1\n"
-        "                self._post(self._told, places)\n"
-        "                self._append(group)\n",
+        "                self._posted += 1\n"
+        "                self._post(self._tell, places)\n"
+        "                self._writer.write(group)\n",
         BOOKIE,
         "what was acked is lost with the power",
         "S3",
     ),
     Mutant(
         "the position is not recorded when it gets quiet",
-        "bookie_server/engine/committer.py",
-        "self._wake.wait(IDLE_S if unrecorded and not self._watched else None)",
+        "bookie_server/engine/commit_queue.py",
+        "self._wake.wait(IDLE_S if unrecorded else None)",
         "self._wake.wait(None)",
         (ORDERS + "the_position_is_on_record_soon_after_the_last_group",),
         "damage at the end of the log is taken for a torn tail: an acked entry is denied",
@@ -114,7 +113,7 @@ COMMITTER = (
     ),
     Mutant(
         "a stop does not record the position",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/group_writer.py",
         "            if not self._log.failed:\n                self._log.record_position()\n",
         "            pass\n",
         (ORDERS + "a_stop_commits_what_was_put_before_it_and_records_the_position",),
@@ -123,7 +122,7 @@ COMMITTER = (
     ),
     Mutant(
         "a reserve group is tried once only",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/group_writer.py",
         "        except DataDirectoryError:\n            if not group.reserve:\n                raise\n"
         "            return self._log.append_group(group.frames, headers=group.headers, reserve=True)\n",
         "        except DataDirectoryError:\n            raise\n",
@@ -182,11 +181,11 @@ ENGINE = (
     Mutant(
         "queued frames are dropped after the machine has heard",
         "bookie_server/engine/engine.py",
-        "            self._logs[number].drop(resume=True)  # last: what the machine gives the log from here on is "
+        "            self._logs[number].committer.drop(resume=True)  # last: what it gives the log from here on is "
         "written\n"
         "        self.feed(events.CommitFailed(reason, error.what, final, number))\n",
         "        self.feed(events.CommitFailed(reason, error.what, final, number))\n"
-        "        if not final:\n            self._logs[number].drop(resume=True)\n",
+        "        if not final:\n            self._logs[number].committer.drop(resume=True)\n",
         ("tests/bookie_server/engine/test_engine.py", *BOOKIE),
         "frames that the machine gives the log as soon as it hears of the full disk vanish unanswered",
         "P1",
@@ -195,7 +194,7 @@ ENGINE = (
         "the other logs go on after a failed sync",
         "bookie_server/engine/engine.py",
         "        if final:\n            self._end_commits()\n",
-        "        if final:\n            self._logs[number].drop(resume=False)\n",
+        "        if final:\n            self._logs[number].committer.drop(resume=False)\n",
         (ENGINES + "what_waits_for_the_other_directory_is_not_written_after_a_failed_sync",),
         "a bookie that ends goes on writing what it has given up",
         "S6",

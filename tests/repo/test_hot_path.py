@@ -245,7 +245,7 @@ async def single_adds(path: Path, way: str) -> float:
     uri = f"memory://{uuid.uuid4().hex}"
     bookie = await Bookie.start(bookie_config(path, uri, scrub_bytes_per_s=1), open_store(uri), init_cluster=True)
     assert bookie._engine is not None
-    bookie._engine.logs[0]._committer._inline_s = math.inf  # this disk is fast, however busy the machine is
+    bookie._engine.logs[0].committer.speed.fast_s = math.inf  # this disk is fast, however busy the machine is
     ports = {service.endpoint("").protocol: service.port for service in bookie._services}
     begin, counted = calls_here()
     store = open_store(uri)

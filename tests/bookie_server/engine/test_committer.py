@@ -366,7 +366,7 @@ def test_large_groups_and_many_frames_go_to_the_thread(tmp_path: Path) -> None:
 def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         await warmed(rig)
-        rig.committer._took_s = 1.0  # what a slow sync leaves
+        rig.committer.speed.took_s = 1.0  # what a slow sync leaves
         rig.files.syncing.clear()
         rig.files.sync.clear()
         rig.committer.put([entries(1, [100])])
@@ -374,7 +374,7 @@ def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(tmp_pat
         await asyncio.sleep(0.05)
         rig.files.sync.set()
         await asyncio.wait_for(rig.answers.get(), PART_S)
-        assert rig.committer._took_s >= 0.8
+        assert rig.committer.speed.took_s >= 0.8
 
     told(tmp_path, story, inline_s=0.5)
 
@@ -421,7 +421,7 @@ def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: 
         await warmed(rig)
         rig.committer.put([entries(1, [500])])  # the loop will look at the end of this turn
         rig.committer.put([entries(1, [501 + n]) for n in range(12)])  # too many: the thread takes them all
-        while rig.committer._frames or rig.committer._held:
+        while rig.committer.queue.frames or rig.committer.queue.is_held:
             time.sleep(0.001)  # no turn of the loop, so it has not heard
         rig.committer.put([entries(1, [600])])
         first, second = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in range(2)]

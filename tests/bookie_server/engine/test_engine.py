@@ -169,7 +169,7 @@ def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) 
 def test_a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one(tmp_path: Path) -> None:
     async def story() -> None:
         async with rig(tmp_path) as bookie:
-            bookie.engine._logs[0]._committer._inline_s = math.inf  # this disk is fast, however busy the machine is
+            bookie.engine._logs[0].committer.speed.fast_s = math.inf  # this disk is fast, however busy the machine is
             log = bookie.engine._logs[0]._log
 
             def take() -> int:
@@ -374,7 +374,7 @@ def test_a_stop_seals_the_segments_that_copies_filled(tmp_path: Path) -> None:
             await bookie.answers(1)
             copied = [frame(8, 0, [bytes(5_000_000)])]
             for _ in range(3):
-                done = bookie.engine._logs[0]._committer.copy(copied)
+                done = bookie.engine._logs[0].committer.copy(copied)
                 [place] = await asyncio.wrap_future(done)
             assert place.generation == 2
             await bookie.engine.stop()

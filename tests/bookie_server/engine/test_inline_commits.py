@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import BookKeeperError
-from bookie_server.engine.committer import INLINE_BYTES
+from bookie_server.engine.commit_queue import INLINE_BYTES
 from tests.bookie_server.engine.test_committer import PART_S, Rig, told, warmed
 from tests.kit.segment_world import entries
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.wire.lane.reasons import Reason
-from bookie_server.engine import committer, index_hop, log_driver, maintenance_thread
+from bookie_server.engine import commit_queue, committer, group_writer, index_hop, log_driver, maintenance_thread
 from bookie_server.engine import engine as engine_module
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
@@ -33,7 +33,16 @@ from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.loop import a_while, run_under
 from tests.sim.threads.witness import Stream, Witness
 
-LINES_OF = (committer, log_driver, maintenance_thread, maintenance, index_hop, engine_module)
+LINES_OF = (
+    commit_queue,
+    committer,
+    group_writer,
+    log_driver,
+    maintenance_thread,
+    maintenance,
+    index_hop,
+    engine_module,
+)
 """Each line of these is a point, in three runs of four."""
 LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_s=1000.0)
 SEGMENT_BYTES = 32 << 10
@@ -104,7 +113,7 @@ class BookieWorld:
         def on_failed(error: BookKeeperError) -> None:
             self.errors.append(error)
             failed.set()
-            if any(log._committer._frames for log in engine._logs):
+            if any(log.committer.queue.frames for log in engine._logs):
                 self.turns.fail("the bookie has ended, and frames still wait to be written")
 
         engine = BookieEngine(
@@ -236,9 +245,9 @@ class BookieWorld:
         for log in engine._logs:
             if (log._log.seal_jobs or log._log._full) and not log._log.failed:
                 self.turns.fail("a clean stop left a full segment without its index")
-            if any(not copies.done.done() for copies in log._committer._copies):
+            if any(not copies.done.done() for copies in log.committer.queue.copies):
                 self.turns.fail("copies of compaction are waited for, and nobody makes them")
-            if log._committer._frames and not self.witness.failed:
+            if log.committer.queue.frames and not self.witness.failed:
                 self.turns.fail("the commit thread ended before its work")
 
     def _look_again(self) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
-from bookie_server.engine import committer
+from bookie_server.engine import commit_queue, committer, group_writer
 from bookie_server.engine.committer import Committer
 from bookie_server.machine.disk_places import Place
 from tests.kit.lanes import frame
@@ -31,7 +31,7 @@ class CommitterWorld:
     """One order of one case."""
 
     def __init__(self, engine: Engine, case: Case, *, lines: bool = False) -> None:
-        self.turns, self._case = Turns(engine, lines_of=[committer] if lines else ()), case
+        self.turns, self._case = Turns(engine, lines_of=[commit_queue, committer, group_writer] if lines else ()), case
         self.disk = TurnsDisk()
         self.answers: asyncio.Queue[Sequence[Place] | BookKeeperError] = asyncio.Queue()
         self._given: list[bytes] = []

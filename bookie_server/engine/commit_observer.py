@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators see of the commits of one data directory: a histogram, spans and lines about slow commits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from bk_core.entries.frame import FrameHeader, parse_header
+from bk_core.observe.metrics import Histogram
+from bk_core.observe.slow_log import SlowLog
+from bk_core.observe.traces import spans
+from bookie_server.engine.commit_queue import Group
+from bookie_server.engine.slow import slow_commit
+
+logger = logging.getLogger(__name__)
+
+TIMES_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""The bounds of the histogram of commits, in seconds."""
+
+
+class CommitObserver:
+    """Reports on commits.
+
+    - ``times``: how long commits took. The thread that holds the log observes.
+    - ``spans``: OpenTelemetry's spans, None in a process without it.
+    - ``traced``: for each traced message whose commit is not done, the header of its last frame and the context of its
+      span. The loop adds to it, and the thread that holds the log removes.
+    - ``slow_s``: commits that take this long, waiting included, are logged to ``_slow``. ``_path`` names the directory.
+    """
+
+    def __init__(self, slow: SlowLog | None = None, path: str = "") -> None:
+        self.times = Histogram(TIMES_S)
+        self.spans = spans()
+        self.traced: dict[FrameHeader, Any] = {}
+        self._slow, self._path = slow or SlowLog(logger, 0), path
+        self.slow_s = self._slow.threshold_s
+
+    def trace(self, frames: Sequence[bytes | memoryview], headers: Sequence[FrameHeader], context: Any) -> None:
+        """Note that these frames, which are to be queued next, came with a traced message."""
+        self.traced[headers[-1] if headers else parse_header(frames[-1])] = context
+
+    def report(self, group: Group, waited_s: float, took_s: float) -> None:
+        """Report a commit that is traced or was slow. The first of its frames waited for ``waited_s``."""
+        if self.traced and self.spans is not None:
+            about_group = {"frames": len(group.frames), "bytes": sum(map(len, group.frames)), "waited_s": waited_s}
+            for header in group.headers:
+                parent = self.traced.pop(header, None)
+                if parent is not None:
+                    about = {
+                        "ledger": header.ledger_id,
+                        "session": header.tag,  # the name that clients give it in their own lines
+                        "first_entry": header.first_entry_id,
+                        "entries": header.count,
+                    }
+                    self.spans.begin("bookie.commit", parent, since_s=took_s, **about, **about_group).end()
+        if waited_s + took_s >= self.slow_s:
+            self._slow.say(lambda: slow_commit(self._path, group.frames, waited_s, took_s))
