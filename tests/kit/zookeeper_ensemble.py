@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bk_cli.local.children import free_ports
 from bk_cli.local.zookeeper_server import ZooKeeperServer
-from tests.trials.proxy import FaultProxy, ProxyThread
+from tests.trials.kit.proxy import FaultProxy, ProxyThread
 
 HOST = "127.0.0.1"
 TICK_MS = 200

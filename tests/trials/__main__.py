@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kit.seeded_figures import SeededFigures
-from tests.trials.network import enter_own_network, networks_work
-from tests.trials.nodes import TrialCluster
-from tests.trials.rounds import Round, RoundReport
+from tests.trials.bookie.rounds import Round, RoundReport
+from tests.trials.kit.cluster import TrialCluster
+from tests.trials.kit.network import enter_own_network, networks_work
 
 BOOKIES = 7
 CLUSTER_ROUNDS = 100

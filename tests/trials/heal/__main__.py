@@ -31,7 +31,7 @@ from tests.kit.seeded_figures import SeededFigures
 from tests.trials.heal.schedule import BY_NAME, KINDS
 from tests.trials.heal.serve import BREAKS
 from tests.trials.heal.stage import Stage, StageReport
-from tests.trials.network import enter_own_network, networks_work
+from tests.trials.kit.network import enter_own_network, networks_work
 
 APACHES = 2
 PROBLEMS_KEPT = 30

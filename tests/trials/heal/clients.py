@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client processes: writers that end their ledgers in every way, a reader, recoverers, and a leader of a log. They
-go on whatever happens to bookies, and write down what they were told (:mod:`tests.trials.journal`)."""
+go on whatever happens to bookies, and write down what they were told (:mod:`tests.trials.bookie.journal`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.logs.named_log import NamedLog
 from tests.interop.pattern import Pattern
-from tests.trials.clients import SMALL, Client, run
+from tests.trials.bookie.clients import SMALL, Client, run
 from tests.trials.heal.oracle import Journals, pattern_of
 from tests.trials.heal.schedule import SHAPES
 

@@ -30,13 +30,13 @@ from bk_core.cluster.admin_ports import Numbers, parse_numbers
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from tests.interop.jars import toolchain
-from tests.trials.clients import SETTINGS_VARIABLE
+from tests.trials.bookie.clients import SETTINGS_VARIABLE
 from tests.trials.heal.schedule import Slot
 from tests.trials.heal.serve import OFFSET
-from tests.trials.network import BRIDGE, host_of, make_bridge, set_cable
-from tests.trials.network import connect as connect_network
-from tests.trials.nursery import Child, Nursery
-from tests.trials.security import TrialSecurity
+from tests.trials.kit.network import BRIDGE, host_of, make_bridge, set_cable
+from tests.trials.kit.network import connect as connect_network
+from tests.trials.kit.nursery import Child, Nursery
+from tests.trials.kit.security import TrialSecurity
 
 HOST = "127.0.0.1"
 READY_S, END_S, ADMIN_S = 60.0, 30.0, 3.0
@@ -240,7 +240,7 @@ class Node:
 
 class HealCluster:
     """A context manager. ``secure``: bookies and clients are of mode secure, beside bookies of Apache's of mode mixed
-    (:mod:`tests.trials.security`)."""
+    (:mod:`tests.trials.kit.security`)."""
 
     def __init__(
         self, path: Path, slots: Sequence[Slot], *, network: bool, broken: str = "", secure: bool = False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.pattern import Pattern
-from tests.trials.journal import NEVER
+from tests.trials.bookie.journal import NEVER
 
 SIZE_MIN, SIZE_MAX = 40, 1_500
 GONE_CODE = "BK_NO_SUCH_LEDGER"

@@ -20,13 +20,13 @@ from bk_core.model import LedgerState
 from tests.interop.jars import toolchain
 from tests.interop.peer_client import PeerClient
 from tests.kit.uncertified import not_refusing
+from tests.trials.bookie.journal import Journal
 from tests.trials.heal.check import Checked, check_copies, check_log, unhealed
 from tests.trials.heal.disturbances import BrokenPromiseError, World, carry_out
 from tests.trials.heal.nodes import HealCluster, until
 from tests.trials.heal.oracle import Journals, pattern_of
 from tests.trials.heal.schedule import BOOKIES, FILL, KINDS, PARTITION, WIPE, Account, Act, Deck, Kind, Slot, turn_of
 from tests.trials.heal.traffic import UNENDED, Traffic
-from tests.trials.journal import Journal
 
 HEALED_S = 120.0
 LEDGERS_KEPT = 60

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.amount import some
+from tests.trials.bookie.journal import Journal
 from tests.trials.heal.__main__ import Figures
 from tests.trials.heal.oracle import Journals, holds, pattern_of, wrong_entries
 from tests.trials.heal.schedule import (
@@ -35,8 +36,7 @@ from tests.trials.heal.schedule import (
     turn_of,
 )
 from tests.trials.heal.stage import StageReport, slots_of
-from tests.trials.journal import Journal
-from tests.trials.network import networks_work
+from tests.trials.kit.network import networks_work
 
 SHORT, SECURE = ("wipe", "corrupt stopped", "drain"), ("drain",)
 """In the secure one an operator's command, and bookies that copy from each other, need their roles; the clock of one,

@@ -12,10 +12,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.trials.bookie.journal import Journal
 from tests.trials.heal.nodes import END_S, HealCluster
 from tests.trials.heal.oracle import Journals
-from tests.trials.journal import Journal
-from tests.trials.nursery import Child
+from tests.trials.kit.nursery import Child
 
 WRITERS = 2
 UNENDED = "clients that did not end"

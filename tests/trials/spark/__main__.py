@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from tests.spark import class_archive
-from tests.trials.spark.kinds import KINDS, Kind
 from tests.trials.spark.rig import BlockReport, Rig
+from tests.trials.spark.rounds.kinds import KINDS, Kind
 
 PROBLEMS_KEPT = 20
 """Of one block: what is broken once is often broken for many rows."""

@@ -14,7 +14,7 @@ from bk_core.errors import BookKeeperError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.trials.nursery import Child
+    from tests.trials.kit.nursery import Child
     from tests.trials.spark.rig import Space
 
 READY_S = 120.0

@@ -17,7 +17,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.logs.model.head import Extent, NewExtent, PublishId
-from tests.trials.nodes import TrialCluster
+from tests.trials.kit.cluster import TrialCluster
 from tests.trials.spark.checker import Listed, Violation, Write, check_listed, check_rows
 from tests.trials.spark.drivers import Drivers, SparkDriver
 from tests.trials.spark.marks import Marks

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.trials.spark.__main__ import Figures, again, rounds_wanted
-from tests.trials.spark.kinds import KINDS
 from tests.trials.spark.plan import FAILURES_MAX, PARTITIONS, Plan
 from tests.trials.spark.rig import BlockReport
+from tests.trials.spark.rounds.kinds import KINDS
 
 SEED = 1
 

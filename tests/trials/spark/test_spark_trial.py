@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.trials.spark.kinds import KINDS
 from tests.trials.spark.rig import Rig
+from tests.trials.spark.rounds.kinds import KINDS
 
 SEED = 1
 HAPPENED = {  # kind, first round, rounds: what must have come up in them

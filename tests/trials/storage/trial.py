@@ -25,10 +25,10 @@ from pathlib import Path
 
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.metadata import open_store
-from tests.trials.nursery import Nursery
-from tests.trials.storage_counts import NAMES
-from tests.trials.storage_oracle import Oracle
-from tests.trials.storage_rounds import Process, StorageRound
+from tests.trials.kit.nursery import Nursery
+from tests.trials.storage.counts import NAMES
+from tests.trials.storage.oracle import Oracle
+from tests.trials.storage.rounds import Process, StorageRound
 
 WANTED = ("acked", "read beside writers", "fenced", "found deleted", *(n for n in NAMES if n != "segments unlinked"))
 DIRECTORY_ROUNDS = 8

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tests.trials.spark.answer_rounds import AnswerRounds
-from tests.trials.spark.bookie_rounds import BookieRounds
-from tests.trials.spark.checkpoint_rounds import CommitFileRounds, OlderCheckpointRounds
-from tests.trials.spark.driver_rounds import DriverRounds
-from tests.trials.spark.leader_rounds import LeaderRounds
-from tests.trials.spark.outage_rounds import OutageRounds
-from tests.trials.spark.read_rounds import ReadRounds
 from tests.trials.spark.rig import BlockReport, Rig
-from tests.trials.spark.speculation_rounds import SpeculationRounds
-from tests.trials.spark.task_rounds import TaskRounds
+from tests.trials.spark.rounds.answer_rounds import AnswerRounds
+from tests.trials.spark.rounds.bookie_rounds import BookieRounds
+from tests.trials.spark.rounds.checkpoint_rounds import CommitFileRounds, OlderCheckpointRounds
+from tests.trials.spark.rounds.driver_rounds import DriverRounds
+from tests.trials.spark.rounds.leader_rounds import LeaderRounds
+from tests.trials.spark.rounds.outage_rounds import OutageRounds
+from tests.trials.spark.rounds.read_rounds import ReadRounds
+from tests.trials.spark.rounds.speculation_rounds import SpeculationRounds
+from tests.trials.spark.rounds.task_rounds import TaskRounds
 
 
 class Kind(Protocol):

@@ -21,9 +21,9 @@ from bk_core.logs.model.compaction import CompactionLimits
 from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.stream.stream_reader import StreamReader
-from tests.trials.spark.bookie_rounds import harm
 from tests.trials.spark.leaders import Leader
 from tests.trials.spark.rig import BlockReport, Rig, Space, tagged
+from tests.trials.spark.rounds.bookie_rounds import harm
 
 COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 DISTURBANCES = ("writes", "recovery", "compaction", "bookie loss")

@@ -16,12 +16,12 @@ from bk_cli.local.children import last_lines
 from bk_cli.local.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
 from bk_core.client import ClientConfig
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
-from tests.trials.clients import SETTINGS_VARIABLE
-from tests.trials.network import BRIDGE, connect, host_of, make_bridge, set_cable
-from tests.trials.nursery import Child, Nursery
-from tests.trials.proxy import ProxyThread
-from tests.trials.security import TrialSecurity
-from tests.trials.zookeepers import ZooKeepers
+from tests.trials.bookie.clients import SETTINGS_VARIABLE
+from tests.trials.kit.network import BRIDGE, connect, host_of, make_bridge, set_cable
+from tests.trials.kit.nursery import Child, Nursery
+from tests.trials.kit.proxy import ProxyThread
+from tests.trials.kit.security import TrialSecurity
+from tests.trials.kit.zookeepers import ZooKeepers
 
 HOST = "127.0.0.1"
 READY_S = 40.0
@@ -109,9 +109,9 @@ class Bookie:
 class TrialCluster:
     """ZooKeeper, bookies, proxies and the nursery; a context manager.
 
-    ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.network`).
+    ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.kit.network`).
     ``settings`` is the text of the bookies' TOML file; ``zookeepers`` how many servers there are, one or three. With
-    ``secure`` bookies and clients are of mode secure (:mod:`tests.trials.security`).
+    ``secure`` bookies and clients are of mode secure (:mod:`tests.trials.kit.security`).
     """
 
     def __init__(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bk_core.wire.lane.reasons import Reason
-from tests.trials.storage_oracle import Oracle, payload_of
-from tests.trials.storage_trial import WANTED, Figures, run_rounds
+from tests.trials.storage.oracle import Oracle, payload_of
+from tests.trials.storage.trial import WANTED, Figures, run_rounds
 
 ROUNDS = 4
 

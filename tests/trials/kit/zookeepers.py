@@ -14,7 +14,7 @@ from bk_core.access.roles import RolesTable
 from bk_core.metadata import StoreSettings, open_store
 from tests.kit.zookeeper_ensemble import HOST, EnsembleServer, ZooKeeperEnsemble
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
-from tests.trials.proxy import FaultProxy, ProxyThread
+from tests.trials.kit.proxy import FaultProxy, ProxyThread
 
 ROOT = "/ledgers"
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.sim.history import Broken, check_ledger
 from tests.trials.__main__ import Figures
-from tests.trials.journal import Journal, digest, payload, read_journals
-from tests.trials.nodes import TrialCluster
-from tests.trials.nursery import Nursery
-from tests.trials.rounds import Round, RoundReport
+from tests.trials.bookie.journal import Journal, digest, payload, read_journals
+from tests.trials.bookie.rounds import Round, RoundReport
+from tests.trials.kit.cluster import TrialCluster
+from tests.trials.kit.nursery import Nursery
 
 SEED = 4
 
@@ -51,9 +51,9 @@ def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path:
     code = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
-        "from tests.trials.nursery import Nursery\n"
+        "from tests.trials.kit.nursery import Nursery\n"
         "nursery = Nursery()\n"
-        "child = nursery.start('tests.trials.nursery:idle', Path(sys.argv[1]))\n"
+        "child = nursery.start('tests.trials.kit.nursery:idle', Path(sys.argv[1]))\n"
         "child.signal(signal.SIGSTOP)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
@@ -76,8 +76,8 @@ def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path:
 @pytest.mark.e2e
 def test_the_nursery_says_how_a_child_ended(tmp_path: Path) -> None:
     nursery = Nursery()
-    ended = nursery.start("tests.trials.nursery:no_such_function", tmp_path / "log")
-    killed = nursery.start("tests.trials.nursery:idle", tmp_path / "log")
+    ended = nursery.start("tests.trials.kit.nursery:no_such_function", tmp_path / "log")
+    killed = nursery.start("tests.trials.kit.nursery:idle", tmp_path / "log")
     killed.signal(signal.SIGKILL)
     assert (ended.wait(10), killed.wait(10)) == (1, -signal.SIGKILL)
     assert "no_such_function" in (tmp_path / "log").read_text()

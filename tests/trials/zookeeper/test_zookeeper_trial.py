@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.trials.zookeeper_rounds import Call, Round, RoundReport
-from tests.trials.zookeeper_trial import Figures, run_restarts
+from tests.trials.zookeeper.rounds import Call, Round, RoundReport
+from tests.trials.zookeeper.trial import Figures, run_restarts
 
 RESTARTS = 3
 """Killed, stopped, and one after which the server is mute for a while."""

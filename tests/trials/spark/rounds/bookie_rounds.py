@@ -6,11 +6,11 @@ round."""
 
 from __future__ import annotations
 
-from tests.trials.nodes import Bookie
+from tests.trials.kit.cluster import Bookie
 from tests.trials.spark.checker import Write
-from tests.trials.spark.checkpoint_rounds import batches_of
 from tests.trials.spark.plan import PARTITIONS
 from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+from tests.trials.spark.rounds.checkpoint_rounds import batches_of
 
 WRITING_S = 120.0
 FAULTS = ("SIGKILL", "SIGKILL", "refuse", "cut", "SIGSTOP", "answers stall")

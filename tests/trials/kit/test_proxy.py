@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.trials.proxy import FaultProxy, ProxyThread
+from tests.trials.kit.proxy import FaultProxy, ProxyThread
 
 QUIET_S = 0.15
 HOST = "127.0.0.1"

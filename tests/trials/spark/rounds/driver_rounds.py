@@ -13,9 +13,9 @@ import time
 
 from tests.kit.zookeeper_proxy import Stop
 from tests.trials.spark.checker import Write
-from tests.trials.spark.checkpoint_rounds import batches_of
 from tests.trials.spark.drivers import SparkDriver
 from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+from tests.trials.spark.rounds.checkpoint_rounds import batches_of
 from tests.trials.spark.steps import head_multi_of
 
 POINTS = ("before", "sent", "answered", "restart")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookie_server.storage.disk.files import Files
-from tests.trials.power import PowerLossFiles
+from tests.trials.storage.power import PowerLossFiles
 
 NAMES = (
     "segments sealed",

@@ -26,7 +26,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchEntryError, Outcome, WindowFullError
 from bk_core.model import BOOKIE_RPC
 from tests.kit.lane_table import OURS
-from tests.trials.journal import Journal, digest, payload
+from tests.trials.bookie.journal import Journal, digest, payload
 
 T = TypeVar("T")
 

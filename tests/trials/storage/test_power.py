@@ -11,7 +11,7 @@ import pytest
 from bk_core.errors import StorageFailedError
 from bookie_server.storage.disk.files import BLOCK, aligned_buffer
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record
-from tests.trials.power import PowerLossFiles
+from tests.trials.storage.power import PowerLossFiles
 
 
 def test_unsynced_bytes_and_names_are_seen_by_the_process_and_lost_with_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bookie_server.config import BookieConfig
 from bookie_server.engine.committer import Committer
 from bookie_server.identity.opening import open_storage
 from bookie_server.machine.disk_places import Place
-from tests.trials.storage_counts import CountingFiles, CountingPowerLossFiles, Counts
+from tests.trials.storage.counts import CountingFiles, CountingPowerLossFiles, Counts
 
 BOOKIE_ID = "b1"
 SEGMENT_BYTES = 1 << 20

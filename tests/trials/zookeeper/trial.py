@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from tests.trials.zookeeper_rounds import Calls, Round, RoundReport, World
+from tests.trials.zookeeper.rounds import Calls, Round, RoundReport, World
 
 CLUSTER_RESTARTS = 50
 """Then a new cluster: nothing is deleted from one in between."""

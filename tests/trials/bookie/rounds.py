@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.history import check_ledger, counts
-from tests.trials.clients import CALL_LIMIT_S, PATIENCE_S
-from tests.trials.faults import Undo, choose_faults
-from tests.trials.journal import Told, lines_of, read_journals
-from tests.trials.nodes import TrialCluster
-from tests.trials.nursery import Child
+from tests.trials.bookie.clients import CALL_LIMIT_S, PATIENCE_S
+from tests.trials.bookie.faults import Undo, choose_faults
+from tests.trials.bookie.journal import Told, lines_of, read_journals
+from tests.trials.kit.cluster import TrialCluster
+from tests.trials.kit.nursery import Child
 
 SHAPES = [(3, 3, 2), (3, 2, 2), (4, 2, 2), (5, 3, 2)]
 CREATE_S = 3.0
@@ -74,7 +74,7 @@ class Round:
 
     def _start(self, name: str, target: str, /, **arguments: Any) -> None:
         self._children[name] = self._cluster.nursery.start(
-            f"tests.trials.clients:{target}",
+            f"tests.trials.bookie.clients:{target}",
             self._path / f"{name}.log",
             journal=str(self._path / f"{name}.journal"),
             uri=self._cluster.clients_uri,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.kit.zookeeper_ensemble import EnsembleServer
-from tests.trials.nodes import Bookie, TrialCluster
-from tests.trials.zookeepers import ZooKeeper, ZooKeepers, for_each
+from tests.trials.kit.cluster import Bookie, TrialCluster
+from tests.trials.kit.zookeepers import ZooKeeper, ZooKeepers, for_each
 
 Undo = Callable[[], None]
 

@@ -34,7 +34,7 @@ _PRELOADED = (
     "bk_core.client.reading.quorum_lac",
     "bk_core.metadata.tree.store",
     "bk_core.transport.lane.grpc",
-    "tests.trials.clients",
+    "tests.trials.bookie.clients",
 )
 ANSWER_S = 20.0
 
@@ -46,7 +46,7 @@ class Nursery:
         """``more`` of the environment of its children."""
         environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1", **more}  # no threads before the forks
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.trials.nursery"],
+            [sys.executable, "-m", "tests.trials.kit.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

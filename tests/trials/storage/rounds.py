@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds of a bookie's life under mixed load: many ledgers, small and large frames, fences, deletions; then the end.
 
-The end is ``kill -9`` or, over :mod:`tests.trials.power`, a loss of power. After it the bookie starts, perhaps dies in
-its start and starts again, and every ledger is read in full and compared with the oracle.
+The end is ``kill -9`` or, over :mod:`tests.trials.storage.power`, a loss of power. After it the bookie starts, perhaps
+dies in its start and starts again, and every ledger is read in full and compared with the oracle.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from tests.kit.lanes import Lane, Listener
-from tests.trials.nursery import Child, Nursery
-from tests.trials.storage_bookie import BOOKIE_ID
-from tests.trials.storage_counts import Counts
-from tests.trials.storage_oracle import Oracle, payload_of, size_of
+from tests.trials.kit.nursery import Child, Nursery
+from tests.trials.storage.bookie import BOOKIE_ID
+from tests.trials.storage.counts import Counts
+from tests.trials.storage.oracle import Oracle, payload_of, size_of
 
 START_S = 90.0
 WRITERS = 5
@@ -53,7 +53,7 @@ class Process:
         self._log_start = self.log.stat().st_size
         power_seed = self._rng.randrange(1 << 30) if self._power else None
         self._child = self._nursery.start(
-            "tests.trials.storage_bookie:run",
+            "tests.trials.storage.bookie:run",
             self.log,
             data=str(self.path / "data"),
             uri=self._uri,
