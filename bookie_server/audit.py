@@ -2,10 +2,10 @@
 """A bookie's audit log: each fence, recovery, deletion, drain, grant and refusal with its actor, on the logger
 ``bookie_server.audit`` and, if a file is named, there.
 
-A flood of events writes few lines, and loses none in silence. The same event again within a minute is counted, and told
-with its number afterwards. So are all events beyond ``LINES_PER_S``, or of more kinds than are remembered: then by what
-was done alone. Refusals have a rate of their own, and half of the kinds: a client that is refused as often as it
-like would hide what was done."""
+A flood of events writes few lines, and no event is lost without a trace. A repetition of an event within a minute is
+counted, and one later line gives the count. Events above ``LINES_PER_S``, and events of new kinds once the table of
+kinds is full, are counted by action and outcome alone. Refusals have a rate and a table size of their own. Otherwise a
+client could hide what was done by being refused often enough."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from bk_core.observe.audit import DONE, LEDGERS_MAX, REFUSED, TEXT_MAX, UNKNOWN,
 from bk_core.wire.lane.reasons import Reason
 
 logger = logging.getLogger(__name__)
-logger.setLevel(logging.INFO)  # whatever the level of all others is
+logger.setLevel(logging.INFO)  # whatever the level of the parent loggers
 
 AGAIN_S = 60.0
-"""The same event is told once in so long."""
+"""A repetition of an event within this time is counted instead of written."""
 KINDS_MAX = 8192
+"""The maximum number of kinds of events that are counted apart; refusals are limited to half of it."""
 LINES_PER_S = 200.0
+"""The sustained rate of new lines, for refusals and for all other events separately."""
 BURST = 2000.0
+"""The number of lines that may be written at once before ``LINES_PER_S`` applies."""
 
 _LOOK_S = 1.0
 _IN_DOUBT = frozenset({Reason.TIMEOUT, Reason.IO_ERROR, Reason.STORAGE_FAILED, Reason.SHUTTING_DOWN})
@@ -34,7 +37,7 @@ _IN_DOUBT = frozenset({Reason.TIMEOUT, Reason.IO_ERROR, Reason.STORAGE_FAILED, R
 
 @dataclass(slots=True)
 class _Kind:
-    """An event, and how often it came since it was told last. ``about`` is what it is told with."""
+    """One kind of event, and how often it was repeated since its last line. ``about`` has the fields of its lines."""
 
     about: dict[str, object]
     told_s: float
@@ -43,7 +46,7 @@ class _Kind:
 
 
 class _Room:
-    """How many events are told one by one."""
+    """The rate at which new events get a line each, as a token bucket."""
 
     def __init__(self, now_s: float, kinds_max: int) -> None:
         self.kinds_max, self._left, self._at_s = kinds_max, BURST, now_s
@@ -58,12 +61,13 @@ class _Room:
 
 
 def outcome_of(reason: Reason) -> str:
-    """What became of what was answered so. After a timeout, or a failed write, a fence may hold."""
+    """Return the outcome of a request that was answered with ``reason``. It is UNKNOWN after a timeout or a failed
+    write, because a fence may hold nevertheless."""
     return DONE if not reason else UNKNOWN if reason in _IN_DOUBT else REFUSED
 
 
 class AuditLog:
-    """Any thread may call. ``clock_s`` is the time since 1970."""
+    """The audit log of one bookie. Any thread may call it. ``clock_s`` returns the seconds since 1970."""
 
     def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
         self._clock_s = clock_s
@@ -75,8 +79,9 @@ class AuditLog:
         self._looked_s = clock_s()
 
     def say(self, did: str, outcome: str = DONE, *, address: object = "", **about: object) -> None:
-        """``about`` has the actor, the place, the object and the reason of a refusal, all hashable; ``address`` is the
-        client's host and port, of which the host tells events apart."""
+        """Write an event, or count it. ``about`` has the actor, the lane, the object and the reason of a refusal; all
+        values are hashable. ``address`` is the client's host and port; events that differ only in the port are of one
+        kind."""
         host = str(address).rpartition(":")[0] or address
         about = {name: value[:TEXT_MAX] if isinstance(value, str) else value for name, value in about.items()}
         with self._lock:
@@ -97,11 +102,11 @@ class AuditLog:
             known.again += 1
 
     def ledgers(self, did: str, ledger_ids: list[LedgerId], why: str) -> None:
-        """As :meth:`say`, of many ledgers at once."""
+        """Write one event about several ledgers. It names the first ``LEDGERS_MAX`` of them and counts all."""
         self.say(did, ledgers=tuple(ledger_ids[:LEDGERS_MAX]), count=len(ledger_ids), why=why)
 
     def flush(self, *, all_of_them: bool = False) -> None:
-        """Tell what came again, if it is time for that."""
+        """Write the lines for repeated events whose minute is over; with ``all_of_them``, for all repeated events."""
         with self._lock:
             self._tell_again(self._clock_s(), all_of_them=all_of_them)
 

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """The limits of the port; see :class:`BookieConfig`."""
+    """The limits for connections and memory; see :class:`BookieConfig`."""
 
     connections_max: int = 1024
     connections_per_address_max: int = 0
@@ -64,7 +64,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What one client may take; see :class:`BookieConfig`. 0: no limit."""
+    """The limits for one client; see :class:`BookieConfig`. 0: no limit."""
 
     connections_per_principal_max: int = 0
     in_flight_bytes_per_address_max: int = 0
@@ -87,61 +87,61 @@ class BookieConfig:
 
     **Ports.** Apache's clients connect to ``port``, where a Java client looks for a bookie of the default id. Ours
     connect to ``direct_port``, by default 2000 above it, where each has a connection for adds, one for reads and one
-    for control, or to ``grpc_port``, by default 1000 above it; they find both in the bookie's registration. 0 takes a
-    free one. With ``unix_socket`` clients of ours on the same machine find a unix socket there, too, and take it.
-    Metrics, health and settings are read over HTTP at ``admin_port`` of the local address ``admin_host``, by default
-    3000 above ``port`` and on loopback. 0: nowhere, which is the default too where ``port`` is 0 or another service has
-    that port. ``admin_writes`` says whose PUT is taken there, which sets the log level: nobody's (off), that of this
-    machine's programs (loopback), or anybody's (any). A commit or a read of a disk that takes ``slow_operation_ms`` or
-    longer is logged, two lines a second at most; 0: none.
+    for control, or to ``grpc_port``, by default 1000 above it; they find both in the bookie's registration. Port 0
+    means any free port. With ``unix_socket`` the registration also names a unix socket, which clients of ours on the
+    same machine prefer. The bookie serves metrics, health and settings over HTTP at ``admin_port`` of the local address
+    ``admin_host``, by default 3000 above ``port`` and on loopback. 0 turns that off, which is also the default if
+    ``port`` is 0 or another service has the default port. ``admin_writes`` says which clients may set log levels there
+    with PUT: none (off), programs on this machine (loopback), or all (any). The bookie logs each commit or disk read
+    that takes ``slow_operation_ms`` or longer, at most two lines a second; 0 turns that off.
 
     **Adds.** ``in_flight_bytes_max`` bounds the frames of all clients that wait for a group commit; recovery adds have
-    a quarter as much of their own. ``stream_bytes_max`` bounds those of one stream. A group commit takes at most
-    ``group_bytes_max`` and ``group_frames_max``. Where syncs are fast the bookie takes less, of a group and of a
-    stream, down to 1 MiB and twice that: more would only make others wait.
+    a quarter as much of their own. ``stream_bytes_max`` bounds the waiting frames of one stream. A group commit takes
+    at most ``group_bytes_max`` and ``group_frames_max``. If syncs are fast, the bookie uses smaller bounds, down to
+    1 MiB for a group and 2 MiB for a stream, because larger ones would only delay other clients.
 
-    **Reads.** ``reads_active_max`` bounds the parts of answers in memory. A part has ``read_part_bytes`` or one frame;
-    all parts together have at most twice the product of both settings. A quarter is kept for recovery. A client that
-    takes nothing of its answers for ``read_stall_s`` is cut off if others wait for room.
+    **Reads.** ``reads_active_max`` bounds the parts of answers in memory. A part is ``read_part_bytes`` long, or one
+    frame; all parts together have at most twice the product of both settings. A quarter is kept for recovery. The
+    bookie disconnects a client that reads none of its answers for ``read_stall_s`` if other reads wait for room.
 
     **Connections.** At most ``connections_max`` clients are connected, and at most ``connections_per_address_max`` from
-    one address (0: half of them). On each stream a client may begin a message of 8 MiB and never end it. So silent
-    streams are ended when the process takes more than ``memory_bytes_max`` (0: three quarters of what it may take).
+    one address (0: half of them). On each stream a client may begin a message of 8 MiB and never end it. So the bookie
+    ends silent streams when the process uses more than ``memory_bytes_max`` (0: three quarters of the memory that it
+    may use).
 
-    **Limits.** What one client may take, by the identity that it has shown (principal) and by its address; by the
-    address alone where clients show none. All are off by default. ``connections_per_principal_max`` bounds its
-    connections.
-    ``in_flight_bytes_per_principal_max`` and ``in_flight_bytes_per_address_max`` bound what waits for it,
-    ``requests_per_s_per_principal_max`` and ``requests_per_s_per_address_max`` how much it asks,
-    ``ledgers_open_per_principal_max`` and ``ledgers_open_per_address_max`` how many ledgers it writes at once.
+    **Limits.** These bound the load of one client: by its authenticated identity (principal) and by its address, or by
+    its address alone if clients do not authenticate. All are off by default. ``connections_per_principal_max`` bounds
+    its connections, ``in_flight_bytes_per_principal_max`` and ``in_flight_bytes_per_address_max`` its adds and answers
+    in memory, ``requests_per_s_per_principal_max`` and ``requests_per_s_per_address_max`` the rate of its requests,
+    ``ledgers_open_per_principal_max`` and ``ledgers_open_per_address_max`` the ledgers that it writes at once.
     ``limits_exempt`` names clients without these limits, such as the other bookies. Above a limit the bookie reads a
-    client's connections more slowly, and refuses only what cannot wait; nothing that it took is lost. Fences and
-    recoveries have as much again to themselves.
+    client's connections more slowly. It refuses only requests that cannot wait, and it never drops a request that it
+    has accepted. Fences and recoveries have the same limits again, to themselves.
 
-    **Audit.** Each fence, recovery, deletion, drain, grant and refusal is told with its actor on the logger
-    ``bookie_server.audit``, one JSON object an event, and with ``audit_path`` in this file as well, which is begun anew
-    at ``audit_file_bytes_max``; ``audit_files_max`` old ones are kept.
+    **Audit.** The bookie writes each fence, recovery, deletion, drain, grant and refusal, with its actor, to the logger
+    ``bookie_server.audit``, as one JSON object per event. With ``audit_path`` it writes them to this file, too. It
+    begins a new file at ``audit_file_bytes_max`` and keeps ``audit_files_max`` old ones.
 
     **Disk.** The bookie turns read-only above ``disk_usage_threshold`` (a share of the file system) and writable again
     at ``disk_usage_low_water``. It looks every ``disk_check_interval_s``.
 
     **Garbage.** Clients that delete a ledger tell the bookie. Every ``gc_interval_s`` the bookie also compares the
-    ledgers it holds with the metadata store's list. Either way a ledger is looked up by its id, and once more after
-    ``gc_grace_s``; only then it is forgotten, for good. A short grace gives space back sooner and leaves an operator
-    less time to notice that the metadata store has lost ledgers.
+    ledgers it holds with the metadata store's list. Either way the bookie looks a ledger up by its id, and once more
+    after ``gc_grace_s``. Only if both look-ups find it deleted does the bookie delete its copy for good. A short grace
+    frees space sooner and leaves an operator less time to notice that the metadata store has lost ledgers.
 
     **Upkeep.** ``index_cache_bytes`` bounds the memory for the indexes of sealed segments (RULES S7); a look-up that
-    misses it costs up to two reads. ``segments_kept_free`` drained segments stay allocated for new entries; further
-    ones go back to the file system. Space is given back after a checkpoint; at most one is made in
-    ``checkpoint_interval_s`` unless the disk is short of space. A sealed segment is rewritten when less than
-    ``compaction_threshold`` of it is live, and every ``major_compaction_interval_s`` when less than
-    ``major_compaction_threshold`` is. Compaction reads and writes at most ``compaction_bytes_per_s`` together. The
-    scrubber verifies all stored data at ``scrub_bytes_per_s``, again and again, with ``scrub_interval_s`` between two
-    passes.
+    misses this cache costs up to two reads. ``segments_kept_free`` drained segments stay allocated for new entries;
+    further ones go back to the file system. Space is freed after a checkpoint. The bookie makes at most one checkpoint
+    in ``checkpoint_interval_s`` unless the disk is short of space. Compaction rewrites a sealed segment when less than
+    ``compaction_threshold`` of it is live. Every ``major_compaction_interval_s`` it also rewrites segments of which
+    less than ``major_compaction_threshold`` is live. Compaction reads and writes at most ``compaction_bytes_per_s``
+    together. The scrubber verifies all stored data at ``scrub_bytes_per_s``, again and again, with ``scrub_interval_s``
+    between two passes.
 
-    **Auto-recovery.** With ``auto_recovery`` this process also takes part in putting lost copies back, as
-    ``bk autorecovery`` does: it reads at most ``replication_bytes_per_s`` for that (0: no bound), and a bookie that is
-    away counts as lost after ``lost_bookie_delay_s``.
+    **Auto-recovery.** With ``auto_recovery`` this process also takes part in restoring lost copies, as
+    ``bk autorecovery`` does. It reads at most ``replication_bytes_per_s`` for that (0: no bound). A bookie that is away
+    counts as lost after ``lost_bookie_delay_s``.
 
     **Upkeep of logs.** With ``upkeep`` this process is a candidate for keeping the named logs of the cluster, as
     ``bk upkeep`` does: retention, compaction, deletion. It copies at most ``upkeep_bytes_per_s``, and at most
@@ -149,20 +149,20 @@ class BookieConfig:
     name; logs that are not in it have none.
 
     **TLS.** With ``tls_certificate_path``, ``tls_key_path`` and ``tls_ca_path``, which go together, every port speaks
-    TLS and nothing else; the bookie takes the same files where it is a client. Renewed files are taken for new
-    connections. ``tls_client_auth`` says whether clients need a certificate (required) or not (none). Then
-    ``tls_identity`` says which of its names is the client's identity (subject, dns or spiffe), and ``tls_clients``
-    which identities are let in, with ``*`` for any text; all if it is empty. With ``tls_zookeeper`` the metadata
-    service is spoken to over TLS, too (docs/security.md).
+    TLS and nothing else; the bookie uses the same files where it is a client. New connections use renewed files.
+    ``tls_client_auth`` says whether clients need a certificate (required) or not (none). ``tls_identity`` says which
+    name of the certificate is the client's identity (subject, dns or spiffe), and ``tls_clients`` which identities are
+    let in, with ``*`` for any text; an empty list admits all. With ``tls_zookeeper`` the bookie connects to the
+    metadata service over TLS, too (docs/security.md).
 
-    **Tokens.** With ``token_keys_path`` clients authenticate with a signed token. ``tls_client_auth`` then says
-    whether a certificate will do instead (optional) or not (none), and ``tls_clients`` goes for both. ``token_path`` is
-    this bookie's own token, for other bookies.
+    **Tokens.** With ``token_keys_path`` clients authenticate with a signed token. ``tls_client_auth`` then says whether
+    a certificate will do instead (optional) or not (none), and ``tls_clients`` applies to both. ``token_path`` is this
+    bookie's own token, for other bookies.
 
     **Security.** With ``security`` ``open`` any client that reaches a port and passes TLS may do anything there. With
-    ``secure`` nothing is allowed that no role gives (``bk role``). That needs clients with certificates or tokens, and
-    ``grant_keys_path``: a file of keys that all bookies of the cluster have, one a line, in hex. The first one signs.
-    ``mixed`` is the same, for a cluster with bookies of Apache's: auto-recovery and upkeep use those, too.
+    ``secure`` a client may do only what a role allows (``bk role``). That needs clients with certificates or tokens,
+    and ``grant_keys_path``: a file of keys that all bookies of the cluster share, one a line, in hex. The first key
+    signs. ``mixed`` is the same for a cluster that includes Apache's bookies: auto-recovery and upkeep use those, too.
 
     **ZooKeeper.** ``zookeeper_auth_path`` is a file with this bookie's credentials for ZooKeeper, read again for each
     connection. ``zookeeper_acl`` sets the ACL of the nodes that it creates there: ``open`` (every client), ``creator``
@@ -176,117 +176,124 @@ class BookieConfig:
     data_dirs: tuple[Path, ...] = ()
     """Several directories instead of one, best each on a disk of its own (docs/bookie.md#several-data-directories)."""
     port: int = 3181
-    """TCP port for Apache's clients. 0, in the file only: any free one."""
+    """TCP port for Apache's clients. 0, in the file only: any free port."""
     grpc_port: int | None = None
-    """TCP port for this project's clients over gRPC, by default 1000 above ``port``. 0, in the file only: any free one.
-    """
+    """TCP port for this project's clients over gRPC, by default 1000 above ``port``. 0, in the file only: any free
+    port."""
     direct_port: int | None = None
     """TCP port for this project's clients, which find it in the bookie's registration; by default 2000 above ``port``.
-    0, in the file only: any free one."""
+    0, in the file only: any free port."""
     unix_socket: bool = True
-    """Clients of this project on the same machine and network find a unix socket there as well, and take it. It has no
-    file; where it cannot be, they take the port."""
+    """Offer a unix socket, which clients of this project on the same machine and network prefer to the port. The socket
+    has no file. If the bookie cannot open it, clients use the port."""
     admin_port: int | None = None
     """TCP port for metrics and health (docs/bookie.md#the-admin-port) over HTTP, by default 3000 above ``port`` unless
-    another service has that one. 0: none."""
+    another service has that port. 0: none."""
     admin_host: str = "127.0.0.1"
-    """Local address of the admin port. A client that reaches it sees numbers, names of directories and settings, and
-    changes nothing."""
+    """Local address of the admin port. A client that reaches it sees numbers, names of directories and settings; it can
+    change nothing unless ``admin_writes`` allows that."""
     admin_writes: str = "off"
     """The clients that may set log levels with PUT at the admin port (docs/bookie.md#logs): none (``off``), programs on
     this machine (``loopback``), or any client (``any``)."""
     slow_operation_ms: float = 1_000.0
-    """A commit or a read of a disk that takes so long is logged (docs/bookie.md#logs). 0: none."""
+    """A commit or a disk read that takes this long or longer is logged (docs/bookie.md#logs). 0: none."""
     bookie_id: str | None = None
-    """Fixed at the first start; by default ``advertised_address:port``."""
+    """The bookie's id, fixed at the first start; by default ``advertised_address:port``."""
     advertised_address: str | None = None
     """Host that clients connect to; by default this host's name."""
     listen_address: str = "0.0.0.0"
     """Local address to listen on; IPv6 with or without brackets."""
     allow_loopback: bool = False
-    """Register an address that only this machine can reach."""
+    """Allow the bookie to register an address that only this machine can reach."""
     metadata_timeout_s: float = 10.0
     """Deadline of a call to the metadata store."""
     session_timeout_s: float = 10.0
-    """After so long without a word the store takes the bookie for dead. If another process is registered under the
-    bookie's id, a start waits as long for it to go."""
+    """The metadata store takes the bookie for dead if it does not hear from it for this time. If another process is
+    registered under the bookie's id, a start waits as long for that registration to end."""
     start_wait_s: float = 60.0
-    """A start that finds no metadata store tries again for so long, and says so; then it fails. 0: it fails at once."""
+    """A start that cannot reach the metadata store tries again for this time and logs that; then it fails. 0: it fails
+    at once."""
     stop_grace_s: float = 2.0
     """How long a stop waits for streams to end."""
     segment_size_bytes: int = 256 << 20
     """Size of each segment file, preallocated. It may change between starts. A bookie holds at least two or three, and
-    is read-only without room for three more."""
+    is read-only if there is no room for three more."""
     group_bytes_max: int = 16 << 20
-    """Most bytes that one group commit takes. A disk whose syncs are fast gets smaller groups, of 1 MiB at least."""
+    """The maximum size of one group commit. A disk whose syncs are fast gets smaller groups, of 1 MiB at least."""
     group_frames_max: int = 1000
-    """Most frames that one group commit takes."""
+    """The maximum number of frames of one group commit."""
     stream_bytes_max: int = 32 << 20
-    """Frames of one stream that wait for a commit. Above it, or above two groups as the disk has them now, the bookie
-    stops reading the stream, and the client waits."""
+    """The maximum size of the frames of one stream that wait for a commit. Above it, or above twice the current size of
+    a group commit, the bookie stops reading the stream, and the client waits."""
     in_flight_bytes_max: int = 64 << 20
-    """Frames of all streams together that wait for a commit. Beyond it streams take turns. The bookie refuses frames
-    only when three times as much waits for its turn. Recovery adds have a quarter as much to themselves."""
+    """The maximum size of the frames of all streams that wait for a commit. Above it streams take turns. The bookie
+    refuses frames only when messages of three times this size wait for their turn. Recovery adds have a quarter as much
+    to themselves."""
     reads_active_max: int = 32
-    """Parts of answers in memory at once; further reads wait for their turn."""
+    """The maximum number of parts of answers in memory; further reads wait for their turn."""
     read_part_bytes: int = 1 << 20
-    """Size of a part of an answer, or one frame if that is larger."""
+    """The size of a part of an answer. A larger frame is a part by itself."""
     read_stall_s: float = 5.0
-    """A client that takes nothing of its answers for so long is cut off if others wait for room."""
+    """The bookie disconnects a client that reads none of its answers for this time, if other reads wait for room."""
     connections_max: int = 1024
-    """Clients connected at once. It is fewer, with a warning, if the process may not open as many files beside 64 for
-    itself and 192 for each data directory. A bookie raises its own soft limit (``ulimit -Sn``) as far as the hard one
-    allows."""
+    """The maximum number of connections. It is lower, with a warning, if the process may not open that many files
+    beside 64 for itself and 192 for each data directory. A bookie raises its own soft limit (``ulimit -Sn``) as far as
+    the hard one allows."""
     connections_per_address_max: int = 0
-    """Connections of one address, so that none can take them all. The newest beyond it are ended. 0: half of
-    ``connections_max``. Raise it where many clients come from one address (a proxy, one large host)."""
+    """The maximum number of connections from one address, so that no address can take them all. The bookie closes the
+    newest ones above it. 0: half of ``connections_max``. Raise it where many clients come from one address (a proxy,
+    one large host)."""
     connections_per_principal_max: int = 0
-    """Connections of one identity: a stream of our lanes, of which a client has three a bookie, or a connection of
-    Apache's wire. More are refused. 0: no limit."""
+    """The maximum number of connections of one identity: streams of our lanes, of which a client has three to each
+    bookie, and connections of Apache's wire. More are refused. 0: no limit."""
     in_flight_bytes_per_address_max: int = 0
-    """Bytes that wait for all clients of one address: adds that are not durable, and as many each of recovery adds and
-    of answers that are not taken. Above it their connections are not read, beyond one more message of each. Keeps one
-    host from filling ``in_flight_bytes_max`` alone. 0: no limit."""
+    """The maximum size of the adds of all clients of one address that are not durable yet. The same limit applies
+    separately to their recovery adds and to the answers that they have not read. Above it the bookie reads at most one
+    more message from each of their connections. This keeps one host from filling ``in_flight_bytes_max`` alone. 0: no
+    limit."""
     in_flight_bytes_per_principal_max: int = 0
     """The same for all connections of one identity."""
     requests_per_s_per_address_max: int = 0
-    """Requests a second of all clients of one address: frames of adds, on Apache's wire entries; as many reads and
-    other calls; as many of recoveries and fences. Above it their connections are read more slowly. What still comes
-    seconds too early is refused, to be tried again. Keeps one host from taking the bookie's processor. The admin port
-    counts for itself, and answers 429. 0: no limit."""
+    """The maximum rate of adds from all clients of one address, in frames, or on Apache's wire in entries. The same
+    limit applies separately to reads and other calls, and to recoveries and fences. Above it the bookie reads their
+    connections more slowly. A request that still comes seconds too early is refused, and the client may try it again.
+    This keeps one host from taking the bookie's whole processor time. The admin port counts its requests separately,
+    and answers 429. 0: no limit."""
     requests_per_s_per_principal_max: int = 0
     """The same for all connections of one identity."""
     ledgers_open_per_address_max: int = 0
-    """Ledgers that all clients of one address have open for writing, and as many for recovery. More are refused, to be
-    tried again. Keeps one host from taking all sessions. 0: no limit."""
+    """The maximum number of ledgers that all clients of one address have open for writing. The same limit applies
+    separately to ledgers open for recovery. More are refused, and the client may try again. This keeps one host from
+    taking all sessions. 0: no limit."""
     ledgers_open_per_principal_max: int = 0
     """The same for all connections of one identity."""
     limits_exempt: tuple[str, ...] = ()
     """Clients without these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
-    Name the other bookies here, since they copy what was lost."""
+    Name the other bookies here, since they restore lost copies."""
     audit_path: Path | None = None
-    """A file for the audit log (docs/security.md#8-limits-and-audit), which only the bookie's user can read. The
-    bookie does not start if it cannot be written."""
+    """A file for the audit log (docs/security.md#8-limits-and-audit), which only the bookie's user can read. The bookie
+    does not start if it cannot write this file."""
     audit_file_bytes_max: int = 64 << 20
     """Size at which the audit log begins a new file."""
     audit_files_max: int = 10
-    """How many old files of the audit log are kept, as ``audit_path`` with ``.1``, ``.2`` and so on."""
+    """The number of old files of the audit log that are kept, as ``audit_path`` with ``.1``, ``.2`` and so on."""
     memory_bytes_max: int = 0
-    """When the process takes more, the bookie ends streams on which nothing comes, since each may hold a message that
-    was begun; clients connect again. 0: three quarters of what its control group, or the machine, has."""
+    """When the process uses more memory, the bookie ends silent streams, since each may hold an incomplete message;
+    their clients connect again. 0: three quarters of the memory of its control group, or of the machine."""
     disk_usage_threshold: float = 0.95
     """Used share of the file system, as ``df`` shows it, above which the bookie is read-only."""
     disk_usage_low_water: float = 0.90
     """Used share of the file system at which a bookie that turned read-only is writable again."""
     disk_check_interval_s: float = 10.0
-    """How often the bookie looks at its file systems. It also looks when it begins a segment, and when a commit finds
-    no room."""
+    """How often the bookie looks at its file systems. It also looks when it begins a segment, and when a commit runs
+    out of space."""
     index_cache_bytes: int = 64 << 20
-    """How much of the indexes of sealed segments is kept in memory. A look-up that misses it costs up to two reads."""
+    """The memory for the indexes of sealed segments. A look-up that misses this cache costs up to two reads."""
     segments_kept_free: int = 4
-    """Drained segments kept to be used again; more are given back to the file system."""
+    """The number of drained segments that stay allocated for new entries; further ones go back to the file system."""
     checkpoint_interval_s: float = 60.0
-    """Least time between checkpoints while drained segments wait for one; less if the disk is short of space."""
+    """The minimum time between checkpoints while drained segments wait for one. It is shorter if the disk is short of
+    space."""
     compaction_threshold: float = 0.5
     """A sealed segment with a smaller live share is rewritten."""
     major_compaction_threshold: float = 0.8
@@ -294,67 +301,68 @@ class BookieConfig:
     major_compaction_interval_s: float = 86_400.0
     """How often compaction makes a thorough run."""
     compaction_bytes_per_s: int = 32 << 20
-    """Most that compaction reads and writes together."""
+    """The maximum rate at which compaction reads and writes together."""
     scrub_bytes_per_s: int = 8 << 20
-    """Rate at which everything stored is verified, again and again. 10 TB take two weeks. While commits take more than
-    half of the time it is an eighth of that. Apache's ``localScrubRateLimit`` counts entries."""
+    """The rate at which the scrubber verifies all stored data, again and again. 10 TB take two weeks. While commits
+    take more than half of the time, the rate is an eighth of this. Apache's ``localScrubRateLimit`` counts entries."""
     scrub_interval_s: float = 600.0
     """Pause between two passes of the scrubber (Apache's ``localScrubInterval``). The first pass after a start begins
     at a random segment."""
     gc_interval_s: float = 3600.0
-    """How often all ledgers held are compared with those that the store lists."""
+    """How often the bookie compares the ledgers it holds with those that the metadata store lists."""
     gc_grace_s: float = 600.0
-    """Time between the two looks at a ledger that seems deleted. A longer time gives more chance to notice that the
-    store lost ledgers, and frees space later."""
+    """The time between the two look-ups of a ledger that seems deleted. A longer time gives an operator more chance to
+    notice that the metadata store lost ledgers, and frees space later."""
     auto_recovery: bool = False
-    """Take part in putting lost copies back (docs/bookie.md#when-copies-are-lost)."""
+    """Take part in restoring lost copies (docs/bookie.md#when-copies-are-lost)."""
     replication_bytes_per_s: int = 100_000_000
-    """Most that this process reads for putting lost copies back. 0: no bound."""
+    """The maximum rate at which this process reads to restore lost copies. 0: no bound."""
     lost_bookie_delay_s: float = 60.0
-    """How long a bookie may be away before its copies are made elsewhere. What ``bk replication delay`` sets for the
-    cluster wins."""
+    """How long a bookie may be away before its copies are made elsewhere. A delay that ``bk replication delay`` has set
+    for the cluster wins over this one."""
     upkeep: bool = False
     """Be a candidate for keeping the named logs of the cluster, as ``bk upkeep`` (docs/cli.md#upkeep) does."""
     upkeep_bytes_per_s: int = 32 << 20
-    """Most that compaction of logs copies a second. 0: no bound. A byte is read once, written to each replica, and read
-    back."""
+    """The maximum rate at which compaction of logs copies. 0: no bound. A byte is read once, written to each replica,
+    and read back."""
     upkeep_bytes_per_hour: int = 20 << 30
-    """Most that compaction of logs copies in an hour, in the whole cluster. 0: no bound."""
+    """The maximum amount that compaction of logs copies in an hour, in the whole cluster. 0: no bound."""
     upkeep_passwords_file: Path | None = None
-    """The passwords of logs, a TOML file of lines ``"name" = "password"`` that nobody else should be able to read. Logs
-    that are not in it have none."""
+    """A TOML file with the passwords of logs, in lines ``"name" = "password"``, that only the bookie's user should be
+    able to read. Logs that are not in it have no password."""
     tls_certificate_path: Path | None = None
-    """The bookie's certificate, in PEM. With it, its key and the authorities, which go together, every port speaks TLS
-    and nothing else, and the bookie's own clients do so, too (docs/security.md#3-tls). Renewed files are taken
-    without a restart."""
+    """The bookie's certificate, in PEM. It goes with ``tls_key_path`` and ``tls_ca_path``: with these three files every
+    port speaks TLS and nothing else, and so do the bookie's own clients (docs/security.md#3-tls). The bookie uses
+    renewed files without a restart."""
     tls_key_path: Path | None = None
-    """The key of this certificate, in PEM, not encrypted. A renewed file is taken without a restart."""
+    """The key of this certificate, in PEM, not encrypted. The bookie uses a renewed file without a restart."""
     tls_ca_path: Path | None = None
-    """The authorities that are trusted, in PEM. A renewed file is taken without a restart."""
+    """The certificate authorities that the bookie trusts, in PEM. It uses a renewed file without a restart."""
     tls_client_auth: str = "required"
-    """Whether clients need a certificate, or not (``none``). With ``token_keys_path``: whether a certificate will do
-    instead of a token (``optional``) or not (``none``)."""
+    """Whether clients need a certificate (``required``) or not (``none``). With ``token_keys_path``: whether a
+    certificate will do instead of a token (``optional``) or not (``none``)."""
     tls_identity: str = "subject"
     """Which name of a client's certificate is its identity: ``subject``, ``dns`` or ``spiffe``."""
     tls_clients: tuple[str, ...] = ()
     """The identities that are let in, of certificates and of tokens, with ``*`` for any text. An empty list admits all
-    whose certificate an authority of ``tls_ca_path`` signed, or whose token a key of ``token_keys_path``."""
+    clients whose certificate is signed by an authority of ``tls_ca_path``, or whose token is signed by a key of
+    ``token_keys_path``."""
     tls_zookeeper: bool = False
-    """Speak TLS to the metadata service, too."""
+    """Connect to the metadata service over TLS, too."""
     token_keys_path: Path | None = None
-    """The public keys that verify clients' tokens, as a JWKS (docs/security.md#5-tokens). It is
-    read again when it changes."""
+    """A file with the public keys that verify clients' tokens, as a JWKS (docs/security.md#5-tokens). The bookie reads
+    it again when it changes."""
     token_issuer: str = ""
-    """What a token must name as its issuer (``iss``); empty: any. Wanted where one key signs tokens of several issuers.
-    """
+    """The issuer (``iss``) that a token must name; empty: any. Set it if one key signs tokens of several issuers."""
     token_path: Path | None = None
-    """A file with the bookie's own token, where it is a client of other bookies. It is read anew for each connection.
-    """
+    """A file with the token that the bookie shows to other bookies, where it is their client. The bookie reads it again
+    for each connection."""
     security: str = OPEN
-    """``secure``: nothing is allowed that no role gives (docs/security.md). Needs the files of TLS, and that clients
-    need a certificate or a token. ``mixed``: the same, in a cluster with bookies of Apache's."""
+    """``secure``: a client may do only what a role allows (docs/security.md). This needs the files of TLS, and clients
+    that authenticate with a certificate or a token. ``mixed``: the same, in a cluster that includes Apache's bookies.
+    ``open``: any client may do anything."""
     grant_keys_path: Path | None = None
-    """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first one signs
+    """With ``secure``, a file of keys that all bookies of the cluster share, one a line, in hex. The first key signs
     grants."""
     zookeeper_auth_path: Path | None = None
     """A file with the bookie's identity for ZooKeeper, a line ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, read
@@ -377,7 +385,7 @@ class BookieConfig:
         if self.zookeeper_auth_path is not None:
             object.__setattr__(self, "zookeeper_auth_path", Path(self.zookeeper_auth_path))
         parse_acl(self.zookeeper_acl)
-        self._check_word("admin_writes", ("off", "loopback", "any"), "whose PUT the admin port takes")
+        self._check_word("admin_writes", ("off", "loopback", "any"), "which clients may set log levels with PUT")
         if self.bookie_id is not None:
             check_bookie_id(self.bookie_id, "bookie_id")
         if self.segment_size_bytes % _BLOCK:
@@ -395,7 +403,7 @@ class BookieConfig:
             )
         if self.major_compaction_threshold >= 1:
             raise InvalidArgumentError(
-                "major_compaction_threshold is a share of a segment, below 1: else full ones are rewritten for ever",
+                "major_compaction_threshold is a share of a segment, below 1: otherwise compaction never ends",
                 value=f"{self.major_compaction_threshold}",
             )
         if self.segment_size_bytes < FRAME_BYTES_MAX + 4 * _BLOCK:
@@ -464,7 +472,8 @@ class BookieConfig:
             )
 
     def _set_tokens(self, tls: bool) -> None:
-        """Tokens go over TLS, and one word says whether a certificate will do, too."""
+        """Check the settings of tokens: a token needs TLS, and ``tls_client_auth`` says whether a certificate will do
+        instead."""
         for name in ("token_keys_path", "token_path"):
             value = getattr(self, name)
             if value is not None:
@@ -483,14 +492,14 @@ class BookieConfig:
             )
         if self.token_keys_path is None and self.tls_client_auth == "optional":
             raise InvalidArgumentError(
-                "where a certificate is optional, a client without one shows a token",
+                "with an optional certificate, a client without one needs a token",
                 value='tls_client_auth="optional", and token_keys_path is missing',
                 remedy='give token_keys_path; without tokens it is "required", or "none" to let everybody in',
             )
         cares = [name for name in ("auto_recovery", "upkeep") if getattr(self, name)]
         if self.token_keys_path is not None and self.tls_client_auth == "none" and cares and self.token_path is None:
             raise InvalidArgumentError(
-                "this bookie needs a token of its own, for the other bookies",
+                "this bookie needs a token of its own to connect to other bookies",
                 value=f'{cares[0]}=true, tls_client_auth="none", and token_path is missing',
                 remedy='give token_path, or tls_client_auth = "optional": then its certificate will do',
             )
@@ -501,7 +510,7 @@ class BookieConfig:
         return self.tls_ca_path is not None and (self.tls_client_auth == "required" or self.token_keys_path is not None)
 
     def _set_security(self) -> None:
-        self._check_word("security", SECURITIES, "whether everybody may do anything, or nobody what no role gives")
+        self._check_word("security", SECURITIES, "whether clients may do anything, or only what a role allows")
         if self.grant_keys_path is not None:
             object.__setattr__(self, "grant_keys_path", Path(self.grant_keys_path))
         if self.security == OPEN:
@@ -540,7 +549,7 @@ class BookieConfig:
             )
 
     def tls(self) -> Tls | None:
-        """What this process needs for TLS, as a server and as a client; None if its ports are plain. Raises
+        """Return the TLS settings of this process, as a server and as a client; None without TLS. Raises
         InvalidArgumentError for files that cannot be used."""
         if self.tls_ca_path is None:
             return None
@@ -554,7 +563,7 @@ class BookieConfig:
         )
 
     def client_settings(self) -> dict[str, Any]:
-        """Those of this bookie's settings that a client of its own has, too."""
+        """Return the settings for a client that this bookie opens itself."""
         zookeeper = {"zookeeper_auth_path": self._auth_path, "zookeeper_acl": self.zookeeper_acl}
         if self.tls_ca_path is None:
             return zookeeper
@@ -568,7 +577,7 @@ class BookieConfig:
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Every data directory; at least one."""
+        """All data directories; at least one."""
         return self.data_dirs or (self.data_dir or Path(),)
 
     def _check_order(self, small: str, large: str) -> None:
@@ -580,7 +589,7 @@ class BookieConfig:
             )
 
     def space_limits(self) -> SpaceLimits:
-        """When the disk is too full for new entries."""
+        """Return the limits above which the disk is too full for new entries."""
         return SpaceLimits(
             threshold=self.disk_usage_threshold,
             low_water=self.disk_usage_low_water,
@@ -588,17 +597,17 @@ class BookieConfig:
         )
 
     def maintenance_limits(self) -> MaintenanceLimits:
-        """The settings for the maintenance of a data directory."""
+        """Return the settings for the maintenance of a data directory."""
         return self._those_of(MaintenanceLimits, space_low_share=self.disk_usage_low_water)
 
     def collector(self) -> CollectorConfig:
-        """The settings for the garbage collector, in milliseconds."""
+        """Return the settings for the garbage collector, in milliseconds."""
         return CollectorConfig(
             interval_ms=max(1, int(self.gc_interval_s * 1000)), grace_ms=max(1, int(self.gc_grace_s * 1000))
         )
 
     def machine_limits(self) -> MachineLimits:
-        """The settings for the machine."""
+        """Return the settings for the machine."""
         return self._those_of(
             MachineLimits,
             recovery_bytes_max=self.in_flight_bytes_max // 4,
@@ -606,7 +615,7 @@ class BookieConfig:
         )
 
     def store_settings(self) -> StoreSettings:
-        """The settings for sessions with the metadata store."""
+        """Return the settings for sessions with the metadata store."""
         return {
             "timeout_s": self.metadata_timeout_s,
             "session_timeout_s": self.session_timeout_s,
@@ -616,16 +625,16 @@ class BookieConfig:
         }
 
     def server_limits(self) -> ServerLimits:
-        """The settings for the port."""
+        """Return the limits for connections and memory."""
         files_kept = _FILES_KEPT + _FILES_KEPT_OF_A_DIRECTORY * len(self.directories)
         return self._those_of(ServerLimits, files_kept=files_kept)
 
     def client_limits(self) -> ClientLimits:
-        """The limits of one client."""
+        """Return the limits for one client."""
         return self._those_of(ClientLimits)
 
     def admin_limits(self) -> ClientLimits:
-        """Those that the admin port has, for itself."""
+        """Return the limits that the admin port applies to its own clients."""
         return ClientLimits(
             requests_per_s_per_address_max=self.requests_per_s_per_address_max,
             requests_per_s_per_principal_max=self.requests_per_s_per_principal_max,
@@ -633,7 +642,8 @@ class BookieConfig:
         )
 
     def _those_of(self, part: Callable[..., T], **others: float) -> T:
-        """A dataclass of settings, with the values of the settings here that have the names of its fields."""
+        """Return an instance of the dataclass ``part``. Fields with the name of a setting get its value; ``others`` has
+        the remaining fields."""
         here = {field.name for field in fields(self)}
         own = {field.name: getattr(self, field.name) for field in fields(cast(Any, part)) if field.name in here}
         return part(**own, **others)
@@ -642,8 +652,8 @@ class BookieConfig:
 def load_config(path: Path, **overrides: Any) -> BookieConfig:
     """Read the configuration from a TOML file whose keys are the field names; ``overrides`` win.
 
-    Raises InvalidArgumentError for a file that cannot be read, an unknown key, or values that do not fit. It names the
-    file, and the lines of the keys that it is about.
+    Raises InvalidArgumentError for a file that cannot be read, an unknown key, or values that do not fit. The error
+    names the file, and the lines of the keys concerned.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -676,7 +686,8 @@ def load_config(path: Path, **overrides: Any) -> BookieConfig:
 
 
 def _lines_of(keys: Iterable[str], text: str) -> dict[str, int]:
-    """The line of the file that each key, or the table of this name, begins in. tomllib does not tell."""
+    """Return the line in which each key, or the table of that name, begins; 0 if it is not found. tomllib does not
+    report lines."""
     lines = text.splitlines()
     found = {}
     for key in keys:
@@ -686,8 +697,8 @@ def _lines_of(keys: Iterable[str], text: str) -> dict[str, int]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """The setting that a misspelled name probably means, also as Apache's keys (``bookiePort``) and options
-    (``admin-port``)."""
+    """Return a hint with the setting that a misspelled name probably means. It also recognizes the spelling of Apache's
+    keys (``bookiePort``) and of options (``admin-port``)."""
     spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
     near = get_close_matches(spelled, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else "docs/configuration.md has all settings"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bookie as a process: makes its parts, serves until SIGTERM, stops cleanly.
 
-The order of a start: everything that can be refused is checked before anything is written. The port is bound before the
-data directory is touched. The bookie registers only when it can answer.
+A start checks everything that can fail before it writes anything. It binds the ports before it touches the data
+directory, and it registers the bookie only when the bookie can answer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ EXIT_STORAGE_FAILED = 74
 """Exit code after a failed sync (RULES S6): EX_IOERR of sysexits.h."""
 
 EXIT_BUG = 70
-"""Exit code after a bug of ours was met: EX_SOFTWARE."""
+"""Exit code after a bug of ours: EX_SOFTWARE of sysexits.h."""
 
 _START_AGAIN_S = 1.0
 
@@ -80,15 +80,15 @@ def run(
     accept_loss: bool = False,
     init_cluster: bool = False,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
+    """Serve until SIGTERM or SIGINT, and return the process's exit code: 0, EXIT_STORAGE_FAILED or EXIT_BUG.
 
     Once registered, it prints ``ready <id> <port>``, or calls ``on_ready`` instead. ``accept_loss`` starts a wiped or
     older directory under a known id (``loss.py``). ``init_cluster`` makes the cluster if there is none
-    (``find_cluster``). Neither is part of the configuration, so that nobody allows it for good.
+    (``find_cluster``). Neither is a setting, so that no operator leaves it on for good.
 
     Raises NoClusterError, InvalidArgumentError, MetadataUnavailableError (after ``start_wait_s``), PortInUseError,
-    DataDirectoryError, BookieIdentityError; then nothing was registered. BookieIdentityError is also raised when
-    another directory is registered under its id later.
+    DataDirectoryError, BookieIdentityError; then nothing was registered. Also raises BookieIdentityError if another
+    directory is registered under this bookie's id later.
 
     It tunes this process's allocator and its limit of open files, so call it only in a process of its own (RULES K5).
     """
@@ -99,7 +99,7 @@ def run(
 
 
 def tune_allocator() -> None:
-    """Keep message buffers in the heap, where they do not cost page faults each time."""
+    """Make malloc keep message buffers in the heap, so that each new buffer does not cost page faults."""
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
@@ -140,10 +140,10 @@ async def _run(
 
 
 async def started(start: Callable[[], Awaitable[Bookie]], wait_s: float, stop: asyncio.Event) -> Bookie | None:
-    """Start a bookie; None if ``stop`` was set before it served.
+    """Start a bookie and return it; return None if ``stop`` is set while it waits for the metadata store.
 
-    It waits up to ``wait_s`` for a metadata store that does not answer: after a power cut all machines of a cluster
-    start together.
+    It waits up to ``wait_s`` for a metadata store that does not answer, because after a power cut all machines of a
+    cluster start together.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -153,7 +153,7 @@ async def started(start: Callable[[], Awaitable[Bookie]], wait_s: float, stop: a
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise
-            logger.warning("this start tries again for %.0f s: %s", left_s, error)
+            logger.warning("the start is retried for up to %.0f s more: %s", left_s, error)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_START_AGAIN_S, left_s)):
                 await stop.wait()
@@ -162,8 +162,8 @@ async def started(start: Callable[[], Awaitable[Bookie]], wait_s: float, stop: a
 
 
 class Bookie:
-    """A bookie that runs on the current loop; tests start it in their own process. ``failed`` is set when it must end
-    because of ``error``."""
+    """A bookie that runs on the current loop; tests start it in their own process. When ``error`` forces the bookie to
+    end, ``failed`` is set."""
 
     def __init__(self, config: BookieConfig, store: MetadataStore, address: str) -> None:
         self._config, self._store, self._address = config, store, address
@@ -174,7 +174,7 @@ class Bookie:
         self._garbage: GarbageThread | None = None
         self.bookie_id: BookieId = ""
         self.port = 0
-        self._why_read_only = ""  # as the audit log has it
+        self._why_read_only = ""  # the reason that the audit log has last
         self.failed = asyncio.Event()
         self.error: BookKeeperError | None = None
         self._availability: Availability | None = None
@@ -219,13 +219,13 @@ class Bookie:
         return bookie
 
     def _open_audit(self) -> None:
-        """Raises InvalidArgumentError for a file that cannot be written."""
+        """Open the audit file, if one is configured. Raises InvalidArgumentError if it cannot be written."""
         config = self._config
         if config.audit_path is not None:
             self._audit.file = AuditFile(config.audit_path, config.audit_file_bytes_max, config.audit_files_max)
 
     def _tell_audit(self) -> None:
-        """Have those who refuse clients, and who see roles change, say so."""
+        """Write refused TLS connections and changed roles to the audit log."""
         audit = self._audit
         if self._tls is not None:
             self._tls.on_refused = lambda peer, port, why: audit.say(
@@ -235,7 +235,7 @@ class Bookie:
             self._authority.on_roles = lambda table: audit.say("roles-changed", count=len(table.lines))
 
     def _open_admin(self) -> None:
-        """It answers from here on: that the bookie starts, too."""
+        """Start the admin port, if it is configured. It answers from here on, at first that the bookie is starting."""
         if self._config.admin_port:
             self._admin = AdminPort(self._config, self._view, self._tls, self._authority, self._audit)
             self._admin.start()
@@ -341,7 +341,7 @@ class Bookie:
         logger.info("bookie %s serves on port %d", self.bookie_id, self.port)
 
     def _collected(self, event: Event) -> None:
-        """The garbage collector has decided something."""
+        """Pass a decision of the garbage collector to the machine, and write it to the audit log."""
         assert self._engine is not None
         self._engine.feed(event)
         if isinstance(event, (LedgersDeleted, CopiesUnwanted)):
@@ -358,8 +358,8 @@ class Bookie:
             self._audit.say("read-only" if why else "writable", why=why)
 
     async def _begin_care(self) -> None:
-        """Auto-recovery and upkeep, over a client of their own: what they do must not be in the way of the
-        registration."""
+        """Start auto-recovery and upkeep. They share a client of their own, so that their work does not get in the way
+        of the registration."""
         from bk_core.client import ClientConfig, connect  # most bookies need no client
 
         client = await connect(self._config.metadata_service_uri, config=ClientConfig(**self._config.client_settings()))
@@ -386,7 +386,7 @@ class Bookie:
         )
 
     async def _begin_healing(self, client: BookKeeper) -> None:
-        """Auditor and workers."""
+        """Start auto-recovery: its auditor and its workers."""
         from bookie_server.autorecovery.main import AutoRecovery
         from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
@@ -454,12 +454,12 @@ def _holdings(opened: Sequence[OpenStorage], watches: Sequence[SpaceWatch]) -> H
 
 
 def _ledgers_held(opened: Sequence[OpenStorage]) -> list[LedgerId]:
-    """All ledgers of all directories, ascending; each is in one."""
+    """Return the ids of all ledgers of all directories, ascending. Each ledger is in one directory."""
     return list(heapq.merge(*(each.index.ledger_ids() for each in opened)))
 
 
 def _space(directories: Sequence[DataDirectory]) -> tuple[int, int]:
-    """Total and free bytes. Directories on one file system each count it."""
+    """Return the total and the free bytes. A file system counts once for each data directory on it."""
     usages = [each.usage() for each in directories]
     return sum(usage.total_bytes for usage in usages), sum(usage.free_bytes for usage in usages)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what a bookie answers and when, as a pure machine."""
+"""The pure machine that decides what a bookie answers, and when."""

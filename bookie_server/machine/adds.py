@@ -4,10 +4,10 @@
 A frame is checked, given to the log and counted in one step, so nothing can come between the fence check and the log.
 The acks of a step go out as two columns, one effect for each stream.
 
-Admission is by bytes, and by frames for small ones: what waits for a commit is bounded in all and for each stream.
-Above the bound a stream is paused, and its message waits for room behind earlier ones. Frames are refused only when
-three times as much waits. Recovery adds have room of their own, so a flood of normal adds delays them only by what the
-log already has (:class:`~bookie_server.machine.state.Flight`).
+Admission bounds the frames that wait for a commit: their bytes and their number over all streams, and their bytes for
+each stream. Above a bound the stream is paused, and its message waits for room behind earlier ones. Frames are refused
+only when three times as much waits. Recovery adds have room of their own, so a flood of normal adds delays them only by
+the frames that the log already has (:class:`~bookie_server.machine.state.Flight`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
 _ENTRIES = int(FrameKind.ENTRIES)
 Compare = Callable[[Session, FrameExtent, memoryview], None]
 _TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)
-"""Troubles of a ledger that still takes normal adds. A dropped copy lost entries, but no fence (RULES S4)."""
+"""The troubles with which a ledger still takes normal adds. A dropped copy lost entries, but no fence (RULES S4)."""
 
 
 class Adds:
@@ -83,7 +83,7 @@ class Adds:
 
     @property
     def sessions(self) -> int:
-        """How many are open on all streams."""
+        """The number of sessions that are open on all streams."""
         return self._sessions
 
     def _stream(self, stream_id: StreamId) -> Stream:
@@ -93,12 +93,13 @@ class Adds:
         return stream
 
     def own(self, event: StreamOwned) -> None:
-        """Only of a stream that has not asked for anything: what is in flight is nobody's."""
+        """Set the owners of a stream that has sent nothing yet. Once it has, this does nothing: the bytes in flight
+        were counted for no owner."""
         if event.stream not in self._streams:
             self._core.owners.own(event.stream, event.owners)
 
     def frames_of(self, stream_id: StreamId) -> int:
-        """How many frames of a stream were taken so far, to the log or to be refused; 0 of one that is not known."""
+        """Return how many frames of a stream were taken so far, refused ones included; 0 for an unknown stream."""
         stream = self._streams.get(stream_id)
         return stream.frames if stream is not None else 0
 
@@ -137,8 +138,8 @@ class Adds:
         return self._core.key_problem(ledger, event.ledger_key)
 
     def _state_problem(self, session: Session, ledger: Ledger) -> Refusal | None:
-        """Why the ledger takes no frame of this session now. Checked in the same step that gives a frame to the log
-        (MUST 2)."""
+        """Return why the ledger takes no frame of this session now, or None. This is checked in the same step that
+        gives a frame to the log (MUST 2)."""
         if self._core.failed:
             return self._core.failed
         if ledger.deleted:
@@ -163,7 +164,7 @@ class Adds:
                 self._drop(session)
 
     def close(self, stream_id: StreamId) -> None:
-        """The stream is gone. Its frames in the log are still written, without acks."""
+        """Forget a stream that is gone. Its frames in the log are still written, without acks."""
         stream = self._streams.pop(stream_id, None)
         self._paused.pop(stream_id, None)
         if stream:
@@ -206,7 +207,7 @@ class Adds:
             self._take(stream, event)
 
     def _take_waiting(self, stream: Stream) -> None:
-        """Take the waiting messages of this stream, whether or not there is room."""
+        """Process the waiting messages of this stream, whether or not there is room."""
         while stream.waiting:
             message = stream.waiting.popleft()
             self.normal.waiting -= message.frames.nbytes
@@ -240,17 +241,18 @@ class Adds:
             self._core.effects.append(PauseStream(stream.stream_id))
 
     def _let_go(self, message: memoryview) -> None:
-        """Copy the accepted frames if they are less than half of their message, so that they do not keep all of it in
-        memory: the bound counts only the frames."""
+        """Copy the accepted frames if they are less than half of their message. Otherwise they would keep the whole
+        message in memory, and the bound counts only the frames."""
         accepted, size = self._accepted, 0
         for pending in accepted:
-            size += pending.header.payload_bytes  # the most of a frame, and what is told without a call
+            size += pending.header.payload_bytes  # most of a frame's bytes, and a plain field
         if 2 * size < memoryview(message.obj).nbytes:
             for pending in accepted:
                 pending.frame = bytes(pending.frame)
 
     def _unknown_session(self, stream: Stream, number: int) -> Session:
-        """A session that ends at once. It is remembered, so that it is refused only once."""
+        """Return a session for a number that has none, and refuse it. The session is remembered, so that it is refused
+        only once."""
         session = Session(stream, number, None, AttachMode.WRITE)
         limits = self._core.limits
         if len(stream.sessions) < limits.sessions_per_stream_max and self._sessions < limits.sessions_max:
@@ -283,7 +285,7 @@ class Adds:
     def _frame_problem(
         self, session: Session, ledger: Ledger, header: FrameHeader, frame: memoryview | None
     ) -> Refusal | None:
-        """``frame``: its bytes, if they are to be checked."""
+        """Return why this frame is refused, or None. ``frame`` has its bytes if they must be checked."""
         if header.kind != _ENTRIES or header.ledger_id != ledger.ledger_id:
             return Reason.BAD_REQUEST, f"a frame of kind {header.kind}, ledger {header.ledger_id}"
         problem = self._state_problem(session, ledger)
@@ -316,8 +318,8 @@ class Adds:
         session.accepted += 1
 
     def compared(self, session: Session, differing: Sequence[EntryId]) -> None:
-        """The first held frame was compared with the entries stored at its ids. If some differ, it is refused (RULES
-        P6)."""
+        """Take the result of comparing the first held frame with the entries stored at its ids. If some differ, the
+        frame is refused (RULES P6)."""
         held, ledger = session.held, session.ledger
         if held is None or ledger is None or session.end:
             return
@@ -338,7 +340,8 @@ class Adds:
     # --- ends and acks ---
 
     def _refuse(self, session: Session, problem: Refusal) -> None:
-        """Frame ``accepted`` + 1 was refused. The client hears it once all frames before it are durable (RULES P1)."""
+        """End a session, because its frame ``accepted`` + 1 was refused. The client gets the refusal once all frames
+        before it are durable (RULES P1)."""
         session.end = problem
         refused = self._core.counts.refused
         refused[problem[0]] = refused.get(problem[0], 0) + 1
@@ -346,7 +349,7 @@ class Adds:
             self._to_end[session] = None
 
     def committed(self, pending: Pending, size: int) -> None:
-        """This frame of ``size`` bytes is durable."""
+        """Count a frame of ``size`` bytes that has become durable, for the next ack of its session."""
         session = pending.session
         assert session is not None
         self._released(session, size)
@@ -357,7 +360,7 @@ class Adds:
             self._to_ack[session] = None
 
     def dropped(self, pending: Pending, problem: Refusal) -> None:
-        """A frame of entries will never be durable: its session ends with its last durable frame."""
+        """End the session of a frame that will never be durable. Its last durable frame is the session's last."""
         session = pending.session
         assert session is not None
         self._released(session, pending.header.size)
@@ -385,7 +388,8 @@ class Adds:
                     self._refuse(session, (Reason.DELETED, f"ledger {ledger.ledger_id} is deleted"))
 
     def flush(self) -> None:
-        """Resume paused streams if there is room; emit the acks and ends of this step, one effect for each stream."""
+        """Finish a step: resume paused streams if there is room, and emit the acks and ends, one effect for each
+        stream."""
         if self._accepted:
             self._accepted = []
         if self._paused:
@@ -409,7 +413,7 @@ class Adds:
         self._to_end = {}
 
     def _acks_of(self, stream_id: StreamId, acks: dict[StreamId, SendAcks]) -> SendAcks:
-        """The effect for a stream's acks, to be filled, behind the other effects."""
+        """Make the effect for a stream's acks, behind the other effects. The caller fills it."""
         made = acks[stream_id] = SendAcks(stream_id, [], [], [])
         self._core.effects.append(made)
         return made
@@ -444,28 +448,28 @@ class Adds:
                 self._core.owners.settled(owner)
 
     def bound_streams(self) -> None:
-        """Two groups of each log keep the disks busy: one is written, another waits. More of one stream in flight gains
-        nothing, and whatever comes from others waits behind it. A stream that brought as much goes on when one is
-        left."""
+        """Set the bytes in flight at which a stream is paused and resumed. Two groups of each log keep the disks busy:
+        one is being written, another waits. More from one stream gains nothing and delays the other streams. A paused
+        stream resumes when one group of each log is left."""
         limit = self._core.limits.stream_bytes_max
         group = sum(log.group_bytes for log in self._core.logs)
         self._pause_above = min(2 * group - 1, limit) if group else limit
         self._resume_at = (self._pause_above + 1) // 2
 
     def _is_too_much(self, stream: Stream) -> bool:
-        """Whether this stream, which has just sent a message, must be paused. While it recovers a ledger only its own
-        bytes and those of other recoveries count."""
+        """Return whether this stream, which has just sent a message, must be paused. While it recovers a ledger, only
+        its own bytes and those of other recoveries count."""
         flight = self.recovery if stream.recovering else self.normal
         return stream.pending_bytes > self._pause_above or flight.full()
 
     def _has_room(self, stream: Stream) -> bool:
-        """Whether a paused stream, and its owners, have little enough in flight to go on."""
+        """Return whether a paused stream and its owners have few enough bytes in flight for the stream to resume."""
         if stream.pending_bytes > self._resume_at:
             return False
         return all(owner.has_room(**stream.sends) for owner in stream.owners)
 
     def _resume(self) -> None:
-        """While there is room, resume paused streams, longest wait first, and take their waiting messages."""
+        """While there is room, resume paused streams, the longest paused first, and process their waiting messages."""
         for stream in list(self._paused.values()):
             flight = self.recovery if stream.recovering else self.normal
             if not flight.full() and self._has_room(stream):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares an offered frame with the entries stored at its ids (RULES P6): a path of the bookie's machine.
 
-A re-sent entry may stand on disk twice, but a normal add over an existing id with another length or payload is
-refused; of entries in Apache's form the ledger length must agree too. LAC and digest may differ: a recovery writes back
-what it read, with the LAC that it has. This is rare: only frames that begin at or below the ledger's highest id are
-compared.
+A re-sent entry may be on disk twice, but a normal add over an existing id with another length or payload is refused.
+For entries in Apache's form the ledger length must agree too. LAC and digest may differ, because a recovery writes back
+the entries that it read with a LAC of its own. Comparisons are rare: only frames that begin at or below the ledger's
+highest id are compared.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from bookie_server.machine.state import Session
 
 
 class FrameComparison(Request):
-    """The comparison for the first held frame of a session; of the ids below ``next`` those in ``differing`` do not
-    agree."""
+    """The comparison for the first held frame of a session. The ids below ``next`` are compared; at those in
+    ``differing`` another entry is stored."""
 
     __slots__ = ("differing", "frame", "last", "next", "planned_through", "session")
 
@@ -54,16 +54,18 @@ class FrameComparison(Request):
 
 
 class Comparisons(Path):
-    """``compared`` is told the ids of each frame at which other entries stand. A damaged copy yields to any intact one,
-    and so to the offered one (RULES P6)."""
+    """The path for comparisons. It calls ``compared`` with the ids of each frame at which other entries are stored. A
+    damaged copy yields to any intact one, and so to the offered one (RULES P6)."""
 
     def __init__(self, core: Core, requests: Requests, compared: Callable[[Session, Sequence[EntryId]], None]) -> None:
         self._core, self._requests, self._compared = core, requests, compared
         self._begun = 0
 
     def begin(self, session: Session, extent: FrameExtent, frame: memoryview) -> None:
-        # Not the session's number: that may be used again while storage still reads for the old one. And below 0: on
-        # Apache's wire the stream has requests of its client beside its adds, with numbers above 0.
+        # The session's number cannot name the request: the client may use it again while storage still reads for the
+        # old
+        # session. Numbers below 0 differ from those of the client's own requests, which Apache's wire sends on the same
+        # stream.
         self._begun -= 1
         self._requests.begin(FrameComparison(self._begun, session, extent, frame, self), admit=False)
 
@@ -103,13 +105,13 @@ class Comparisons(Path):
 
     def refuse(self, request: Request, problem: Refusal) -> None:
         assert isinstance(request, FrameComparison)
-        self._compared(request.session, ())  # the add path finds the same problem itself
+        self._compared(request.session, ())  # the add path checks for the same problem itself
 
 
 class _Entries(NamedTuple):
-    """The entries of a frame: their ids, the pieces of ``payload`` that they are, the ledger length up to each.
-    Apache's entries (``width`` −1) are whole; of ours the piece is the payload alone, and ``width`` is that of their
-    digests."""
+    """The entries of a frame, as columns: the id of each, its place and length in ``payload``, and the ledger length up
+    to it. In our form this piece of ``payload`` is the entry's payload alone, and ``width`` is the size of a digest. In
+    Apache's form (``width`` −1) the piece also has the entry's header and digest."""
 
     ids: I64
     begins: I64
@@ -122,15 +124,15 @@ class _Entries(NamedTuple):
         return self._replace(ids=self.ids[at], begins=self.begins[at], lengths=self.lengths[at], totals=self.totals[at])
 
     def without_prefix(self, width: int) -> _Entries:
-        """Apache's entries without header and digest, if the digest has so many bytes; of an entry that is too short
-        for that the length is negative."""
+        """Return Apache's entries without header and digest, for a digest of ``width`` bytes. The length of an entry
+        that is too short for them becomes negative."""
         prefix = HEADER_BYTES + width
         return self._replace(begins=self.begins + prefix, lengths=self.lengths - prefix, width=width)
 
 
 def differing_ids(stored: Frame, offered: Frame) -> list[EntryId]:
-    """The ids of the offered frame at which other entries stand in the stored frames; ``stored`` may hold several small
-    neighbours."""
+    """Return the ids of the offered frame at which the stored frames have other entries. ``stored`` may be several
+    small neighbouring frames."""
     mine = _entries_of(offered)
     try:
         return [entry_id for _, frame in split_frames(stored) for entry_id in _differing(_entries_of(frame), mine)]
@@ -157,11 +159,11 @@ def _differing(stored: _Entries, offered: _Entries) -> list[EntryId]:
     _, at_left, at_right = np.intersect1d(stored.ids, offered.ids, assume_unique=True, return_indices=True)
     left, right = stored.taken(at_left), offered.taken(at_right)
     one_whole, both_whole = -1 in (left.width, right.width), left.width == right.width == -1
-    if not both_whole:  # the frame that names its digest type names that of the ledger
+    if not both_whole:  # a frame in our form names the digest type, which is the ledger's
         width = max(left.width, right.width)
         left, right = (each.without_prefix(width) if each.width == -1 else each for each in (left, right))
     same = (left.lengths == right.lengths) & (right.lengths >= 0)
-    if one_whole:  # the ledger length is part of what Apache's form says
+    if one_whole:  # Apache's form includes the ledger length
         same &= left.totals == right.totals
     same[same] = _equal(left.taken(np.flatnonzero(same)), right.taken(np.flatnonzero(same)), whole=both_whole)
     at = np.flatnonzero(~same).tolist()
@@ -171,7 +173,8 @@ def _differing(stored: _Entries, offered: _Entries) -> list[EntryId]:
 
 
 def _equal(left: _Entries, right: _Entries, *, whole: bool) -> npt.NDArray[np.bool_]:
-    """Whether each two pieces of the same length are equal; of whole entries all but the LAC."""
+    """Return for each pair of pieces, which have the same length, whether they are equal. For ``whole`` entries the LAC
+    may differ."""
     count = int(left.lengths.size)
     if not count:
         return np.empty(0, dtype=np.bool_)
@@ -191,8 +194,9 @@ def _piece(entries: _Entries, k: int) -> memoryview:
 
 
 def _explained(left: memoryview, right: memoryview) -> bool:
-    """Whether two whole entries differ in LAC and digest alone. Which digests they have is not known here, so it is the
-    one that verifies both; nobody here can verify a MAC."""
+    """Return whether two whole entries differ in LAC and digest alone. The digest type is unknown here, so any type
+    that verifies both entries will do. A MAC cannot be verified without the password, so entries with a MAC count as
+    different."""
     if len(left) != len(right) or left[:16] != right[:16] or left[24:32] != right[24:32]:
         return False
     return any(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the add path and the read path of the bookie's machine: ledgers, the queue to the log, fencing.
+"""The state that all paths of the bookie's machine share: ledgers, the queues to the logs, fencing.
 
-A ledger belongs to one of the logs (``LogQueue``) and stays there, so everything written of it has the order of that
-log's queue.
+A ledger belongs to one of the logs (``LogQueue``) and stays there, so all its frames have the order of that log's
+queue.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NO_EXTENT = FrameExtent(-1, -1, False, 0, -1)
 
 
 class Counts:
-    """What has happened since the start, for metrics; the machine itself never looks here. Bytes are those of
-    frames, entries those that became durable. ``refused`` counts sessions that a refusal ended, by its reason; ``held``
-    how often a stream was paused because its owner has too much in flight."""
+    """Counters since the start, for metrics; the machine itself never reads them. Bytes are those of frames; added
+    entries and bytes count once they are durable. ``refused`` counts sessions that a refusal ended, by its reason.
+    ``held`` counts how often a stream was paused because its owner had too much in flight."""
 
     __slots__ = ("added_bytes", "added_entries", "held", "read_bytes", "read_parts", "refused")
 
@@ -35,7 +35,7 @@ class Counts:
 
 
 class Core:
-    """State shared by both paths. ``effects`` collects the effects of this step."""
+    """The state shared by all paths. ``effects`` collects the effects of the current step."""
 
     __slots__ = ("counts", "effects", "failed", "holdings", "ledgers", "limits", "logs", "owners")
 
@@ -50,7 +50,7 @@ class Core:
     # --- ledgers ---
 
     def ledger(self, ledger_id: LedgerId) -> Ledger:
-        """The volatile state of a ledger, made from its durable state at first use."""
+        """Return the volatile state of a ledger; at first use it is made from the durable state."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             facts = self.holdings.facts(ledger_id)
@@ -64,28 +64,29 @@ class Core:
             del self.ledgers[ledger.ledger_id]
 
     def key_problem(self, ledger: Ledger, key: bytes) -> Refusal | None:
-        """Why this key does not open the ledger. The first key that arrives becomes the ledger's (RULES L2)."""
+        """Return why this key does not open the ledger, or None if it does. The first key that arrives becomes the
+        ledger's (RULES L2)."""
         if len(key) != LEDGER_KEY_BYTES:
             return Reason.BAD_REQUEST, f"a ledger key of {len(key)} bytes"
         if ledger.key is None:
             ledger.key = key
         elif not hmac.compare_digest(ledger.key, key):
-            return Reason.UNAUTHORIZED, f"another key than that of ledger {ledger.ledger_id}"
+            return Reason.UNAUTHORIZED, f"the key is not that of ledger {ledger.ledger_id}"
         return None
 
     def log_of(self, ledger_id: LedgerId) -> int:
-        """The number of the ledger's log, whether the ledger is in memory or not."""
+        """Return the number of the ledger's log, whether the ledger is in memory or not."""
         ledger = self.ledgers.get(ledger_id)
         return ledger.log.number if ledger else self.holdings.log_of(ledger_id)
 
     # --- the queue to the log ---
 
     def enqueue(self, pending: Pending) -> int:
-        """Give a frame to its ledger's log, behind all others; returns its sequence number there."""
+        """Append a frame to the queue of its ledger's log, and return its sequence number there."""
         ledger = pending.ledger
         sequence = ledger.log.enqueue(pending)
         ledger.in_log += 1
-        if pending.session is not None:  # of entries
+        if pending.session is not None:  # a frame of entries, not a record
             first, last, *_ = pending.extent
             ledger.pending.append((sequence, first, last))
             if last > ledger.top:
@@ -93,7 +94,8 @@ class Core:
         return sequence
 
     def record(self, kind: FrameKind, ledger: Ledger, payload: bytes = b"") -> int:
-        """Give a record to the log. The ledger's key is logged before its first other frame (RULES L2)."""
+        """Append a record to the queue of the log, and return its sequence number. The ledger's key is logged before
+        its first other frame (RULES L2)."""
         keyless = kind in (FrameKind.LEDGER_KEY, FrameKind.DELETED)
         if not ledger.key_logged and ledger.key is not None and not keyless:
             self.log_key(ledger)
@@ -106,8 +108,9 @@ class Core:
         self.record(FrameKind.LEDGER_KEY, ledger, ledger.key)
 
     def fence(self, ledger_id: LedgerId, key: bytes) -> Refusal | int:
-        """Fence a ledger, known or not. Returns the sequence number of the fence record in the ledger's log; no answer
-        may be sent before that is durable. Returns a refusal if nothing was changed."""
+        """Fence a ledger, even one of which this bookie has nothing. Return the sequence number of the fence record in
+        the ledger's log; no answer may be sent before that record is durable. Return a refusal if nothing was
+        changed."""
         if self.failed:
             return self.failed
         ledger = self.ledger(ledger_id)
@@ -123,7 +126,7 @@ class Core:
         return ledger.fence_sequence
 
     def drop_queue(self, log: LogQueue) -> list[Pending]:
-        """Drop the queue of this log, because none of it will ever be durable; returns the dropped frames."""
+        """Drop the queue of this log, because none of it will ever be durable; return the dropped frames."""
         dropped = log.drop()
         for pending in dropped:
             ledger, kind = pending.ledger, pending.header.kind
@@ -135,13 +138,14 @@ class Core:
             elif kind == FrameKind.FENCE:
                 ledger.fence_sequence = None  # stays fenced in memory; the next fencing request logs it again
             elif kind == FrameKind.DELETED:
-                ledger.deleted = False  # until the collector finds it again
+                ledger.deleted = False  # the collector will find the deleted ledger again
         for ledger in dict.fromkeys(pending.ledger for pending in dropped):
             self._choose_anew(ledger)
         return dropped
 
     def _choose_anew(self, ledger: Ledger) -> None:
-        """Choose the log of a ledger again if nothing of it is durable or on its way: its log may have no room."""
+        """Choose the log of a ledger again, because its log may have no room, unless some of the ledger is durable or
+        on its way."""
         if not ledger.in_log and not self.holdings.facts(ledger.ledger_id).known:
             ledger.log = self.logs[self.holdings.log_of(ledger.ledger_id)]
 
@@ -150,12 +154,12 @@ class Core:
         return ledger.fenced if ledger else self.holdings.facts(ledger_id).fenced
 
     def is_known(self, ledger_id: LedgerId) -> bool:
-        """Whether this bookie has something of the ledger: an entry, its key, an explicit LAC."""
+        """Return whether this bookie has something of the ledger: an entry, its key, or an explicit LAC."""
         ledger = self.ledgers.get(ledger_id)
         return self.holdings.facts(ledger_id).known or bool(ledger and (ledger.key_logged or ledger.hint_body))
 
     def lac(self, ledger_id: LedgerId) -> EntryId:
-        """The greatest LAC for which this bookie has evidence."""
+        """Return the greatest LAC for which this bookie has evidence."""
         ledger = self.ledgers.get(ledger_id)
         body = ledger.hint_body if ledger else self.holdings.facts(ledger_id).lac_body
         carried = self.holdings.lac(ledger_id)

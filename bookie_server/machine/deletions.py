@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of the bookie's machine that deletes ledgers: a record in the log, kept for good (RULES S4, S9). Also gives
-up copies of ledgers that live elsewhere by now, by another record.
+"""The path of the bookie's machine that deletes ledgers, by a record in the log that is kept for good (RULES S4, S9).
+By another record it gives up copies of ledgers that live on other bookies.
 
 The collector decides whether a ledger is deleted (:mod:`bookie_server.garbage.collector`); a client's hint only says
 where to look. From LedgersDeleted on the ledger takes no frame, and the deletion record follows all its earlier frames
-in the log. Readers are answered DELETED once the record is durable. So every acked add is older than the record, and no
-reader hears of a deletion that a crash may undo.
+in the log. Reads are answered DELETED only once the record is durable. So every acknowledged add is older than the
+record, and no reader sees a deletion that a crash may undo.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bookie_server.machine.state import Ledger, Pending
 
 
 class Deletions:
-    """``end_sessions`` ends the sessions of all ledgers in a set."""
+    """The path for deletions. ``end_sessions`` ends the sessions of all ledgers in a set."""
 
     __slots__ = ("_core", "_end_sessions", "_requests")
 
@@ -36,7 +36,8 @@ class Deletions:
         self._core, self._requests, self._end_sessions = core, requests, end_sessions
 
     def hint(self, event: DeleteHintRequested) -> None:
-        """Have the collector look up the ledgers that are held here. The answer only says that the hint arrived."""
+        """Ask the collector to look up those of the ledgers that are held here. The answer only says that the hint
+        arrived."""
         problem: Refusal | None = self._core.failed
         if not problem and len(event.ledger_ids) > HINT_IDS_MAX:
             problem = Reason.TOO_LARGE, f"{len(event.ledger_ids)} ledgers in one hint, at most {HINT_IDS_MAX}"
@@ -56,8 +57,8 @@ class Deletions:
         return facts.known and not facts.deleted
 
     def delete(self, event: LedgersDeleted) -> None:
-        """Refuse further adds to these ledgers and give their deletion records to the log. Ledgers that are not held,
-        or are deleted already, are left alone."""
+        """Refuse further adds to these ledgers and give their deletion records to the log. Skip ledgers that are not
+        held, or that are deleted already."""
         core = self._core
         if core.failed:
             return
@@ -72,8 +73,8 @@ class Deletions:
             self._end_sessions(doomed)
 
     def drop(self, event: CopiesUnwanted) -> None:
-        """Give up what sealed segments hold of these ledgers; the rest is found again once it is sealed. A ledger that
-        somebody writes, or that has something on its way to the log, is left alone."""
+        """Give up the copies of these ledgers in sealed segments; the collector finds the remaining frames again once
+        they are sealed. Skip a ledger with an open session or with frames on their way to the log."""
         core = self._core
         if core.failed:
             return
@@ -86,7 +87,8 @@ class Deletions:
                 core.record(FrameKind.COPY_DROPPED, ledger, generation.to_bytes(8, "little"))
 
     def committed(self, record: Pending) -> None:
-        """A record is durable. A deletion refuses the ledger's watches at once, and its reads when they go on."""
+        """Handle a record that has become durable. After a deletion record, refuse the ledger's watches at once; its
+        reads are refused when they next run."""
         if record.header.kind != FrameKind.DELETED:
             return
         for request_id in list(record.ledger.watches):
@@ -95,7 +97,8 @@ class Deletions:
             self._requests.refuse(request, _gone(record.ledger))
 
     def dropped(self, frames: Iterable[Pending]) -> None:
-        """These frames will never be durable. Ledgers whose deletion records are among them are looked up once more."""
+        """Handle frames that will never be durable. The collector looks up again the ledgers whose deletion records are
+        among them."""
         kept = tuple(one.ledger.ledger_id for one in frames if one.header.kind == FrameKind.DELETED)
         if kept and not self._core.failed:
             self._core.effects.append(LookForDeletion(kept))

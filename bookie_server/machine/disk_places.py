@@ -8,8 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 
 class Place(NamedTuple):
-    """The place of a frame: generation of its segment, offset in it, size in bytes. With ``run_of`` ≥ 0 it is a run:
-    several small frames of that ledger, perhaps with frames of others between them (docs/formats.md §3.5)."""
+    """The place of a frame: the generation of its segment, the offset in it, and the size in bytes. With ``run_of`` ≥ 0
+    it is a run: several small frames of the ledger ``run_of``, perhaps with frames of other ledgers between them
+    (docs/formats.md §3.5)."""
 
     generation: int
     offset: int
@@ -23,12 +24,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexBlock:
-    """A block of the ``.idx`` of a sealed segment. ``number`` is its number among the index blocks, or SPARSE_SECTION
-    for all sparse records together. A look-up names it where it must be read first."""
+    """A block of the ``.idx`` of a sealed segment. ``number`` counts the index blocks, or is SPARSE_SECTION for all
+    sparse records together. A look-up names the block if it must be read first."""
 
     generation: int
     number: int
 
 
 Unresolved: TypeAlias = Place | IndexBlock
-"""What must be read before a look-up knows which entries are there."""
+"""A place on disk that must be read before a look-up knows which entries it holds."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bookie's machine hears (events) and what it wants done (effects). Plain data; no behaviour.
+"""The inputs (events) and outputs (effects) of the bookie's machine. Plain data; no behaviour.
 
 A *stream* is one stream of a lane, named by an integer that the driver never uses twice. A *request* is named by its
-stream and an id unique there. Each request gets exactly one ending: a trailer, a LAC answer or a reply; after
-RequestCancelled or StreamClosed it gets none. What each add makes is a named tuple, which costs less to make.
+stream and an id that is unique there. Each request gets exactly one ending: a trailer, a LAC answer or a reply; after
+RequestCancelled or StreamClosed it gets none. The types that every add creates are named tuples, which cost less to
+create than dataclasses.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ TimerId: TypeAlias = RequestId | None
 
 @dataclass(frozen=True, slots=True)
 class SessionAttached:
-    """A client opened a session: frames of one ledger will follow under this number. The key proves its right (RULES
-    L2)."""
+    """A client opened a session: frames of one ledger will follow under this number. The key proves the client's right
+    to write the ledger (RULES L2)."""
 
     stream: StreamId
     session: int
@@ -40,22 +41,22 @@ class SessionAttached:
 
 
 class FramesArrived(NamedTuple):
-    """The frames of one message, in a buffer that nobody writes to again."""
+    """The frames of one message, in a buffer that is not written to again."""
 
     stream: StreamId
     frames: memoryview
     made: FrameHeader | None = None
-    """The header of the only one, where this bookie made it of an entry that it had looked into; it is not checked
-    again."""
+    """The header of the message's only frame, if this bookie built the frame itself from an entry that it had checked.
+    The machine does not check such a frame again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOwned:
-    """The owner of a stream, before it asks for anything."""
+    """The owners of a stream, before the stream sends anything else."""
 
     stream: StreamId
     owners: Sequence[tuple[str, int]]
-    """Names, each with the bytes that all streams of this owner may have in flight."""
+    """The owners' names, each with the number of bytes that all streams of this owner may have in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,14 @@ class GroupCommitted(NamedTuple):
 
     places: Sequence[Place]
     log: int = 0
-    group_bytes: int = 0  # what the next group may have: a stream may bring twice as much; 0: unknown
+    group_bytes: int = 0  # the maximum size of the next group; a stream may have twice as much in flight; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
     """No frame given out by Commit effects of this log and not yet reported durable ever will be. ``final``: a sync
     failed, nothing is ever acknowledged again, and no commit of any log is reported (RULES S6). Otherwise there was no
-    space: nothing of these frames was written, and later ones may be tried."""
+    space: none of these frames was written, and later ones may be tried."""
 
     reason: Reason
     message: str
@@ -98,7 +99,7 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """The answer to a ReadFrames effect: one buffer a piece, None where the bytes on disk fail their checks."""
+    """The answer to a ReadFrames effect: a buffer for each piece, or None if the bytes on disk fail their checks."""
 
     request: RequestId
     frames: Sequence[bytes | bytearray | memoryview | None]
@@ -106,7 +107,8 @@ class FramesRead:
 
 @dataclass(frozen=True, slots=True)
 class MembershipsRead:
-    """The answer to a ReadMemberships effect: the storage's own objects, None for a frame that fails its checks."""
+    """The answer to a ReadMemberships effect: an object of the storage for each place, or None if a frame fails its
+    checks."""
 
     request: RequestId
     memberships: Sequence[object | None]
@@ -118,8 +120,8 @@ class MembershipsRead:
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
     """Read the entries first to last. With ``fence_key`` it is a recovery read, which fences first. With ``ids_only``
-    the answer is a trailer alone: an id up to ``answered_through`` that is neither absent nor unknown is there. With
-    ``cut`` parts of the entries are enough."""
+    the answer is a trailer alone: this bookie has each id up to ``answered_through`` that is neither absent nor
+    unknown. With ``cut`` the answer has only these parts of the entries."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -140,14 +142,15 @@ class PartSent:
 
 @dataclass(frozen=True, slots=True)
 class StreamStalled:
-    """For a while the client has taken nothing of the answers that are ready on this stream. PartSent ends that."""
+    """For a while (``read_stall_s``) the client has read none of the answers that are ready on this stream. PartSent
+    ends this state."""
 
     stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class FenceRequested:
-    """Fence the ledger, known or not, and answer with the evidence of its LAC."""
+    """Fence the ledger, even if this bookie has nothing of it, and answer with the evidence of its LAC."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -164,7 +167,7 @@ class ReadLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class WriteLacRequested:
-    """The writer says how far its entries are confirmed (RULES P9: acked entries become visible)."""
+    """The writer reports how far its entries are confirmed (RULES P9: acked entries become visible)."""
 
     request: RequestId
     ledger_id: LedgerId
@@ -192,7 +195,7 @@ class WatchLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class RequestCancelled:
-    """Nobody waits for the answer any more; none is given."""
+    """The client no longer waits for the answer; none is sent."""
 
     request: RequestId
 
@@ -214,16 +217,16 @@ class ReadOnlyChanged:
 
 @dataclass(frozen=True, slots=True)
 class LedgersDeleted:
-    """The collector asked the metadata store twice, as RULES S9 demands: these ledgers are deleted. Their deletion
-    records go into the log, and nothing is added to them from here on. Once the records are durable, nothing is read of
-    them."""
+    """These ledgers are deleted; the collector has asked the metadata store twice, as RULES S9 demands. The machine
+    gives their deletion records to the log and takes no more adds to them. Once the records are durable, it refuses
+    reads of them."""
 
     ledger_ids: Sequence[LedgerId]
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesUnwanted:
-    """Closed ledgers that live elsewhere (S9): their copies may go."""
+    """These closed ledgers live on other bookies (S9), so this bookie may drop its copies."""
 
     ledger_ids: Sequence[LedgerId]
 
@@ -269,8 +272,8 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session is over: its first ``frames`` frames are durable, the next was refused for ``reason``. If that is
-    INTEGRITY because other entries stand at some of its ids, these are ``differing``."""
+    """A session is over: its first ``frames`` frames are durable, and the next one was refused for ``reason``. If the
+    reason is INTEGRITY because other entries are stored at some of its ids, ``differing`` has these ids."""
 
     session: int
     frames: int
@@ -290,8 +293,8 @@ class SendAcks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """The peer broke the lane's rules, or takes nothing while others wait. The stream must end, and answers queued on
-    it may be lost. StreamClosed follows."""
+    """The client broke the lane's rules, or reads none of its answers while other streams wait. The stream must end,
+    and answers queued on it may be lost. StreamClosed follows."""
 
     stream: StreamId
     message: str
@@ -299,8 +302,8 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class PauseStream:
-    """Take no more messages of this stream: too many of its bytes wait for a commit, or too many of its requests for
-    answers."""
+    """Take no more messages of this stream: too many of its bytes wait for a commit, or too many of its requests wait
+    for answers."""
 
     stream: StreamId
 
@@ -315,7 +318,7 @@ class ResumeStream:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Part of an answer: the entries first to last of the frame at ``place``, or the frame itself if these are all its
-    entries. With ``last_only`` only the frame's last entry. ``first`` is in the frame."""
+    entries. With ``last_only`` it is only the frame's last entry. The frame holds ``first``."""
 
     place: Place
     first: EntryId
@@ -334,7 +337,7 @@ class ReadFrames:
 
 @dataclass(frozen=True, slots=True)
 class ReadMemberships:
-    """Find out which ids the frames at these places of this log hold; MembershipsRead follows."""
+    """Read which ids the frames at these places of this log hold; MembershipsRead follows."""
 
     request: RequestId
     places: Sequence[Unresolved]

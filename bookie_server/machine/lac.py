@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The path of the bookie's machine for LAC evidence: fences, LAC reads, watches, explicit LACs (RULES P5, P9, P10).
 
-Evidence is what a client can verify: the last entry, an entry that carries the greatest LAC, and the writer's digested
-LAC body, all unchanged. A watch is answered as soon as there is evidence of a greater LAC than it has seen.
+Evidence consists of data that a client can verify: the last entry, an entry that carries the greatest LAC, and the
+writer's LAC body with its digest, all unchanged. A watch is answered as soon as there is evidence of a greater LAC than
+the client has seen.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _EMPTY = b""
 
 
 class LacRequest(Request):
-    """A fence, a LAC read or a watch. ``previous`` is the greatest LAC that a waiting watch has seen; None
-    otherwise."""
+    """A fence, a LAC read or a watch. In a waiting watch ``previous`` is the greatest LAC that the client has seen;
+    otherwise it is None."""
 
     __slots__ = ("previous",)
 
@@ -55,7 +56,7 @@ class LacRequest(Request):
 class Lacs(Path):
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core, self._requests = core, requests
-        self._dirty: dict[LedgerId, Ledger] = {}  # with explicit LACs that are only in memory
+        self._dirty: dict[LedgerId, Ledger] = {}  # ledgers with explicit LACs that are only in memory
         self._given: dict[int, int] = {}  # log → sequence number of the last explicit LAC given to it
 
     def read(self, request_id: RequestId, ledger_id: LedgerId, fence_key: bytes | None = None) -> None:
@@ -130,7 +131,8 @@ class Lacs(Path):
     # --- what wakes watches ---
 
     def committed(self, newest: Pending) -> None:
-        """Entries of a watched ledger are durable. If they are its last ones, its watches are answered from memory."""
+        """Wake the watches of a ledger after a commit. ``newest`` is its last frame of the group. If that has the last
+        entry and the greatest LAC, the watches are answered from memory."""
         ledger, extent, holdings = newest.ledger, newest.extent, self._core.holdings
         ledger_id = ledger.ledger_id
         if extent.last == holdings.last_entry_id(ledger_id) and extent.max_lac >= holdings.lac(ledger_id):
@@ -139,7 +141,7 @@ class Lacs(Path):
             self._wake(ledger)
 
     def _wake(self, ledger: Ledger, newest: Pending | None = None) -> None:
-        """Answer those watches of a ledger that have not seen its greatest LAC."""
+        """Answer the watches whose clients have not seen the ledger's greatest LAC."""
         lac = self._core.lac(ledger.ledger_id)
         ripe = [request_id for request_id, previous in ledger.watches.items() if lac > previous]
         frame = slice_frame(newest.frame, newest.extent.last, newest.extent.last) if newest and ripe else None
@@ -152,8 +154,8 @@ class Lacs(Path):
                 self._requests.run(request)
 
     def timer_fired(self, event: TimerFired) -> None:
-        """A watch has waited long enough and gets the evidence there is; or it is time to make explicit
-        LACs durable."""
+        """End a watch whose time is over, with the evidence that there is; or make explicit LACs durable, if that timer
+        fired."""
         if event.timer is None:
             self._persist()
             return
@@ -179,7 +181,7 @@ class Lacs(Path):
         core.effects.append(SendReply(event.request, *(problem or ())))
 
     def _take_hint(self, ledger: Ledger, body: bytes) -> None:
-        """Keep the writer's explicit LAC in memory and answer watches. It goes to disk at most once a second."""
+        """Keep the writer's explicit LAC in memory and answer watches. It goes to disk after ``lac_persist_ms``."""
         ledger.hint_lac, ledger.hint_body = lac_of_body(body), body
         if not ledger.hint_dirty:
             ledger.hint_dirty = True
@@ -202,8 +204,8 @@ class Lacs(Path):
 
 
 def _body_problem(ledger_id: LedgerId, body: bytes) -> Refusal | None:
-    """Why these bytes are no LAC body of this ledger. A digest that needs no key is verified, so that a flipped bit
-    cannot replace the true LAC by a greater one (RULES P5)."""
+    """Return why these bytes are not a valid LAC body of this ledger, or None. A digest that needs no key is verified,
+    so that a flipped bit cannot replace the true LAC by a greater one (RULES P5)."""
     if len(body) - LAC_BODY_BYTES_MIN not in DIGEST_BYTES or not 0 <= ledger_id <= LEDGER_ID_MAX:
         return Reason.BAD_REQUEST, f"a LAC body of {len(body)} bytes for ledger {ledger_id}"
     if ledger_of_body(body) != ledger_id:

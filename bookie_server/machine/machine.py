@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what a bookie does, as a pure machine: an event in, effects out. No clock, thread, file or socket.
+"""The bookie's machine, which decides what a bookie does. It takes an event and returns effects, and has no clock,
+thread, file or socket.
 
 The driver (:mod:`bookie_server.engine`) owns one machine on its loop, feeds it events and carries out its effects. The
 machine has two halves: ``adds.py`` (sessions and acks), and ``requests.py`` with its paths (answers). ``core.py`` has
-what they share.
+the state that both share.
 
-Its promises: an ack is sent only after its frame is durable (P1). After a fence no normal add is taken, and no fencing
-request is answered before the fence is durable (MUST 2, MUST 3). ABSENT is said only if nothing durable or pending
-covers the id (S1, MUST 4). The ledger key is durable before the first ack (L2). After a failed sync nothing is answered
-(S6). Expected trouble comes in as an event and goes out as a reason; an exception out of :meth:`BookieMachine.step` is
-a bug.
+It promises the following. It acknowledges a frame only after the frame is durable (P1). After a fence it takes no
+normal add, and it answers no fencing request before the fence is durable (MUST 2, MUST 3). It answers ABSENT only if
+nothing durable or pending covers the id (S1, MUST 4). The ledger key is durable before the first ack (L2). After a
+failed sync it refuses everything (S6). Expected trouble comes in as an event and goes out as a reason; an exception out
+of :meth:`BookieMachine.step` is a bug.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ from bookie_server.machine.state import Holdings, Ledger, MachineLimits, Pending
 
 @dataclass(frozen=True, slots=True)
 class MachineNumbers:
-    """What a machine holds now, beside what it counts."""
+    """The amounts that a machine holds now, and its counters."""
 
     counts: Counts
     ledgers: int
-    """With sessions, requests or frames on their way."""
+    """Ledgers with sessions, requests or frames on their way."""
     sessions: int
     frames_in_flight: int
     bytes_in_flight: int
@@ -70,12 +71,12 @@ class MachineNumbers:
     parts: int
     parts_bytes: int
     owners: int
-    """Clients whose bytes in flight are bounded, with something open or in flight."""
+    """Clients whose bytes in flight are bounded and that have a stream or bytes in flight."""
 
 
 class BookieMachine:
-    """One bookie. ``holdings`` is the index of what is durable; while the machine lives only the machine changes it.
-    ``logs`` is the number of logs, which are named from 0 on."""
+    """The machine of one bookie. ``holdings`` is the index of the durable data; while the machine lives, only the
+    machine changes it. ``logs`` is the number of logs, which are numbered from 0."""
 
     def __init__(self, holdings: Holdings, limits: MachineLimits | None = None, logs: int = 1) -> None:
         core = self._core = Core(holdings, limits or MachineLimits(), logs)
@@ -111,7 +112,7 @@ class BookieMachine:
         }
 
     def step(self, event: Event) -> list[Effect]:
-        """Take one event; returns its effects, in order."""
+        """Handle one event; return its effects, in order."""
         core = self._core
         core.effects = []
         self._handlers[type(event)](event)
@@ -123,7 +124,7 @@ class BookieMachine:
         return core.effects
 
     def numbers(self) -> MachineNumbers:
-        """For metrics. Any thread: each number is right at some moment of the call."""
+        """Return the numbers for metrics. Any thread may call; each number is right at some moment of the call."""
         core, adds = self._core, self._adds
         flights = adds.normal, adds.recovery
         parts, parts_bytes = self._reads.turns.held
@@ -140,7 +141,7 @@ class BookieMachine:
         )
 
     def frames_of(self, stream: StreamId) -> int:
-        """How many frames a stream has brought so far."""
+        """Return how many frames a stream has sent so far."""
         return self._adds.frames_of(stream)
 
     def _on_closed(self, event: StreamClosed) -> None:
@@ -159,7 +160,7 @@ class BookieMachine:
             log.group_bytes = event.group_bytes
             self._adds.bound_streams()
         watched: dict[int, Pending] = {}
-        idle: dict[int, Ledger] = {}  # as far as can be seen here
+        idle: dict[int, Ledger] = {}  # checked again below, with watches and hints
         for pending, place in zip(log.settle(len(places)), places, strict=True):
             ledger = pending.ledger
             ledger.in_log -= 1
@@ -168,7 +169,7 @@ class BookieMachine:
             core.holdings.add(pending, place)
             if pending.session is None:
                 self._deletions.committed(pending)
-                continue  # a record: requests that wait for it are parked
+                continue  # a record; requests that wait for it are resumed below
             ledger.pending.popleft()
             size = len(pending.frame)
             counts.added_entries += pending.header.count

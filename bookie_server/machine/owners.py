@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The owners of a bookie's streams, and the bytes that all streams of one owner have in flight.
 
-An *owner* is a name that the driver chooses: a client's identity, or its address. A stream has none until it is told,
-and then as many as it is told. Three amounts are bounded, each by ``bytes_max``: frames of normal adds that wait for a
-commit, frames of recovery adds, and parts of answers that the client has not taken. So no flood of an owner's adds or
-reads holds up its own recoveries. An owner is remembered while it has a stream or a byte in flight.
+An *owner* is a name that the driver chooses: a client's identity, or its address. A stream has no owners until the
+driver sends StreamOwned, which may name several. For each owner three amounts are bounded, each by ``bytes_max``:
+frames of normal adds that wait for a commit, frames of recovery adds that wait, and parts of answers that the client
+has not read. So a flood of an owner's adds or reads does not hold up its own recoveries. An owner is remembered while
+it has a stream or a byte in flight.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class Owner:
         self.normal = self.recovery = self.answers = 0  # bytes
 
     def full(self, *, normal: bool, recovery: bool) -> bool:
-        """Whether a stream that has just sent adds of these kinds is paused."""
+        """Return whether a stream that has just sent adds of these kinds must be paused."""
         return (normal and self.normal > self.bytes_max) or (recovery and self.recovery > self.bytes_max)
 
     def has_room(self, *, normal: bool, recovery: bool) -> bool:
-        """Whether such a stream goes on."""
+        """Return whether a paused stream that sends adds of these kinds may resume: the owner's amounts are at most
+        half of ``bytes_max``."""
         enough = self.bytes_max // 2
         return not ((normal and self.normal > enough) or (recovery and self.recovery > enough))
 
@@ -46,7 +48,8 @@ class Owners:
         return self._of.get(stream, ())
 
     def own(self, stream: StreamId, owners: Sequence[tuple[str, int]]) -> tuple[Owner, ...]:
-        """Say whose a stream is. It stays theirs: what is said later does not count."""
+        """Set the owners of a stream, as pairs of name and ``bytes_max``, and return them. A second call for the same
+        stream changes nothing."""
         if stream not in self._of:
             found = tuple(self._by_name.setdefault(name, Owner(name, bytes_max)) for name, bytes_max in owners)
             for owner in found:
@@ -60,6 +63,6 @@ class Owners:
             self.settled(owner)
 
     def settled(self, owner: Owner) -> None:
-        """Something of it is not in flight any more: forget it if that was all."""
+        """Forget the owner if it has no stream and nothing in flight."""
         if not (owner.streams or owner.normal or owner.recovery or owner.answers):
             self._by_name.pop(owner.name, None)

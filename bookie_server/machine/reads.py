@@ -2,9 +2,9 @@
 """The path of the bookie's machine for reads of entries: it answers with frames and a trailer (RULES P4).
 
 There are three answers: FOUND, ABSENT, UNKNOWN (MUST 4). ABSENT is said only if no frame covers the id, not even an
-accepted one that is not durable yet (RULES S1). A fencing read looks up after its fence is durable. An answer is sent
-in parts of about a mebibyte. Of one request at most two are in memory at once; turns bound the memory of all requests
-together.
+accepted one that is not durable yet (RULES S1). A fencing read looks entries up only after its fence is durable. An
+answer is sent in parts of about a mebibyte. At most two parts of one request are in memory at once; turns bound the
+memory of all requests together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bookie_server.machine.turns import FairQueue, Turns
 _ID_MAX = (1 << 63) - 2
 _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
-_CUT_COST = 64  # so many bytes that are read and not sent cost as much as one that is sent
+_CUT_COST = 64  # of a read with ``cut``: this many bytes read from storage use up one byte of its budget
 
 
 class Read(Request):
@@ -59,14 +59,14 @@ class Read(Request):
         super().__init__(event.request, event.ledger_id, path, fencing=event.fence_key is not None)
         self.next, self.asked_last, self.last = event.first, event.last, min(event.last, _ID_MAX)
         self.ids_only, self.cut = event.ids_only, event.cut
-        self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be answered
+        self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be sent
         self.absent: list[EntryRange] = []
         self.unknown: list[EntryRange] = []
-        self.planned_from: EntryId = event.first  # where the part being read begins
+        self.planned_from: EntryId = event.first  # first id of the part being read
         self.unsent = 0  # parts given to the driver and not yet sent
         self.turn = False  # holds a turn for the part being planned or read
-        self.waiting = False  # stands in the queue for one
-        self.lac: EntryId | None = None  # as this step has found it already
+        self.waiting = False  # is in the queue for a turn
+        self.lac: EntryId | None = None  # the ledger's LAC, if this step has looked it up
 
 
 class Reads(Path):
@@ -98,7 +98,7 @@ class Reads(Path):
             request.planned_from, request.next = request.next, plan.answered_through + 1
             request.resolved.clear()
             if request.ids_only:
-                break  # the client asks for the rest: so nobody waits for a ledger of a million frames
+                break  # the client asks again for the rest, so that no other request waits for a long answer
             if plan.pieces:
                 self._requests.read(request, plan.pieces)
                 return
@@ -131,7 +131,7 @@ class Reads(Path):
         assert isinstance(request, Read)
         part = [frame for frame in frames if frame is not None]
         cost = sum(map(len, part))
-        if request.cut is not None:  # the storage has read and checked whole frames (S5)
+        if request.cut is not None:  # storage has read and checked whole frames (S5)
             part = [piece for frame in part for piece in cut_frames(frame, request.cut)]
             cost //= _CUT_COST
         size = sum(map(len, part))
@@ -147,14 +147,14 @@ class Reads(Path):
         request.lac = None
 
     def damaged(self, request: Request) -> None:
-        """Plan the part again: another copy may serve, or the ids become UNKNOWN."""
+        """Make the request plan its part again: another copy may be intact, or the ids become UNKNOWN."""
         assert isinstance(request, Read)
         first = request.next = request.planned_from
         request.absent = _below(request.absent, first)
         request.unknown = _below(request.unknown, first)
 
     def sent(self, request_id: RequestId) -> None:
-        """A part was sent; its memory is free."""
+        """Release the room of a part that was sent, and continue its request."""
         request = self._requests.get(request_id)
         if self.turns.sent(request_id) and isinstance(request, Read):
             request.unsent -= 1
@@ -165,7 +165,7 @@ class Reads(Path):
         many = len(request.absent) > _GAPS_MAX and not request.ids_only
         absent = _joined(request.absent, request.unknown) if many else request.absent
         through = request.next - 1
-        if through == _ID_MAX < request.asked_last:  # no bookie takes an add of what is behind it
+        if through == _ID_MAX < request.asked_last:  # no bookie takes an add above _ID_MAX
             absent, through = [*absent, EntryRange(_ID_MAX + 1, request.asked_last)], request.asked_last
         trailer = ReadTrailer(through, tuple(absent), tuple(request.unknown), fenced)
         self._requests.forget(request)
@@ -189,17 +189,17 @@ class Reads(Path):
             self._waiting.remove(request.stream, request)
 
     def stalled(self, stream: StreamId) -> None:
-        """The client of this stream takes nothing of its answers."""
+        """Note that the client of this stream reads none of its answers."""
         self.turns.stall(stream)
 
     def close(self, stream: StreamId) -> None:
-        """The stream is gone, and with it the parts that were to be sent on it."""
+        """Release the room of all parts of a stream that is gone."""
         self.turns.close(stream)
 
     # --- turns: how much of the answers is in memory at once ---
 
     def _take_turn(self, request: Read) -> bool:
-        """Whether the request has a turn. If not, it is queued for one."""
+        """Return whether the request has a turn. If not, queue it for one."""
         if not request.turn and not request.waiting:
             request.waiting = True
             self._waiting.put(request.stream, request, urgent=request.fencing)
@@ -211,9 +211,9 @@ class Reads(Path):
             self.turns.give_back(request.stream)
 
     def next_turns(self) -> None:
-        """Let waiting requests run while there is room. If there is none, end a stream that takes nothing."""
+        """Run waiting requests while there is room. If there is none, end a stream whose client reads nothing."""
         urgent, others = self._waiting.lines
-        if not (urgent or others or self.turns.stalled):  # after each step: usually so
+        if not (urgent or others or self.turns.stalled):  # the usual case; this runs after each step
             return
         while self._waiting and (request := self._waiting.take(self.turns.may)):
             request.waiting, request.turn = False, True
@@ -225,12 +225,13 @@ class Reads(Path):
 
 
 def _cut_problem(event: ReadRequested, cut: Cut) -> str:
-    """Why this read cannot be of parts; a recovery read never is, because what it gets is written back."""
+    """Return why this read may not have ``cut``; empty if it may. A recovery read never may, because it writes whole
+    entries back."""
     return "a recovery read of parts" if event.fence_key is not None else cut.problem(event.first, event.last)
 
 
 def _cut(plan: LookupPlan, through: EntryId) -> LookupPlan:
-    """The part of a plan up to ``through``, which lies in one of its absent ranges or just before one."""
+    """Return the part of a plan up to ``through``, which lies in one of its absent ranges or just before one."""
     return LookupPlan(
         tuple(Piece(p.place, p.first, min(p.last, through)) for p in plan.pieces if p.first <= through),
         tuple(EntryRange(r.first, min(r.last, through), r.reason) for r in plan.absent if r.first <= through),
@@ -245,7 +246,7 @@ def _below(gaps: list[EntryRange], first: EntryId) -> list[EntryRange]:
 
 
 def _extend(gaps: list[EntryRange], ranges: Sequence[EntryRange]) -> None:
-    """Append ranges; neighbours that touch become one."""
+    """Append ranges; adjacent ranges with the same reason become one."""
     for new in ranges:
         if gaps and gaps[-1].last + 1 == new.first and gaps[-1].reason is new.reason:
             gaps[-1] = EntryRange(gaps[-1].first, new.last, new.reason)
@@ -254,8 +255,9 @@ def _extend(gaps: list[EntryRange], ranges: Sequence[EntryRange]) -> None:
 
 
 def _joined(absent: list[EntryRange], unknown: list[EntryRange]) -> list[EntryRange]:
-    """Fewer absent ranges, for a finely striped ledger. They may span ids whose frames are in this answer, but no
-    UNKNOWN id: the client takes an id as absent only if a range covers it and no frame brought it."""
+    """Join absent ranges into fewer ones, for a finely striped ledger. A joined range may span ids whose frames are in
+    this answer, because the client takes an id as absent only if a range covers it and no frame has it. It spans no
+    UNKNOWN id."""
     starts = [gap.first for gap in unknown]
     joined = [absent[0]]
     for gap in absent[1:]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests under way in the bookie's machine, of every kind: admission, fencing first, one ending for each.
+"""The requests under way in the bookie's machine, of all kinds: each is admitted, fences first if it must, and ends
+once.
 
 A request belongs to a *path* (reads, LAC, comparisons), which plans it and gets the results of storage. This file has
-what all kinds share: a request may wait for a sequence number of the log, for storage, or for its turn.
+the code that all kinds share. A request may wait for a sequence number of the log, for storage, or for its turn.
 """
 
 from __future__ import annotations
@@ -28,29 +29,31 @@ from bookie_server.machine.events import (
 from bookie_server.machine.turns import FairQueue
 
 _FEW = 16
-"""A stream with fewer requests under way is not refused because other streams have many."""
+"""A stream with fewer requests under way than this may use twice ``requests_max``, so that streams with many requests
+do not shut it out."""
 
 
 class Path:
-    """What differs from kind to kind."""
+    """The handling of one kind of requests."""
 
     def run(self, request: Request) -> None:
-        """Go on: the request waits neither for the log nor for storage."""
+        """Continue a request that waits neither for the log nor for storage."""
         raise NotImplementedError
 
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
-        """Storage read these pieces; none of them is damaged."""
+        """Take the frames that storage has read for these pieces; none of them is damaged."""
         raise NotImplementedError
 
     def damaged(self, request: Request) -> None:
-        """Some of the bytes read are damaged and have been marked so: :meth:`run` plans again."""
+        """Prepare a request to plan again, because some of the bytes read are damaged and have been marked so.
+        :meth:`run` follows."""
 
     def refuse(self, request: Request, problem: Refusal) -> None:
-        """End the request without an answer. It is already forgotten."""
+        """Send the refusal of a request. The request is already forgotten, or never began."""
         raise NotImplementedError
 
     def forgotten(self, request: Request) -> None:
-        """The request is over, answered or not: release what this path keeps for it."""
+        """Release what this path keeps for a request that is over, answered or not."""
 
 
 Frame = bytes | bytearray | memoryview
@@ -65,9 +68,9 @@ class Request:
         self, request_id: RequestId, ledger_id: LedgerId, path: Path, *, fencing: bool = False, urgent: bool = False
     ) -> None:
         self.request_id, self.ledger_id, self.path, self.fencing = request_id, ledger_id, path, fencing
-        self.urgent = fencing or urgent  # goes before others
-        self.asking: ReadFrames | ReadMemberships | None = None  # waits until storage may be asked
-        self.pieces: Sequence[Piece] | None = None  # being read
+        self.urgent = fencing or urgent  # is served before other requests
+        self.asking: ReadFrames | ReadMemberships | None = None  # the effect that waits until storage may be asked
+        self.pieces: Sequence[Piece] | None = None  # pieces being read
         self.resolving: Sequence[Unresolved] | None = None  # frames whose memberships are being read
         self.resolved: dict[Unresolved, object] = {}
 
@@ -84,11 +87,11 @@ class Requests:
         self._by_id: dict[RequestId, Request] = {}
         self._of_stream: dict[StreamId, dict[RequestId, None]] = {}
         self._paused: set[StreamId] = set()
-        self.watches = 0  # they may wait for long, so they are bounded separately
+        self.watches = 0  # waiting watches; they may wait long, so they have their own bound
         self._watches: dict[StreamId, int] = {}
         self._asking: tuple[FairQueue[Request], ...] = tuple(FairQueue() for _ in core.logs)
         self._asked = [0] * len(core.logs)  # reads under way in each log's storage
-        self._asked_of: dict[RequestId, deque[int]] = {}  # logs that a request, perhaps a forgotten one, asked
+        self._asked_of: dict[RequestId, deque[int]] = {}  # logs that requests, perhaps forgotten ones, wait for
 
     def get(self, request_id: RequestId) -> Request | None:
         return self._by_id.get(request_id)
@@ -96,7 +99,7 @@ class Requests:
     # --- beginnings and ends ---
 
     def begin(self, request: Request, fence_key: bytes | None = None, *, admit: bool = True) -> None:
-        """Begin a request: fence first if a key is given, then run it; or refuse it."""
+        """Begin a request, or refuse it. If a key is given, fence first; then run it."""
         problem = self._admission_problem(request) if admit else None
         if problem:
             request.path.refuse(request, problem)
@@ -116,7 +119,10 @@ class Requests:
         if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
         if request.request_id in self._by_id or request.request_id in self._asked_of:
-            return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"  # itself, or its read in storage
+            return (
+                Reason.BAD_REQUEST,
+                f"request {request.request_id[1]} is under way",
+            )  # or a read of it in storage is
         limits, under_way = self._core.limits, len(self._by_id) - self.watches
         first = request.fencing or self._under_way_of(request.stream) < _FEW
         if under_way >= (2 if first else 1) * limits.requests_max:
@@ -138,28 +144,28 @@ class Requests:
             self._core.effects.append(ResumeStream(stream))
 
     def too_many_watches(self, stream: StreamId) -> Refusal | None:
-        """Why this stream may not watch one more ledger."""
+        """Return why this stream may not watch another ledger, or None if it may."""
         limits = self._core.limits
         if self.watches >= limits.watches_max or self._watches.get(stream, 0) >= limits.watches_per_stream_max:
             return Reason.OVERLOADED, f"{self.watches} watches, {self._watches.get(stream, 0)} of this stream"
         return None
 
     def watching(self, request: Request) -> None:
-        """The request has become a waiting watch: from here on it does not count as under way."""
+        """Count the request as a waiting watch instead of as under way."""
         self.watches += 1
         self._watches[request.stream] = self._watches.get(request.stream, 0) + 1
         if request.stream in self._paused:
             self._resume(request.stream)
 
     def watched(self, request: Request) -> None:
-        """The watch waits no more."""
+        """Count the end of a waiting watch."""
         self.watches -= 1
         left = self._watches.pop(request.stream) - 1
         if left:
             self._watches[request.stream] = left
 
     def forget(self, request: Request) -> None:
-        """The request is over."""
+        """Remove a request that is over."""
         self._by_id.pop(request.request_id, None)
         of_stream = self._of_stream.get(request.stream)
         if of_stream is not None:
@@ -177,12 +183,12 @@ class Requests:
         request.path.refuse(request, problem)
 
     def refuse_all(self, problem: Refusal) -> None:
-        """Refuse all requests: after a failed sync nothing is answered (RULES S6)."""
+        """Refuse all requests, because after a failed sync nothing is answered (RULES S6)."""
         for request in list(self._by_id.values()):
             self.refuse(request, problem)
 
     def cancel(self, request_id: RequestId) -> None:
-        """The client waits for this request no more."""
+        """Forget a request whose client no longer waits for it."""
         request = self._by_id.get(request_id)
         if request:
             self.forget(request)
@@ -195,7 +201,7 @@ class Requests:
     # --- going on ---
 
     def resume(self, request_id: RequestId) -> None:
-        """The frame that this request waited for is durable, or never will be."""
+        """Run a request again, because the frame that it waited for is durable, or never will be."""
         request = self._by_id.get(request_id)
         if request:
             self.run(request)
@@ -222,7 +228,8 @@ class Requests:
         return None
 
     def _waits_for_fence(self, request: Request) -> bool:
-        """Whether the request must wait until its fence is durable, before any answer, even a negative one (MUST 3)."""
+        """Return whether the request must wait for its fence. The fence is durable before any answer, even a negative
+        one (MUST 3)."""
         ledger = self._core.ledgers.get(request.ledger_id) if request.fencing else None
         if ledger is None or ledger.fence_sequence is None or ledger.fence_sequence <= ledger.log.durable:
             return False
@@ -232,12 +239,12 @@ class Requests:
     # --- the storage ---
 
     def read(self, request: Request, pieces: Sequence[Piece]) -> None:
-        """Have these pieces read; the path's ``frames_read`` follows, or ``damaged`` and ``run``."""
+        """Ask storage for these pieces. The path's ``frames_read`` follows, or ``damaged`` and ``run``."""
         request.pieces = pieces
         self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
 
     def resolve(self, request: Request, places: Sequence[Unresolved]) -> None:
-        """Have the memberships of these frames read; then the request runs again."""
+        """Ask storage for the memberships of these frames. Then the request runs again."""
         request.resolving = places
         self._ask(request, ReadMemberships(request.request_id, places, self._core.log_of(request.ledger_id)))
 
@@ -257,7 +264,7 @@ class Requests:
             self._core.effects.append(effect)
 
     def _answered(self, request_id: RequestId) -> None:
-        """Storage has answered, whether or not the request is still under way."""
+        """Count an answer of storage, whether or not the request is still under way, and ask it for the next read."""
         logs = self._asked_of.get(request_id)
         if not logs:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bookie's machine keeps in memory: streams, sessions, ledgers, the queues of frames on their way to the logs.
-Also the port to the index of durable data (:class:`Holdings`).
+"""The state that the bookie's machine keeps in memory: streams, sessions, ledgers, and the queues of frames on their
+way to the logs. Also the port to the index of durable data (:class:`Holdings`).
 
-All other state here is volatile. It is lost with the process without harm, because no answer rested on it alone.
+All state here but that index is volatile. It may be lost with the process, because no answer rests on it alone.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from bookie_server.machine.events import Commit, FramesArrived, Piece, RequestId
 from bookie_server.machine.owners import Owner
 
 _WAITING_FACTOR = 3
-"""Messages may wait for room with this many times the bytes that may wait for a commit: a message from each of many
-writers."""
+"""How many times ``in_flight_bytes_max`` the messages that wait for room may have together. This leaves room for a
+message from each of many writers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
-    """The bound of every queue of the machine. Bytes unless the name says otherwise."""
+    """The bounds of all queues of the machine, in bytes unless the name says otherwise."""
 
     stream_bytes_max: int = 32 << 20
-    """Frames of one stream that wait for a commit. Above it the stream is not read; fences have another stream (RULES
-    L3)."""
+    """Frames of one stream that wait for a commit. Above this the stream is not read. Fences come on another stream
+    (RULES L3)."""
     in_flight_bytes_max: int = 64 << 20
-    """Frames of normal adds of all streams that wait for a commit. Above it messages wait and their streams are not
-    read. When three times as much waits, frames are refused."""
+    """Frames of normal adds of all streams that wait for a commit. Above this, messages wait and their streams are not
+    read. When messages of three times this size wait, frames are refused."""
     in_flight_frames_max: int = 1 << 16
-    """The same bound in frames: a small frame costs more than its bytes."""
+    """The same bound in frames, because a small frame costs more than its bytes."""
     recovery_bytes_max: int = 16 << 20
-    """Frames of recovery adds that wait for a commit; normal adds do not use this room."""
+    """Frames of recovery adds of all streams that wait for a commit; normal adds do not use this room."""
     sessions_per_stream_max: int = 1 << 17
     sessions_max: int = 1 << 18
-    """Sessions of all streams; as many again may recover."""
+    """Sessions of all streams. A session that recovers a ledger is refused only above twice this number."""
     reads_active_max: int = 32
-    """Parts of answers in memory at once, a quarter of them only for recovery; further reads wait for their turn."""
+    """Parts of answers in memory at once. A quarter of them is kept for recovery; further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
-    """Bytes of those parts. Parts being read are extra: at most ``storage_reads_max`` of each log."""
+    """Bytes of those parts. The parts being read are extra; there are at most ``storage_reads_max`` of them for each
+    log."""
     reads_per_stream_max: int = 4
     storage_reads_max: int = 8
-    """Reads under way in each log's storage: a fence waits behind no more than these."""
+    """Reads under way in each log's storage. A fence waits behind no more reads than these."""
     requests_max: int = 8192
-    """Requests under way, without watches. As many again may be fencing or of streams with few requests."""
+    """Requests under way, without watches. Requests that fence, and those of streams with few requests, are refused
+    only above twice this number."""
     requests_per_stream_max: int = 1024
-    """Requests of one stream. Above it the stream is not read until half of them are answered."""
+    """Requests of one stream. From this number on the stream is not read until half of them are answered."""
     watches_max: int = 100_000
     watches_per_stream_max: int = 1 << 14
     hints_max: int = 1 << 16
@@ -65,9 +67,9 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The folded state of a ledger in the log (RULES S4). A ``trouble`` other than REASON_NONE is the reason why ids
-    that are not found are UNKNOWN. Unless it is COPY_DROPPED a fence may be lost too, so normal adds are refused (RULES
-    S8)."""
+    """The state of a ledger that its records in the log add up to (RULES S4). A ``trouble`` other than REASON_NONE is
+    the reason why ids that are not found are UNKNOWN. Unless it is COPY_DROPPED, a fence may be lost too, so normal
+    adds are refused (RULES S8)."""
 
     known: bool = False
     ledger_key: bytes | None = field(default=None, repr=False)
@@ -80,7 +82,7 @@ class LedgerFacts:
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
     """The answer for the requested ids up to ``answered_through``: pieces, and the ranges that no intact frame covers.
-    If something is ``unresolved`` all else is empty, because the ids that it holds are not known yet."""
+    ``unresolved`` names places whose ids must be read first; then the other fields are empty."""
 
     pieces: tuple[Piece, ...]
     absent: tuple[EntryRange, ...]
@@ -90,16 +92,16 @@ class LookupPlan:
 
 
 class Holdings(Protocol):
-    """The index of what is durable on this bookie: pure memory, called on the loop."""
+    """The index of the durable data of this bookie. It is pure memory and is called on the loop."""
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts: ...
     def log_of(self, ledger_id: LedgerId) -> int:
-        """The log that holds the ledger's durable frames. For a ledger without any, the log that it should go to, which
-        may differ from call to call."""
+        """Return the log that holds the ledger's durable frames. For a ledger without any, return the log that it
+        should go to, which may differ from call to call."""
         ...
 
     def add(self, pending: Pending, place: Place) -> None:
-        """A frame of entries or a record is durable at ``place`` in its ledger's log."""
+        """Add a frame of entries or a record that is durable at ``place`` in its ledger's log."""
         ...
 
     def plan(
@@ -110,8 +112,9 @@ class Holdings(Protocol):
         bytes_max: int,
         resolved: Mapping[Unresolved, object],
     ) -> LookupPlan:
-        """Cover ids first to last, or fewer once the pieces reach ``bytes_max`` (RULES S2: every frame that may hold an
-        id counts). ``resolved`` has the memberships that an earlier plan named as unresolved."""
+        """Plan the answer for ids first to last, or for fewer once the pieces reach ``bytes_max`` (RULES S2: every
+        frame that may hold an id counts). ``resolved`` has the memberships for the places that an earlier plan named as
+        unresolved."""
         ...
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
@@ -119,28 +122,29 @@ class Holdings(Protocol):
         ...
 
     def overlaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> bool:
-        """Whether a frame may hold an id of this range."""
+        """Return whether a frame may hold an id of this range."""
         ...
 
     def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
-        """The greatest entry id in an intact frame, −1 without any."""
+        """Return the greatest entry id in an intact frame; −1 without any."""
         ...
 
     def lac(self, ledger_id: LedgerId) -> EntryId:
-        """The greatest LAC that an intact frame of entries carries, −1 without any."""
+        """Return the greatest LAC that an intact frame of entries carries; −1 without any."""
         ...
 
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
-        """The last entry alone, and an entry that carries the greatest LAC unless the last one does (RULES P5)."""
+        """Return the last entry alone, and an entry that carries the greatest LAC unless the last one does (RULES
+        P5)."""
         ...
 
     def sealed_through(self, ledger_id: LedgerId) -> int:
-        """The newest generation that is sealed in the ledger's log, if anything of the ledger is in a sealed segment
-        and was not given up; else 0."""
+        """Return the newest sealed generation of the ledger's log, if a sealed segment has something of the ledger that
+        was not given up; else 0."""
         ...
 
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
-        """The bytes at ``place`` fail their checks: no plan uses them again."""
+        """Exclude the bytes at ``place``, which fail their checks, from all further plans."""
         ...
 
 
@@ -149,12 +153,13 @@ LAC_BODY_BYTES_MIN = _LAC_BODY.size
 
 
 def ledger_of_body(body: bytes) -> LedgerId:
-    """The ledger id in a LAC body."""
+    """Return the ledger id in a LAC body."""
     return int(_LAC_BODY.unpack_from(body)[0])
 
 
 def lac_of_body(body: bytes) -> EntryId:
-    """The LAC in a LAC body. It is not verified here; only its digest makes it evidence for a client (RULES P5)."""
+    """Return the LAC in a LAC body. It is not verified here; only its digest makes it evidence for a client (RULES
+    P5)."""
     return int(_LAC_BODY.unpack_from(body)[1])
 
 
@@ -182,9 +187,9 @@ class Ledger:
 
     def __init__(self, ledger_id: LedgerId, facts: LedgerFacts, last_entry_id: EntryId, log: LogQueue) -> None:
         self.ledger_id = ledger_id
-        self.log = log  # stays the same while anything of the ledger is durable or on its way there
+        self.log = log  # stays the same while any frame of the ledger is durable or in the queue
         self.key = facts.ledger_key
-        self.key_logged = facts.ledger_key is not None  # its record is in the log or on its way there
+        self.key_logged = facts.ledger_key is not None  # the key's record is in the log or in its queue
         self.fenced = facts.fenced  # set before the record is durable (MUST 3)
         self.fence_sequence = 0 if facts.fenced else None  # of the record; 0: durable; None: none in the log
         self.deleted = facts.deleted
@@ -193,13 +198,14 @@ class Ledger:
         self.hint_lac: EntryId = lac_of_body(facts.lac_body) if facts.lac_body else NO_ENTRY
         self.hint_dirty = False
         self.pending: deque[tuple[int, EntryId, EntryId]] = deque()  # (sequence, first, last), not durable (S1)
-        self.in_log = 0  # frames and records in the log's queue: their changes are only here until they are settled
+        self.in_log = 0  # frames and records in the log's queue; until durable, only this object has their effects
         self.sessions = 0
-        self.top = last_entry_id  # no accepted frame holds an id above it
+        self.top = last_entry_id  # no accepted frame holds a higher id
         self.watches: dict[RequestId, EntryId] = {}  # each with its previous LAC
 
     def pending_over(self, first: EntryId, last: EntryId) -> tuple[int, EntryId] | None:
-        """The least id of the range that a pending frame may cover, and the sequence number of the last such frame."""
+        """Return the sequence number of the last pending frame that may cover an id of the range, and the least id that
+        such a frame may cover; None if there is no such frame."""
         sequence, least = 0, last + 1
         for number, low, high in self.pending:
             if low <= last and high >= first:
@@ -208,7 +214,7 @@ class Ledger:
 
     @property
     def idle(self) -> bool:
-        """Whether the log holds all that is known here."""
+        """Whether this object may be forgotten, because the log has everything in it."""
         return not (self.sessions or self.in_log or self.watches or self.hint_dirty)
 
 
@@ -237,9 +243,9 @@ class Session:
         self.accepted = 0
         self.durable = 0
         self.end: tuple[Reason, str] | None = None
-        self.differing: Sequence[EntryId] = ()  # ids of the refused frame at which other entries stand
+        self.differing: Sequence[EntryId] = ()  # ids of the refused frame at which other entries are stored
         self.told = False  # the end was sent
-        self.gone = False  # detached: nothing more is sent
+        self.gone = False  # detached, or its stream is closed: nothing more is sent
         self.held: deque[tuple[FrameHeader, memoryview]] | None = None  # frames that wait for a comparison (P6)
 
 
@@ -254,17 +260,17 @@ class Flight:
         self.bytes_max, self.frames_max = bytes_max, frames_max
 
     def full(self) -> bool:
-        """Whether there is no room: messages wait, and streams are paused."""
+        """Return whether there is no room: messages wait, and streams are paused."""
         return self.bytes > self.bytes_max or self.frames > self.frames_max
 
     def holds_up(self) -> bool:
-        """Whether the next message must wait. False also when too many bytes wait already: then its frames may be
-        refused."""
+        """Return whether the next message must wait. This is False, too, if too many bytes wait already; then its
+        frames may be refused."""
         return self.full() and self.waiting <= _WAITING_FACTOR * self.bytes_max
 
     def refuses(self) -> bool:
-        """Whether frames are refused: too many messages wait, and those taken nevertheless have filled the
-        room twice."""
+        """Return whether frames are refused: too many messages wait, and the frames of those that could not wait have
+        filled the room twice."""
         return self.bytes > 2 * self.bytes_max or self.frames > 2 * self.frames_max
 
 
@@ -284,19 +290,21 @@ class Stream:
 
     def __init__(self, stream_id: StreamId, owners: tuple[Owner, ...] = ()) -> None:
         self.stream_id, self.owners = stream_id, owners
-        self.frames = 0  # that were taken, refused ones too
-        self.normal_bytes = 0  # of ``pending_bytes`` those of normal adds, if it has owners
+        self.frames = 0  # frames that were taken, refused ones included
+        self.normal_bytes = 0  # the part of ``pending_bytes`` that is of normal adds; counted only if there are owners
         self.sessions: dict[int, Session] = {}
         self.pending_bytes = 0
-        self.recovering = 0  # sessions that recover
-        self.waiting: deque[FramesArrived] = deque()  # for room; one, if the driver heeds the pause
+        self.recovering = 0  # number of sessions that recover
+        self.waiting: deque[FramesArrived] = deque()  # messages that wait for room; one, if the driver heeds the pause
         self.paused = False
         self.closed = False
 
     @property
     def sends(self) -> dict[str, bool]:
-        """Which bounds of its owners hold for it. While it recovers a ledger, that of normal adds only if it sends such
-        itself: it is not held up by those of others, and a session that recovers does not lift the bound."""
+        """Which of its owners' bounds apply to this stream, as arguments of :meth:`Owner.full`. To a stream that
+        recovers a ledger the bound of normal adds applies only while it has normal adds in flight itself. So normal
+        adds on other streams do not hold up a recovery, and a recovering session does not lift the bound from its
+        stream's normal adds."""
         return {"normal": not self.recovering or self.normal_bytes > 0, "recovery": self.recovering > 0}
 
 
@@ -318,13 +326,13 @@ class Pending:
 
 
 _NO_RESERVE = (FrameKind.LEDGER_KEY, FrameKind.LAC)
-"""Records that come with normal adds. All other records, and recovery adds, may use the reserved space of a
-full disk."""
+"""The records that accompany normal adds. All other records, and recovery adds, may use the reserved space of a full
+disk."""
 
 
 class LogQueue:
-    """The frames given to one log, and how far that log is durable. ``number`` names it in events and effects; each
-    data directory has one log.
+    """The queue of frames given to one log, and how far that log is durable. ``number`` names the log in events and
+    effects; each data directory has one log.
 
     Theory: every frame given to a log gets a sequence number, and the log is durable up to one such number. So "wait
     until this is durable" is one integer, and the order of the queue is the order on disk (RULES S1: a fence record
@@ -340,15 +348,15 @@ class LogQueue:
         self.number = number
         self.queue: deque[Pending] = deque()  # given to the log, oldest first
         self.appended = 0  # sequence number of the last frame given to the log
-        self.durable = 0  # and of the last durable one; appended − durable == len(queue)
-        self.group_bytes = 0  # what a group of this log may have; 0: it has not told
+        self.durable = 0  # sequence number of the last durable frame; appended − durable == len(queue)
+        self.group_bytes = 0  # maximum size of this log's next group; 0: not known yet
         self.read_only = False  # no normal adds: the remaining room is for fences and recovery
         self.outgoing: list[Pending] = []  # frames of this step's Commit
-        self._outgoing_reserve = False  # one of them may use the reserved space
-        self.parked: dict[int, list[RequestId]] = {}  # requests that wait for a sequence number to be durable
+        self._outgoing_reserve = False  # one of these frames may use the reserved space
+        self.parked: dict[int, list[RequestId]] = {}  # by sequence number, the requests that wait until it is durable
 
     def enqueue(self, pending: Pending) -> int:
-        """Queue a frame for the log, behind all others; returns its sequence number."""
+        """Append a frame to the queue, and return its sequence number."""
         self.queue.append(pending)
         self.outgoing.append(pending)
         session = pending.session
@@ -358,7 +366,7 @@ class LogQueue:
         return self.appended
 
     def take_commit(self) -> Commit:
-        """The effect for all frames enqueued since the last call, of which there are some."""
+        """Return the effect for all frames enqueued since the last call. There must be at least one."""
         outgoing, reserve = self.outgoing, self._outgoing_reserve
         self.outgoing, self._outgoing_reserve = [], False
         if len(outgoing) == 1:
@@ -367,13 +375,13 @@ class LogQueue:
         return Commit(frames, reserve, self.number, tuple([pending.header for pending in outgoing]))
 
     def settle(self, count: int) -> list[Pending]:
-        """The oldest frames in the queue are durable."""
+        """Remove and return the oldest ``count`` frames of the queue, which are durable."""
         self.durable += count
         queue = self.queue
         return [queue.popleft()] if count == 1 else [queue.popleft() for _ in range(count)]
 
     def drop(self) -> list[Pending]:
-        """Drop the queue, because none of it will ever be durable; returns the dropped frames."""
+        """Drop the queue, because none of it will ever be durable; return the dropped frames."""
         dropped = list(self.queue)
         self.queue.clear()
         self.outgoing.clear()
@@ -382,10 +390,10 @@ class LogQueue:
         return dropped
 
     def park(self, request: RequestId, sequence: int) -> None:
-        """Run this request again when the frame of that number is durable, or never will be."""
+        """Remember to run this request again when the frame of that number is durable, or never will be."""
         self.parked.setdefault(sequence, []).append(request)
 
     def unpark(self) -> list[RequestId]:
-        """Requests whose frame is settled, in order."""
+        """Remove and return the requests whose frame is durable or dropped, in the order of the frames."""
         ripe = sorted(sequence for sequence in self.parked if sequence <= self.durable)
         return [request for sequence in ripe for request in self.parked.pop(sequence)]

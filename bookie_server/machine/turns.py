@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses which stream is served when room is short: streams take turns, and fences and recovery reads go first (RULES
+"""Chooses which stream is served when room is short. Streams take turns, and fences and recovery reads go first (RULES
 L3).
 
-It is used twice. Each log's *storage* is asked for few things at once, so that a new read does not wait behind all
-earlier ones. And the *parts* of answers in memory are bounded, in number and in bytes: a stream's first part may use
-all the room for its kind, further parts only half of it, and a share is kept for recovery. If others wait for room, a
-stream whose client takes nothing of its answers is ended.
+This is used in two places. The machine asks each log's *storage* for few reads at once, so that a new read does not
+wait behind all earlier ones. And the *parts* of answers in memory are bounded, in number and in bytes. A stream's first
+part may use all the room for its kind, further parts only half of it, and a share is kept for recovery. If other
+streams wait for room, a stream whose client reads none of its answers is ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bookie_server.machine.state import MachineLimits
 T = TypeVar("T")
 
 URGENT_IN_A_ROW_MAX = 3
-"""After so many urgent ones in a row another one is served."""
+"""The maximum number of urgent things served in a row while others wait, so that these are served, too."""
 
 
 class FairQueue(Generic[T]):
@@ -31,11 +31,11 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self.lines: tuple[dict[StreamId, deque[T]], dict[StreamId, deque[T]]] = ({}, {})
-        """The urgent one and the other; to be looked at only."""
+        """The line of urgent things and the line of all others. Callers must not change them."""
         self._in_a_row = 0
 
     def put(self, stream: StreamId, thing: T, *, urgent: bool) -> None:
-        """Queue a thing behind all others of its stream; a new stream comes behind all other streams."""
+        """Append a thing behind all earlier ones of its stream; a new stream comes behind all other streams."""
         self.lines[0 if urgent else 1].setdefault(stream, deque()).append(thing)
 
     def remove(self, stream: StreamId, thing: T) -> None:
@@ -49,8 +49,9 @@ class FairQueue(Generic[T]):
                 return
 
     def take(self, may: Callable[[StreamId | None, bool], bool]) -> T | None:
-        """The next thing whose stream ``may`` go on; None if there is none. ``may`` is called with a stream and whether
-        the thing is urgent; with None instead of a stream it says whether any stream may."""
+        """Remove and return the next thing whose stream ``may`` be served; None if there is none. ``may`` is called
+        with a stream and whether the thing is urgent. Called with None instead of a stream, it says whether any stream
+        may be served."""
         order = (1, 0) if self._in_a_row >= URGENT_IN_A_ROW_MAX and self.lines[1] else (0, 1)
         for number in order:
             line, urgent = self.lines[number], number == 0
@@ -73,12 +74,12 @@ class FairQueue(Generic[T]):
         return bool(self.lines[0] or self.lines[1])
 
     def streams(self) -> Iterator[StreamId]:
-        """The streams that have something in the queue."""
+        """Return the streams that have something in the queue."""
         return (stream for line in self.lines for stream in line)
 
 
 class Turns:
-    """Room for parts of answers. A turn is one part that is being planned, read or sent."""
+    """The room for parts of answers. A turn is one part that is being planned, read or sent."""
 
     __slots__ = (
         "_active",
@@ -99,18 +100,18 @@ class Turns:
         self._active = 0
         self._parts = 0  # turns whose part is with the driver; the others are being planned or read
         self._of_stream: dict[StreamId, int] = {}
-        self._bytes = 0  # of parts in the driver's hands
-        self._sizes: dict[RequestId, deque[int]] = {}  # sizes of those parts, also of ended requests
-        self.stalled: dict[StreamId, None] = {}  # streams that take nothing, the longest stalled first
-        self._ending: StreamId | None = None  # the stalled stream that was told to end
+        self._bytes = 0  # sizes of all parts that the driver has, together
+        self._sizes: dict[RequestId, deque[int]] = {}  # size of each of these parts, also those of ended requests
+        self.stalled: dict[StreamId, None] = {}  # streams whose clients read nothing, the longest stalled first
+        self._ending: StreamId | None = None  # the stalled stream for which CloseStream was sent
 
     @property
     def held(self) -> tuple[int, int]:
-        """Parts being planned, read or sent, and the bytes of those that were read."""
+        """The number of parts being planned, read or sent, and the bytes of those that the driver has."""
         return self._active, self._bytes
 
     def may(self, stream: StreamId | None, urgent: bool) -> bool:
-        """Whether there is room for one more turn of this stream, or of any."""
+        """Return whether there is room for another turn of this stream, or of any stream if ``stream`` is None."""
         if self._active - self._parts >= self._unread_max or self._is_full(urgent):
             return False  # the size of parts being read is not known yet
         held = self._of_stream.get(stream, 0) if stream is not None else 0
@@ -121,7 +122,8 @@ class Turns:
         return not held or urgent or not self._is_full(urgent, further=True)
 
     def _is_full(self, urgent: bool, *, further: bool = False) -> bool:
-        """Whether the share of urgent turns, or of all others, is used up; ``further``: half of that share."""
+        """Return whether the share of urgent turns, or of all others, is used up; with ``further``, whether half of
+        that share is."""
         turns, size = self._limits.reads_active_max, self._limits.reads_bytes_max
         if not urgent:
             turns, size = turns - turns // 4, size - size // 4
@@ -140,7 +142,7 @@ class Turns:
             self._of_stream[stream] = left
 
     def fill(self, request: RequestId, size: int) -> None:
-        """A turn's part of ``size`` bytes was given to the driver."""
+        """Count a part of ``size`` bytes that was given to the driver."""
         self._sizes.setdefault(request, deque()).append(size)
         self._bytes += size
         self._parts += 1
@@ -151,7 +153,8 @@ class Turns:
             owner.answers += size
 
     def sent(self, request: RequestId) -> bool:
-        """The oldest part of this request was sent; False if there is none."""
+        """Release the room of this request's oldest part, which was sent. Return False if the driver has no part of
+        this request."""
         sizes = self._sizes.get(request)
         if not sizes:
             return False
@@ -166,7 +169,7 @@ class Turns:
         return True
 
     def close(self, stream: StreamId) -> None:
-        """The stream is gone, and with it the parts that were to be sent on it."""
+        """Release the room of all parts of a stream that is gone."""
         self.stalled.pop(stream, None)
         if self._ending == stream:
             self._ending = None
@@ -175,13 +178,13 @@ class Turns:
                 pass
 
     def stall(self, stream: StreamId) -> None:
-        """For a while the client of this stream has taken nothing of its answers."""
+        """Note that the client of this stream has read none of its answers for a while."""
         if stream in self._of_stream:
             self.stalled[stream] = None
 
     def to_end(self, waiting: Iterable[StreamId]) -> StreamId | None:
-        """The stalled stream to end now, because a waiting stream has no room at all. One at a time; None if there is
-        none."""
+        """Return the stalled stream to end now, because a waiting stream has no room at all, or None. Only one stream
+        is being ended at a time."""
         if self._ending is not None or not self.stalled or not self._is_full(False):
             return None
         if all(stream in self._of_stream for stream in waiting):
