@@ -2,9 +2,9 @@
 """Drives the bookie's machine on one loop. Each data directory has threads of its own (``log_driver.py``).
 
 The loop owns the machine and the indexes (RULES S10: storage itself starts no threads). Effects are carried out in
-order; an event that arises meanwhile is queued. Every group of frames given to a log is answered by one event,
-GroupCommitted or CommitFailed. A failed sync of one log ends the whole bookie (S6); a restart serves what can still be
-served.
+order; an event that arises meanwhile is queued. The log answers every group of frames with one event, GroupCommitted or
+CommitFailed. A failed sync of one log ends the whole bookie (S6); after a restart the bookie serves the data that can
+still be read.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class StreamSink(Protocol):
     """A stream of a lane, as the engine sees it."""
 
     def deliver(self, effect: StreamEffect) -> None:
-        """Queue this effect. Must not block; what it feeds the engine is taken after this step."""
+        """Queue this effect. Must not block. Events that it feeds to the engine are handled after this step."""
         ...
 
     def leave(self) -> None:
-        """A commit has ended, and all that it answers was delivered: it may leave now. Else it leaves when the stream
-        wakes its writer, at the end of a turn."""
+        """Send the queued effects. The engine calls this once it has delivered all answers of a commit. Effects
+        delivered at other times are sent when the stream wakes its writer, at the end of a turn of the loop."""
         ...
 
 
 class BookieEngine:
     """Runs a machine over these logs; a log's number is its place in ``logs``. Made, started and stopped on the loop.
 
-    ``on_failed`` hears once of the error that ends this bookie: StorageFailedError after a failed sync (RULES S6), or
-    LocalProtocolError for a bug in the machine, whose state cannot be trusted any more. Nothing is answered after it.
-    ``on_hint`` hears of ledgers that a client calls deleted, and ``on_segment`` that a segment was begun.
-    ``on_no_space`` hears the number of a log that had no room for a group, before the machine hears of it. None of
-    these may block.
+    ``on_failed`` is called once, with the error that ends this bookie: StorageFailedError after a failed sync (RULES
+    S6), or LocalProtocolError for a bug in the machine, whose state cannot be trusted afterwards. Nothing is answered
+    after it. ``on_hint`` is called with ledgers that a client reports as deleted, and ``on_segment`` when a segment was
+    begun. ``on_no_space`` is called with the number of a log that had no room for a group, before the machine gets the
+    failure. None of these may block.
     """
 
     def __init__(
@@ -85,9 +85,10 @@ class BookieEngine:
         self._events: deque[events.Event] = deque()
         self.taken: defaultdict[type[events.Event], int] = defaultdict(int)
         self._stepping = False
-        self._answered: dict[StreamSink, None] = {}  # by the commit that is told
+        self._answered: dict[StreamSink, None] = {}  # sinks that got answers of the current commit
         self.tells_a_commit = False
-        """Whether the streams to which something is delivered now are told to :meth:`~StreamSink.leave` at once."""
+        """Whether the effects delivered now are answers of a commit: then the engine calls :meth:`~StreamSink.leave`
+        afterwards."""
         self._broken = self._failed = False
         self._in_burst = False
         self._at_turn_end: list[Callable[[], None]] = []
@@ -107,18 +108,18 @@ class BookieEngine:
     # --- for services ---
 
     def open_stream(self, sink: StreamSink) -> events.StreamId:
-        """Returns a name for the stream that is never used again."""
+        """Register a stream, and return a name for it that is never used again."""
         self._streams_opened += 1
         self._streams[self._streams_opened] = sink
         return self._streams_opened
 
     def close_stream(self, stream: events.StreamId) -> None:
-        """The stream is gone; its sink gets nothing more."""
+        """Remove a stream that is gone; its sink gets nothing more."""
         if self._streams.pop(stream, None):
             self.feed(events.StreamClosed(stream))
 
     def feed(self, event: events.Event) -> None:
-        """Give the machine an event and carry out its effects."""
+        """Pass an event to the machine and carry out the effects."""
         if self._stepping:
             self._events.append(event)
             return
@@ -141,7 +142,7 @@ class BookieEngine:
 
     @property
     def logs(self) -> tuple[LogDriver, ...]:
-        """For metrics, as ``numbers``; ``taken`` counts the machine's events by kind."""
+        """The drivers of the logs, for metrics."""
         return self._logs
 
     @property
@@ -149,16 +150,16 @@ class BookieEngine:
         return len(self._streams)
 
     def numbers(self) -> MachineNumbers:
-        """What the machine holds and counts. Any thread."""
+        """Return the amounts that the machine holds and its counters, for metrics. Any thread may call."""
         return self._machine.numbers()
 
     def frames_of(self, stream: events.StreamId) -> int:
-        """How many frames a stream has brought so far, as far as the machine had room to look at them."""
+        """Return how many frames of a stream the machine has taken so far; messages that wait for room do not count."""
         return self._machine.frames_of(stream)
 
     def burst(self, take: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``take``, which feeds all that a connection received at once. Where nothing else came in this turn of
-        the loop, the turn ends with the burst: what the burst gave to a log is committed here, without another
+        """Call ``take``, which feeds everything that a connection received at once. If no other connection received
+        anything in this turn of the loop, the frames of the burst are committed here, without waiting for the next
         turn."""
         self._in_burst = True
         try:
@@ -177,11 +178,11 @@ class BookieEngine:
                 continue
             try:
                 call()
-            except Exception:  # a bug, of one log: the others are looked after, and the connection is not to blame
+            except Exception:  # a bug in one log must end neither the others nor the connection
                 logger.exception("a commit at the end of a burst failed")
 
     def at_turn_end(self, call: Callable[[], None]) -> None:
-        """Have a call made once the loop has taken all that came in this turn."""
+        """Make a call once the loop has handled everything that came in this turn."""
         if self._in_burst:
             self._at_turn_end.append(call)
         else:
@@ -204,7 +205,7 @@ class BookieEngine:
             each.stop()
 
     def _end_commits(self) -> None:
-        """No log writes its queued frames any more."""
+        """Drop the queued frames of all logs, for good."""
         for each in self._logs:
             each.committer.drop(resume=False)
 
@@ -245,8 +246,8 @@ class BookieEngine:
     # --- for the logs ---
 
     def committed(self, number: int, places: Sequence[Place], group_bytes: int = 0) -> None:
-        """A group of this log is durable; the next may have ``group_bytes``. Ignored if another log has failed, because
-        the machine has given the group up."""
+        """Report to the machine that a group of this log is durable; ``group_bytes`` is the maximum size of the next
+        group. This does nothing if another log has failed, because the machine has given the group up."""
         if self._failed:
             return
         self.tells_a_commit = True
@@ -256,17 +257,17 @@ class BookieEngine:
         for sink in answered:
             try:
                 sink.leave()
-            except Exception:  # a bug, of one stream: the others have answers, too
-                logger.exception("what a commit answers could not leave")
+            except Exception:  # a bug in one stream must not hold up the answers of the others
+                logger.exception("the answers of a commit could not be sent")
         if places and places[-1].generation != self._newest_generations[number]:
             self._newest_generations[number] = places[-1].generation
             self._on_segment()
 
     def commit_failed(self, number: int, error: BookKeeperError) -> None:
-        """This log failed: with StorageFailedError, which ends the bookie, or with DataDirectoryError for a group
-        without room."""
+        """Report to the machine that this log failed: with StorageFailedError, which ends the bookie, or with
+        DataDirectoryError for a group without room."""
         if self._failed:
-            return  # another thread has told it
+            return  # another thread has reported it
         self._failed = final = not isinstance(error, DataDirectoryError)
         reason = Reason.STORAGE_FAILED if final else Reason.NO_SPACE
         logger.error("a group commit failed: %s", error)
@@ -275,7 +276,7 @@ class BookieEngine:
         else:
             self._on_no_space(number)
             self._logs[number].hurry()
-            self._logs[number].committer.drop(resume=True)  # last: what it gives the log from here on is written
+            self._logs[number].committer.drop(resume=True)  # last: frames that the machine adds after this are written
         self.feed(events.CommitFailed(reason, error.what, final, number))
         if final:
             self._on_failed(error)

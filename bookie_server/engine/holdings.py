@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Presents storage to the machine: its index as :class:`~bookie_server.machine.state.Holdings`, its reads as events.
 
-Look-ups become plans. Neighbouring pieces of one frame are joined, and a plan ends before it exceeds the bytes asked
-for. All of this is memory on the loop's thread; only :func:`answer_read` touches the disk.
+A look-up in the index becomes a plan. Adjacent pieces of one frame are joined, and a plan ends once its frames have the
+bytes asked for. All of this happens in memory on the loop's thread; only :func:`answer_read` reads the disk.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from bookie_server.storage.log.segment_reader import SegmentReader
 logger = logging.getLogger(__name__)
 
 _UNTIL_MADE_ANEW = (
-    "what it may name is answered UNKNOWN until the index has been made anew: that begins within seconds, and takes as "
-    "long as reading the segment; more of its blocks are not logged"
+    "entries that it may name are answered UNKNOWN until the index is rebuilt, which begins within seconds and takes "
+    "as long as reading the segment; further damaged blocks of it are not logged"
 )
 
 _FACTS_MAX = 1024
-"""Limits the ledgers whose facts are kept until something changes."""
+"""The maximum number of ledgers whose facts are cached; a change of any ledger's state empties the cache."""
 
 _ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = (4, 64, 1024)
-"""How many frames a plan looks at, tried in this order. A few large frames fill a part; more than the last number go
-into another part."""
+"""How many frames a plan looks at: the next number is tried if those found do not fill the part. A few large frames
+fill a part. A plan never has more frames than the last number."""
 
 
 class IndexHoldings:
-    """Used, like its index, only on the loop's thread."""
+    """The holdings of one data directory. Like its index, it is used only on the loop's thread."""
 
     def __init__(self, index: LedgerIndex) -> None:
         self._index = index
-        self._facts: dict[LedgerId, LedgerFacts] = {}  # of the index's states of this version
+        self._facts: dict[LedgerId, LedgerFacts] = {}  # cache, valid for this version of the index's states
         self._version = -1
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts:
@@ -71,7 +71,7 @@ class IndexHoldings:
         return 0
 
     def knows(self, ledger_id: LedgerId) -> bool:
-        """Whether this directory holds or held anything of the ledger: an entry, a record, its deletion."""
+        """Return whether this directory holds or held anything of the ledger: an entry, a record, or its deletion."""
         return self._index.is_deleted(ledger_id) or self._index.folded(ledger_id)[0] is not None
 
     def add(self, pending: Pending, place: Place) -> None:
@@ -132,8 +132,8 @@ class IndexHoldings:
 
 
 def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple[tuple[Piece, ...], EntryId]:
-    """One piece for each frame, for at least one frame and as many as ``bytes_max`` allows; and the last id they answer
-    for."""
+    """Return one piece for each frame, for at least one frame and as many as ``bytes_max`` allows, and the last id for
+    which these pieces answer."""
     pieces: dict[Place, Piece] = {}  # in order of first id
     size = 0
     for run in found:
@@ -147,7 +147,8 @@ def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple
 
 
 def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.FramesRead | None:
-    """The answer to a read of one piece that takes no disk; None: it must be asked. Any thread; does not block."""
+    """Return the answer to a read of one piece if no disk access is needed, else None. Any thread may call; it does not
+    block."""
     if len(effect.pieces) != 1:
         return None
     piece = effect.pieces[0]
@@ -155,7 +156,7 @@ def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.Fra
         return None
     try:
         frame = reader.read_at_once(piece.place, piece.first, piece.last)
-    except Exception:  # a bug must not end the bookie: the reader thread may do better
+    except Exception:  # a bug must not end the bookie; the reader thread tries again
         logger.exception("%s cannot be read at once", piece.place)
         return None
     return None if frame is None else events.FramesRead(effect.request, [frame])
@@ -164,11 +165,11 @@ def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.Fra
 def answer_read(
     reader: SegmentReader, effect: events.ReadFrames | events.ReadMemberships
 ) -> events.FramesRead | events.MembershipsRead:
-    """Carry out a read of the machine; blocks.
+    """Carry out a read for the machine. This blocks.
 
     A piece is None in the answer if it fails its checks or cannot be read. The machine then has the index mark it as
-    damaged, and plans again. A piece is None too if its segment was given back: the index has dropped it since, and
-    names other copies, or none for a deleted ledger.
+    damaged, and plans again. A piece is None, too, if its segment was given back. Then the index no longer names that
+    segment, but other copies, or none for a deleted ledger.
     """
     if isinstance(effect, events.ReadFrames):
         return events.FramesRead(effect.request, [_read_piece(reader, piece) for piece in effect.pieces])
@@ -186,7 +187,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
     except IntegrityError as error:
         _note_damage(reader, place, error)
         return None
-    except Exception:  # a bug must not end the thread that serves everybody's reads
+    except Exception:  # a bug must not end the thread that serves all reads
         logger.exception("%s cannot be read", place)
         return None
 
@@ -200,13 +201,14 @@ def _read_membership(reader: SegmentReader, place: Unresolved) -> object | None:
         _note_damage(reader, place, error)
     except Exception:
         logger.exception("%s cannot be read", place)
-    # The machine asks for a run's membership because a frame in it is damaged: reporting the run again says nothing
-    # new.
+    # The machine asks for a run's membership because a frame in it is damaged, so reporting the run as damaged again
+    # says nothing new.
     return RunMembers((), (), (), ()) if isinstance(place, Place) and place.is_run else None
 
 
 def _note_damage(reader: SegmentReader, place: Unresolved, error: IntegrityError) -> None:
-    """Log a line for each damaged frame, but only one for a damaged index block's file or for a missing segment."""
+    """Log a line for each damaged frame, but only one for each index file with damaged blocks and for each missing
+    segment."""
     if isinstance(place, IndexBlock):
         name = index_name(place.generation)
         if reader.is_news(name):
@@ -215,7 +217,7 @@ def _note_damage(reader: SegmentReader, place: Unresolved, error: IntegrityError
         name = segment_name(place.generation)
         if reader.is_news(name):
             logger.error(
-                "damage: %s is missing; what was in it is answered UNKNOWN, and more reads are not logged", name
+                "damage: %s is missing; its entries are answered UNKNOWN, and further reads of it are not logged", name
             )
     else:
         logger.error("damage: %s", error)

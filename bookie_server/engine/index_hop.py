@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls from the maintenance thread to the owners of its data: the loop (index), the committer, the reader. And what
-all threads tell the loop.
+"""Calls from the maintenance thread to the owners of its data: the loop (index), the committer and the reader. Also
+posts results from any thread to the loop.
 
 Each wait has a deadline. A call that has not begun by then is cancelled and never happens.
 """
@@ -31,7 +31,7 @@ _LOOK_S = 0.5  # how soon a closed loop is noticed
 
 
 class LoopIndexPort:
-    """The index that belongs to the loop. Any thread may ask, the loop's own too."""
+    """Access to the index, which belongs to the loop. Any thread may call ``ask``, including the loop's own."""
 
     def __init__(self, index: LedgerIndex, loop: asyncio.AbstractEventLoop, *, deadline_s: float = DEADLINE_S) -> None:
         self._index, self._loop, self._deadline_s = index, loop, deadline_s
@@ -57,10 +57,11 @@ class LoopIndexPort:
 
 
 def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[], bool] = lambda: False) -> T:
-    """The result of ``done``, or its exception.
+    """Wait for ``done``; return its result or raise its exception.
 
-    Raises Stopping if ``done`` was cancelled, or if ``is_over`` says that it will never finish. Raises BookKeeperError
-    after the deadline: the call was taken back before it began, or (outcome unknown) it is still under way.
+    Raises Stopping if ``done`` was cancelled, or if ``is_over`` returns that it will never finish. Raises
+    BookKeeperError after the deadline. Either the call was cancelled before it began, or it is still under way and its
+    outcome is unknown. ``whom`` names the other side in the error.
     """
     end = time.monotonic() + deadline_s
     while not done.done() and (left_s := end - time.monotonic()) > 0:
@@ -69,7 +70,7 @@ def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[]
             raise Stopping
     late = not done.done()
     if late and not done.cancel():
-        wait([done], deadline_s)  # it has begun, and gets the deadline once more
+        wait([done], deadline_s)  # it has begun, so it gets the same time again
         if not done.done():
             raise BookKeeperError(f"{whom} does not answer", value=f"{deadline_s:.0f} s", outcome=Outcome.UNKNOWN)
     try:
@@ -81,8 +82,8 @@ def wait_for(done: Future[T], deadline_s: float, whom: str, is_over: Callable[[]
 
 
 def poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[Any], None], object], None]:
-    """Returns a function that has a call made on the loop. Any thread. Nothing happens once the loop is closed: nobody
-    waits any more."""
+    """Return a function that schedules a call on the loop, from any thread. Once the loop is closed it does nothing,
+    because nothing waits for the call."""
 
     def post(call: Callable[[Any], None], argument: object) -> None:
         try:
@@ -94,7 +95,7 @@ def poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[Any], None], 
 
 
 def copier(begin: Callable[[Frames], Future[list[Place]]]) -> Copy:
-    """``Committer.copy`` as a blocking call. Raises Stopping when the commit thread has ended."""
+    """Return ``Committer.copy`` as a blocking function, which raises Stopping when the commit thread has ended."""
 
     def copy(frames: Frames) -> list[Place]:
         return wait_for(begin(frames), DEADLINE_S, "the commit thread")

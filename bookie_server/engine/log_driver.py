@@ -36,16 +36,17 @@ from bookie_server.storage.maintenance.maintenance import Maintenance, StorageSt
 logger = logging.getLogger(__name__)
 
 MEMORY_AGE_S = 60.0
-"""Limits the age of the index's memory figure in metrics: with 100,000 ledgers a look takes the loop 12 ms."""
+"""How old the index's memory figure in metrics may be. Measuring takes the loop 12 ms at 100,000 ledgers."""
 
 Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], Maintenance]
-"""Makes the maintenance of a log. Arguments: a function that writes copies to the log, and two that have the log's
-reader release and give up a segment, and wait for that."""
+"""A function that makes the maintenance of a log. Its arguments are a function that writes copies to the log, and two
+that make the log's reader release or give up a segment and wait for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """The log of one data directory, its reader, and the function that makes its maintenance. ``path`` is for logs."""
+    """The log of one data directory, its reader, and the function that makes its maintenance. ``path`` names the
+    directory in log lines."""
 
     log: SegmentLog
     reader: SegmentReader
@@ -54,7 +55,7 @@ class OpenLog:
 
 
 class Engine(Protocol):
-    """What a log driver calls on the loop; ``number`` is the log's."""
+    """The engine, as a log driver calls it on the loop. ``number`` is that of the log."""
 
     def feed(self, event: events.Event) -> None: ...
     def committed(self, number: int, places: Sequence[Place], group_bytes: int) -> None: ...
@@ -63,8 +64,8 @@ class Engine(Protocol):
 
 
 class LogDriver:
-    """Runs the threads of one log, which the machine calls ``number``. Made and used on the loop, stopped on another
-    thread."""
+    """Runs the threads of one log; ``number`` is its number in the machine. It is made and used on the loop, and
+    stopped on another thread."""
 
     def __init__(
         self,
@@ -99,15 +100,17 @@ class LogDriver:
         return self._log.stats
 
     def storage(self) -> StorageStats:
-        """Not on the loop's thread. Raises as :meth:`Maintenance.stats`."""
+        """Return the statistics of the storage. Do not call this on the loop's thread. Raises as
+        :meth:`Maintenance.stats`."""
         return self._maintenance.maintenance.stats(memory_age_s=MEMORY_AGE_S)
 
     def hurry(self) -> None:
-        """Space is short: maintenance gives back what it can now."""
+        """Make maintenance free what space it can now, because space is short."""
         self._maintenance.hurry()
 
     def stop(self) -> None:
-        """Make accepted frames durable, record the position and end the threads. Not on the loop's thread."""
+        """Make accepted frames durable, record the position and end the threads. Do not call this on the loop's
+        thread."""
         self.committer.stop()
         self._log.release_full()
         self._maintenance.stop()
@@ -121,12 +124,12 @@ class LogDriver:
         self._engine.commit_failed(self.number, error)
 
     def _release(self, generation: int) -> None:
-        """Called on the maintenance thread."""
+        """Close the reader's files of a segment. Called on the maintenance thread."""
         wait_for(self._reader.release(generation, for_good=False), DEADLINE_S, "the reader thread")
 
     def _give_up(self, generation: int) -> None:
-        """Called on the maintenance thread once the index names the segment no more. Reads planned before are over, or
-        find the segment given up and are planned again."""
+        """Make the reader give up a segment. Called on the maintenance thread once the index no longer names the
+        segment. Earlier reads are over, or they find the segment given up and are planned again."""
         wait_for(self._reader.release(generation, for_good=True), DEADLINE_S, "the reader thread")
 
 
@@ -138,8 +141,8 @@ class _Release:
 
 
 class _Reader:
-    """The reader thread: answers ReadFrames and ReadMemberships in order. ``failed`` hears on the loop of an error that
-    ends the thread. It ends the bookie too, or every read would wait for ever."""
+    """The reader thread, which answers ReadFrames and ReadMemberships in order. An error that ends the thread is passed
+    to ``failed`` on the loop. It ends the bookie, too, because otherwise every read would wait for ever."""
 
     def __init__(
         self,
@@ -156,14 +159,15 @@ class _Reader:
         self._thread.start()
 
     def put(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
-        """On the loop. A few entries that memory has are read here: the thread would cost more than the read."""
+        """Carry out a read. Called on the loop. A read of entries that are in memory is done here, because handing it
+        to the thread would cost more than the read."""
         if isinstance(effect, events.ReadFrames) and (answer := read_at_once(self._reader, effect)):
             self._feed(answer)
         else:
             self._work.put(effect)
 
     def release(self, generation: int, *, for_good: bool) -> Future[None]:
-        """Close the open files of a segment after all queued reads. Any thread."""
+        """Close the open files of a segment after all queued reads. Any thread may call."""
         release = _Release(generation, for_good, Future())
         self._work.put(release)
         return release.done

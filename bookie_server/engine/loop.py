@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of a bookie's process: asyncio's own, over a selector that tells how much came in this turn.
+"""The event loop of a bookie's process: asyncio's own, over a selector that counts the files that were ready in this
+turn.
 
 The engine commits at the end of a burst if nothing else came in the turn, and in the next turn otherwise, so that many
-clients share a sync. asyncio itself does not tell. The selector also does less than that of the standard library, whose
-work a single add feels. Where the system has no epoll there is no such loop, and commits wait for the next turn.
+clients share a sync. asyncio itself does not expose that count. The selector also does less work than that of the
+standard library, whose cost is noticeable for a single add. On a system without epoll the bookie uses asyncio's default
+loop, and commits wait for the next turn.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
 from typing import Any
 
 _EVENTS_MAX = 256
-"""Limits the events taken in a turn; the system returns the others first in the next one."""
+"""The maximum number of events taken in a turn; the system returns the others first in the next turn."""
 
 
 class TurnSelector(selectors.BaseSelector):
-    """Over epoll. ``found`` is how many files were ready in this turn."""
+    """A selector over epoll. ``found`` is the number of files that were ready in this turn."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -40,7 +42,7 @@ class TurnSelector(selectors.BaseSelector):
 
     def unregister(self, fileobj: Any) -> SelectorKey:
         key = self._keys.pop(self._number(fileobj))
-        with contextlib.suppress(OSError):  # it was closed before
+        with contextlib.suppress(OSError):  # the file is closed already
             self._epoll.unregister(key.fd)
         return key
 
@@ -56,7 +58,7 @@ class TurnSelector(selectors.BaseSelector):
         if timeout is None:
             timeout = -1
         elif timeout > 0:
-            timeout = math.ceil(timeout * 1e3) * 1e-3  # never shorter, or the loop would turn for nothing
+            timeout = math.ceil(timeout * 1e3) * 1e-3  # rounded up, or the loop would wake too early
         ready = []
         for number, event in self._epoll.poll(timeout, _EVENTS_MAX):
             key = self._keys.get(number)
@@ -77,7 +79,7 @@ class TurnSelector(selectors.BaseSelector):
 
     def _number(self, fileobj: Any) -> int:
         number = fileobj if isinstance(fileobj, int) else int(fileobj.fileno())
-        if number < 0:  # closed, and perhaps registered still
+        if number < 0:  # closed, but perhaps still registered
             return next((key.fd for key in self._keys.values() if key.fileobj is fileobj), number)
         return number
 
@@ -86,7 +88,7 @@ class TurnSelector(selectors.BaseSelector):
 
 
 class _Registered(Mapping[Any, SelectorKey]):
-    """What is registered, by file or by its number. From Python 3.13 on asyncio looks up sockets here."""
+    """The registered files, by file object or by number. From Python 3.13 on asyncio looks up sockets here."""
 
     def __init__(self, keys: dict[int, SelectorKey], number: Callable[[Any], int]) -> None:
         self._keys, self._number = keys, number
@@ -109,7 +111,7 @@ def _mask(events: int) -> int:
 
 
 class BookieLoop(asyncio.SelectorEventLoop):
-    """``turn`` tells how much came in this turn."""
+    """asyncio's loop over a TurnSelector, which is ``turn``."""
 
     def __init__(self) -> None:
         self.turn = TurnSelector()
@@ -117,5 +119,5 @@ class BookieLoop(asyncio.SelectorEventLoop):
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The loop of a bookie's process."""
+    """Return a new loop for a bookie's process."""
     return BookieLoop() if hasattr(select, "epoll") else asyncio.new_event_loop()

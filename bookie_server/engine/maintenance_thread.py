@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that maintains one data directory, so that no group commit waits for upkeep.
 
-:class:`~bookie_server.storage.maintenance.maintenance.Maintenance` decides what is done, in which order and how fast.
-This thread only waits until something is due.
+:class:`~bookie_server.storage.maintenance.maintenance.Maintenance` decides which work is done, in which order and how
+fast. This thread calls it, and waits while nothing is due.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ Release = Callable[[int], None]
 def maintained(
     opened: OpenStorage, limits: MaintenanceLimits, loop: asyncio.AbstractEventLoop, scrub_from: float = 0.0
 ) -> Callable[[Copy, Release, Release], Maintenance]:
-    """Returns a function that makes the maintenance of an open directory whose index belongs to ``loop`` (``Maintain``
-    in ``log_driver.py``). ``scrub_from``: where the first scrub begins, a share of the segments."""
+    """Return a function that makes the maintenance of an open directory whose index belongs to ``loop`` (``Maintain``
+    in ``log_driver.py``). ``scrub_from`` is the place where the first scrub begins, as a share of the segments from 0
+    to 1."""
 
     def make(copy: Copy, release: Release, give_up: Release) -> Maintenance:
         return Maintenance(
@@ -45,8 +46,8 @@ def maintained(
 
 
 class MaintenanceThread:
-    """Runs the maintenance of one directory from :meth:`start` to :meth:`stop`. ``failed`` hears on the loop, once, of
-    the StorageFailedError that ends the bookie (RULES S6)."""
+    """Runs the maintenance of one directory from :meth:`start` to :meth:`stop`. ``failed`` is called once, on the loop,
+    with the StorageFailedError that ends the bookie (RULES S6)."""
 
     def __init__(
         self,
@@ -68,18 +69,18 @@ class MaintenanceThread:
         self._thread.start()
 
     def look(self) -> None:
-        """Wake the thread if the log needs a spare or has a full segment. Any thread; does not block."""
+        """Wake the thread if the log needs a spare or has a full segment. Any thread may call; it does not block."""
         if self.maintenance.log_maintenance.due:
             self._notice()
 
     def hurry(self) -> None:
-        """Space is short: give back now what can be given back. Any thread; does not block."""
+        """Free what space can be freed now, because space is short. Any thread may call; it does not block."""
         self._hurried = True
         self._notice()
 
     def stop(self) -> None:
-        """Seal full segments and end the thread. Call it after the commit thread has ended, not on the loop's thread.
-        Idempotent."""
+        """Seal full segments and end the thread. Call this after the commit thread has ended, and not on the loop's
+        thread. Further calls do nothing."""
         with self._wake:
             self._stopping = True
             self._wake.notify()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks the bookie's own machine which entries of a ledger it has, as a client on a stream would ask it.
 
-So the answer is what a reader would be told: damage and limbo count, pending adds are waited for, clients have their
-turns. Nothing but indexes is read for it.
+So a reader would get the same answer: damage and limbo count, the question waits for pending adds, and it takes turns
+with clients. It reads only indexes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ DEADLINE_S = 30.0
 
 
 class OwnReads:
-    """Used on the engine's loop. Each question has a stream of its own while it lasts."""
+    """Questions to the bookie's own machine, used on the engine's loop. Each question has a stream of its own while it
+    lasts."""
 
     def __init__(self, engine: BookieEngine, deadline_s: float = DEADLINE_S) -> None:
         self._engine, self._deadline_s = engine, deadline_s
 
     async def gaps(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> ReadTrailer:
-        """What is absent and unknown from ``first`` to the trailer's ``answered_through``, which may be below ``last``.
-        Raises BookKeeperError if the machine refuses, is too busy, or has ended."""
+        """Return a trailer with the absent and the unknown ids from ``first`` to its ``answered_through``, which may be
+        below ``last``. Raises BookKeeperError if the machine refuses, is too busy, or has ended."""
         question = _Question()
         stream = self._engine.open_stream(question)
         try:
@@ -34,17 +35,17 @@ class OwnReads:
                 self._engine.feed(events.ReadRequested((stream, 1), ledger_id, first, last, 0, ids_only=True))
                 said = await question.answer
         except TimeoutError:
-            raise BookKeeperError("the bookie is too busy for its own copies", value=f"ledger {ledger_id}") from None
+            raise BookKeeperError("the bookie is too busy to check its copies", value=f"ledger {ledger_id}") from None
         finally:
             self._engine.close_stream(stream)
         if said.reason or said.trailer.answered_through < first:
             value = f"ledger {ledger_id}: {said.reason.name} {said.message}"
-            raise BookKeeperError("the bookie does not tell its own entries", value=value)
+            raise BookKeeperError("the bookie cannot say which entries it has", value=value)
         return said.trailer
 
 
 class _Question:
-    """A stream of the engine, for one request."""
+    """The sink of a stream of the engine, for one request."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[events.SendTrailer] = asyncio.get_running_loop().create_future()
@@ -58,4 +59,4 @@ class _Question:
             self.answer.set_result(effect)
 
     def leave(self) -> None:
-        """Nothing waits to be written."""
+        """Do nothing: the answer was handed over when it was delivered."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several data directories as one :class:`~bookie_server.machine.state.Holdings`: each ledger is in exactly one.
 
-A ledger stays in the directory where something of it, or its deletion, is durable. So the bookie does not hold what
-that directory does not hold. A ledger that no directory knows may have been in a directory with damage whose ledger
-could not be named. While such a directory is in limbo for unknown ledgers, they are assigned to it, so that limbo holds
-for them before and after their first write (RULES S8). Otherwise ``choose`` picks the directory of a new ledger.
+A ledger stays in the directory where something of it, or its deletion, is durable. So the bookie lacks every entry of
+the ledger that this directory lacks. A ledger that no directory knows may have been in a directory with damage in
+frames whose ledger could not be read. While such a directory is in limbo for unknown ledgers, they are assigned to it,
+so that limbo applies to them before and after their first write (RULES S8). Otherwise ``choose`` picks the directory of
+a new ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _REMEMBERED_MAX = 1 << 17
 
 
 class SpreadHoldings:
-    """Used, like the indexes, only on the loop's thread. ``choose(ledger_id)`` is the number of a directory."""
+    """The holdings of several directories. Like the indexes, it is used only on the loop's thread.
+    ``choose(ledger_id)`` returns the number of a directory."""
 
     def __init__(self, parts: Sequence[IndexHoldings], choose: Callable[[LedgerId], int]) -> None:
         self._parts, self._choose = tuple(parts), choose
@@ -54,7 +56,7 @@ class SpreadHoldings:
         return self._of(ledger_id).facts(ledger_id)
 
     def add(self, pending: Pending, place: Place) -> None:
-        """Raises LocalProtocolError if the frame was written to another directory than its ledger's."""
+        """Add a durable frame. Raises LocalProtocolError if it was written to another directory than its ledger's."""
         ledger_id, number = pending.header.ledger_id, pending.ledger.log.number
         if ledger_id not in self._found:
             known = next((k for k, part in enumerate(self._parts) if part.knows(ledger_id)), number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the log of slow operations says of a commit and of a read. Called only for what was slow and is written."""
+"""The texts of the log of slow operations for commits and reads. They are made only for lines that are written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bk_core.entries.frame import FrameKind, parse_header
 from bookie_server.machine.events import ReadFrames, ReadMemberships
 
 SHOWN = 5
-"""Limits the frames of a group that are named."""
+"""The maximum number of frames of a group that a line names."""
 
 
 def slow_commit(path: str, frames: Sequence[bytes | memoryview], waited_s: float, took_s: float) -> str:
-    """Sessions are those that the clients name in their own lines."""
+    """Return the text for a slow commit. Its session numbers are those in the clients' own log lines."""
     named = ", ".join(_frame(frame) for frame in islice(frames, SHOWN))
     more = f" and {len(frames) - SHOWN} more" if len(frames) > SHOWN else ""
     return (

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which ledgers, and which copies of ledgers, a bookie may forget. A pure machine: events in, effects out; no
-clock, thread or I/O (RULES S9).
+"""Decides which ledgers are deleted, and which copies of ledgers a bookie may drop. A pure machine: events in, effects
+out; no clock, thread or I/O (RULES S9).
 
 A ledger becomes a *candidate* when a client hints at it, or when a full comparison of the held ledgers with the
-metadata store's list does not find it. Neither is believed: anybody can send a hint, and a list may be short. A
-candidate is looked up by its id. If the store says that it does not exist, it is looked up once more after the grace
-period. Only a ledger that both looks found gone, in one session with the store and each after ``sync()``, is given up.
-After an error or in another session the first look begins again; a record that exists after all ends the matter.
+metadata store's list does not find it. Neither is proof: any client can send a hint, and a list may be incomplete. So a
+*look* reads the candidate's record by its id. If the store answers that the ledger does not exist, a second look
+follows after the grace period. Only if both looks find the ledger gone, in one session with the store and each after
+``sync()``, is it forgotten. After an error or in another session the first look is repeated. A record that exists ends
+the candidacy.
 
-A candidate may also live elsewhere: its record says that it is closed, and names this bookie nowhere, because its copy
-was moved. If both looks say so, its copy is given up, under the lock of its repairs. Such ledgers are found by a hint
-from the mover, and by a periodic comparison that also reads the records.
+A candidate may also live elsewhere: its record is closed and names this bookie nowhere, because its copy was moved. If
+both looks find that, this bookie gives up its copy, under the lock for repairs of the ledger. Such ledgers are found by
+a hint from the client that moved them, and by a periodic comparison that also reads the records.
 
-So absence of evidence never deletes: not an error, a lost session, a partial or empty list, nor a missing root (the
-adapter reads INSTANCEID around each look: :mod:`bookie_server.garbage.garbage_thread`).
+So absence of evidence never deletes a ledger: neither an error, nor a lost session, a partial or empty list, or a
+missing root (the adapter reads INSTANCEID around each look: :mod:`bookie_server.garbage.garbage_thread`).
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from typing import Any, TypeAlias
 from bk_core.model import LedgerId
 
 COMPARE_TIMER, CANDIDATES_TIMER = -1, -2
-"""The machine's own timers. Every other timer has the number of a look."""
+"""The timers of the next comparison and of the next first look. Every other timer has the number of a look."""
 
 # --- events ---
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The bookie serves. The first comparison comes after ``first_ms``, which differs from bookie to bookie."""
+    """The bookie serves. The first comparison follows after ``first_ms``, which differs from bookie to bookie."""
 
     first_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hinted:
-    """A client says that these ledgers were deleted."""
+    """A client reports that these ledgers were deleted."""
 
     ledger_ids: Sequence[LedgerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A complete list of the store's ledgers, made in one live session after sync, had ``listed`` ledgers. ``missing``
-    are those held here that were not in it; ``strays`` those whose records, if they were read, name this bookie no
-    more."""
+    """The result of a comparison with a complete list of the store's ledgers, which was read in one live session after
+    sync and had ``listed`` ledgers. ``missing`` are the held ledgers that were not in it. ``strays`` are the held
+    ledgers that live elsewhere by their records; empty unless the records were read."""
 
     missing: Sequence[LedgerId]
     listed: int
@@ -58,14 +59,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class CompareFailed:
-    """There is no list, or an incomplete one."""
+    """The comparison failed: there is no list, or an incomplete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The answer to a Look, made in the live session of this number after sync: the ids that do not exist, and the
-    versions of those that do. Nothing is known of an id in neither. ``elsewhere``: of those that do, the closed ones
-    that name this bookie nowhere."""
+    """The answer to a GarbageLook, read in the live session of this number after sync. ``gone`` has the ids that do not
+    exist, and ``found`` the versions of those that do. Nothing is known about an id in neither. ``elsewhere`` has those
+    of ``found`` that are closed and name this bookie nowhere."""
 
     look: int
     session: int
@@ -76,14 +77,14 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class LookFailed:
-    """The look failed: nothing is known of any of its ledgers."""
+    """The look failed; nothing is known about any of its ledgers."""
 
     look: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session with the store ended; what was seen in it no longer counts (RULES M2: a lost session ends what
+    """The session with the store ended, so looks in it do not count (RULES M2: a lost session ends everything that
     depends on it)."""
 
 
@@ -99,8 +100,8 @@ Event: TypeAlias = Started | Hinted | Compared | CompareFailed | Looked | LookFa
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Note the held ledgers, then sync, then list the store's ledgers; with ``records`` read theirs, too. Compared or
-    CompareFailed follows."""
+    """Take the list of held ledgers, then sync, then list the store's ledgers; with ``records``, also read the records
+    of the held ledgers. Compared or CompareFailed follows."""
 
     records: bool = False
 
@@ -115,15 +116,15 @@ class GarbageLook:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """These ledgers are deleted: the bookie may forget them."""
+    """These ledgers are deleted, so the bookie may forget them."""
 
     ledger_ids: Sequence[LedgerId]
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """These ledgers live elsewhere: under the lock of its repairs, and after one more look, the bookie may drop its
-    copy of each."""
+    """These ledgers live elsewhere. The bookie may drop its copy of each under the lock for its repairs, after another
+    look."""
 
     ledger_ids: Sequence[LedgerId]
 
@@ -139,9 +140,9 @@ Effect: TypeAlias = Compare | GarbageLook | Forget | GiveUp | SetTimer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorConfig:
-    """Times in milliseconds.
+    """The settings of a collector. Times are in milliseconds.
 
-    ``candidates_max`` bounds the remembered candidates, also under a flood of hints; the next comparison finds those
+    ``candidates_max`` bounds the remembered candidates, even under a flood of hints; the next comparison finds those
     that did not fit. First looks are ``pause_ms`` apart and have at most ``look_ids_max`` ids each, so that neither
     hints nor a comparison overload the store. A failed look is repeated up to ``tries_max`` times, first after
     ``retry_ms`` and then after twice as long each time. One of ``records_every`` comparisons reads the records.
@@ -159,7 +160,7 @@ class CollectorConfig:
 
 @dataclass(slots=True, eq=False)
 class _Looked:
-    """Candidates that are looked up together. ``session``: the one in which the first look found all of them gone, or
+    """Candidates that are looked up together. ``session`` is the one in which the first look found all of them gone or
     ``elsewhere``."""
 
     ledger_ids: tuple[LedgerId, ...]
@@ -193,11 +194,11 @@ class Collector:
 
     @property
     def candidates(self) -> int:
-        """How many ledgers may turn out to be deleted."""
+        """The number of candidates."""
         return len(self._known)
 
     def step(self, event: Event) -> list[Effect]:
-        """Take one event; returns its effects, in order."""
+        """Handle one event; return its effects, in order."""
         self._effects = []
         self._handlers[type(event)](event)
         return self._effects
@@ -254,7 +255,7 @@ class Collector:
         self._effects.append(GarbageLook(self._looks_begun, taken))
 
     def _answered(self, look: int) -> _Looked | None:
-        """The candidates of a look that was answered; None if no answer was awaited."""
+        """Return the candidates of a look that was answered; None if no answer was awaited."""
         batch = self._looks.get(look)
         if batch is None or not batch.under_way:
             return None
@@ -269,7 +270,7 @@ class Collector:
             return
         gone = [each for each in batch.ledger_ids if each in event.gone and each not in event.found]
         moved = [each for each in batch.ledger_ids if each in event.elsewhere and each not in event.gone]
-        self._known.difference_update(set(batch.ledger_ids).difference(gone, moved))  # the others are kept
+        self._known.difference_update(set(batch.ledger_ids).difference(gone, moved))  # the rest are not candidates
         if not gone and not moved:
             del self._looks[event.look]
         elif batch.session == event.session:
@@ -283,7 +284,7 @@ class Collector:
         self._pause()
 
     def _seen_twice(self, batch: _Looked, gone: Sequence[LedgerId], moved: Sequence[LedgerId]) -> None:
-        """Only where both looks said the same."""
+        """Emit the effects for the ledgers about which both looks found the same."""
         forgotten = tuple(each for each in gone if each not in batch.elsewhere)
         given_up = tuple(each for each in moved if each in batch.elsewhere)
         if forgotten:

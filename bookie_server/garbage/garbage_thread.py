@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that finds deleted ledgers: it carries out the effects of the collector (RULES S9, M2).
 
-Every look and comparison begins with ``sync()`` and is made in one session. Just before and just after, the thread
-checks that the store is the one that this bookie started with: the same INSTANCEID, and the same note of this start at
-``<root>-bookies/<id>``, both read anew. Otherwise the result does not count. So nothing is deleted if the root is gone,
-if another cluster has the same address, or if the store was restored from a backup older than this start. Any error
-ends the look; the collector tries again later.
+Every look and comparison begins with ``sync()`` and is made in one session. Before and after it, the thread checks that
+the store is the one with which this bookie started: it reads the INSTANCEID and the record of this start at
+``<root>-bookies/<id>``, and both must be the same. Otherwise the result does not count. So nothing is deleted if the
+root is gone, if another cluster has the same address, or if the store was restored from a backup older than this start.
+Any error ends the look; the collector tries again later.
 """
 
 from __future__ import annotations
@@ -44,26 +44,28 @@ from bookie_server.storage.disk.cookie import Identity
 logger = logging.getLogger(__name__)
 
 LOCK_HOLDS_S = 2.0
-"""Well below the shortest session timeout that ZooKeeper grants by default, 4 s."""
+"""How long after a call to the store our session, and with it a lock, surely lasts. Well below the shortest session
+timeout that ZooKeeper grants by default, 4 s."""
 
-_LOOK_IDS = 1_000  # records between two looks at the store
+_LOOK_IDS = 1_000  # records that a comparison reads in one look
 _CHUNK = 1 << 16  # listed ledgers compared at a time
 _LOOP_TIMEOUT_S = 30.0
 
 
 class StoreEvidence:
-    """What the store knows of ledgers, or an error where nothing is certain. Blocking; one thread at a time.
+    """Reads evidence about ledgers from the store, and raises an error where nothing is certain. Its calls block; only
+    one thread may use it at a time.
 
-    ``incarnation`` and ``boot_count`` are those of this start, as the bookie noted them in the store.
+    ``incarnation`` and ``boot_count`` are those of this start, as the bookie recorded them in the store.
     """
 
     def __init__(self, store: MetadataStore, bookie_id: BookieId, incarnation: str, boot_count: int) -> None:
         self._store, self._bookie_id = store, bookie_id
         self._start = (incarnation, boot_count)
-        self._locked: set[LedgerId] = set()  # ledgers whose lock is ours, or may be
+        self._locked: set[LedgerId] = set()  # ledgers whose lock we hold, or may hold
 
     def look(self, ledger_ids: Sequence[LedgerId], look: int = 0) -> gc.Looked:
-        """Look up each ledger by its id. Raises BookKeeperError: then nothing is known of any."""
+        """Look up each ledger by its id. Raises BookKeeperError; then nothing is known about any of them."""
         session = self._begin()
         gone: set[LedgerId] = set()
         found: dict[LedgerId, int] = {}
@@ -77,20 +79,22 @@ class StoreEvidence:
             except NoSuchLedgerError:
                 gone.add(ledger_id)
             except MetadataCorruptError:
-                found[ledger_id] = -1  # an unreadable record is a record
+                found[ledger_id] = -1  # an unreadable record exists, too
         self._end(session)
         return gc.Looked(look, session, frozenset(gone), found, frozenset(elsewhere))
 
     def _is_elsewhere(self, record: LedgerMetadata) -> bool:
-        """Whether nothing of the ledger belongs here. A record that is not closed may yet name any bookie."""
+        """Return whether no entry of the ledger belongs here. A ledger that is not closed may get any bookie later."""
         return record.is_closed and not any(self._bookie_id in each.ensemble for each in record.fragments)
 
     def give_up(self, ledger_id: LedgerId, drop: Callable[[LedgerId, float], None]) -> bool:
-        """Call ``drop`` if the ledger lives elsewhere, while nobody repairs it: a worker that copies it here holds its
-        lock until the record names this bookie, and writes the record only while it does. ``drop`` is told until when,
-        by the monotonic clock, our lock is surely held: no session ends so soon after it was used. Raises
-        BookKeeperError; then nothing was dropped, unless the lock could not be given back, which the next comparison
-        does."""
+        """Call ``drop`` if the ledger lives elsewhere, and return whether it was called. It is called under the lock
+        for repairs of the ledger, because a worker that copies the ledger here holds this lock until the record names
+        this bookie, and writes the record only while it holds the lock.
+
+        The arguments of ``drop`` are the ledger's id and the time of the monotonic clock up to which our lock is surely
+        held (``LOCK_HOLDS_S``). Raises BookKeeperError. Then nothing was dropped, unless only the unlocking failed; the
+        next call of this method or of :meth:`compare` unlocks the ledger."""
         self._unlock()
         self._locked.add(ledger_id)
         try:
@@ -105,14 +109,15 @@ class StoreEvidence:
             self._unlock()
 
     def _unlock(self) -> None:
-        """Gives all locks back that are ours: nobody else could repair these ledgers while the session lasts."""
+        """Unlock all ledgers that we have locked. Otherwise no worker could repair them while our session lasts."""
         for ledger_id in tuple(self._locked):
             self._store.unlock_underreplicated(ledger_id)
             self._locked.discard(ledger_id)
 
     def compare(self, held: npt.NDArray[np.int64], *, records: bool = False) -> gc.Compared:
-        """Which of the ``held`` ledgers (ascending; noted before this call) the store does not list, and with
-        ``records`` which live elsewhere. Raises BookKeeperError if the list could not be read in full."""
+        """Find out which of the ``held`` ledgers the store does not list, and with ``records`` also which live
+        elsewhere. ``held`` is ascending and was taken before this call. Raises BookKeeperError if the list could not be
+        read in full."""
         self._unlock()
         session = self._begin()
         met = np.zeros(len(held), bool)
@@ -121,7 +126,7 @@ class StoreEvidence:
         while chunk := list(islice(ledgers, _CHUNK)):
             listed += len(chunk)
             at = np.searchsorted(held, np.array(chunk, np.int64))
-            at[at == len(held)] = 0  # ids beyond the last held one are compared with the first, which they are not
+            at[at == len(held)] = 0  # ids above the last held one; comparing them with the first one finds them unequal
             met[at[held[at] == np.array(chunk, np.int64)]] = True
         strays: list[LedgerId] = []
         if records and listed:
@@ -137,7 +142,7 @@ class StoreEvidence:
         return session
 
     def _end(self, session: int) -> None:
-        """What was read counts only if the store and the session are still the same."""
+        """Check that the store and the session are still the same; otherwise the data read does not count."""
         self._check_store()
         if self._store.session_id != session:
             raise MetadataUnavailableError(
@@ -149,7 +154,7 @@ class StoreEvidence:
         record = self._store.read_bookie_state(self._bookie_id)
         if record is None or _start_in(record.value) != self._start:
             raise BookieIdentityError(
-                "the metadata store does not know of this bookie's last start: it is not where it was, or another "
+                "the metadata store has no record of this bookie's last start: it is another store, or another "
                 "process runs as this bookie",
                 value=self._bookie_id,
                 remedy="no ledger is forgotten meanwhile; if the store was restored on purpose, start the bookie again",
@@ -165,11 +170,13 @@ def _start_in(state: bytes) -> tuple[str, int] | None:
 
 
 class GarbageThread:
-    """Runs a collector. Made on any thread; ``hint`` may be called on any thread and does not block.
+    """Runs a collector on a thread. It may be made on any thread; ``hint`` may be called on any thread and does not
+    block.
 
-    ``held`` gives the ids of all ledgers that are held and not deleted, in any order. ``forget`` gets those that may be
-    forgotten, ``drop`` one whose copy may go, and until when; it returns once the machine has heard of it. ``failed``
-    gets a bug that ends the thread. All are called on this thread.
+    ``held`` returns the ids of all ledgers that are held and not deleted, in any order. ``forget`` is called with
+    ledgers that are deleted. ``drop`` is called with a ledger whose copy may go, and the time up to which that holds;
+    it returns once the machine has the event. ``failed`` is called with a bug that ends the thread. All of them are
+    called on this thread.
     """
 
     def __init__(
@@ -187,7 +194,7 @@ class GarbageThread:
         self._evidence, self._held, self._forget, self._config = evidence, held, forget, config
         self._collector = Collector(config)
         self._wake = threading.Condition()
-        self._hinted: dict[LedgerId, None] = {}  # bounded: the next comparison finds those that do not fit
+        self._hinted: dict[LedgerId, None] = {}  # at most ``candidates_max``; the next comparison finds the rest
         self._lost = False
         self._stopping = False
         self.forgotten = self.given_up = 0  # ledgers, since the start
@@ -197,7 +204,9 @@ class GarbageThread:
         self._thread = threading.Thread(target=self._run, name="bookie-garbage", daemon=True)
 
     def start(self) -> None:
-        spread_ms = self._config.interval_ms // 10  # so that bookies which start together do not list the store at once
+        spread_ms = (
+            self._config.interval_ms // 10
+        )  # so that bookies that start together list the store at different times
         self._events.append(gc.Started(max(1, random.randint(spread_ms // 2, spread_ms * 3 // 2))))
         self._thread.start()
 
@@ -209,7 +218,8 @@ class GarbageThread:
             self._wake.notify()
 
     def stop(self) -> None:
-        """Begin nothing more and forget nothing more. A call to the store under way still ends; see ``join``."""
+        """Stop beginning looks and forgetting ledgers. A call to the store that is under way still ends; see
+        ``join``."""
         self._cancel()
         with self._wake:
             self._stopping = True
@@ -232,7 +242,7 @@ class GarbageThread:
             while (event := self._next()) is not None:
                 for effect in self._collector.step(event):
                     self._carry_out(effect)
-        except BaseException as error:  # nothing is forgotten from here on, so no space is given back
+        except BaseException as error:  # from here on no ledger is forgotten, so no space is freed
             if self._stopping:
                 return
             logger.exception("garbage collection failed")
@@ -293,7 +303,9 @@ class GarbageThread:
 
     def _compare(self, records: bool) -> gc.Event:
         try:
-            held = np.unique(np.fromiter(self._held(), np.int64))  # noted first: a ledger that arrives later is new
+            held = np.unique(
+                np.fromiter(self._held(), np.int64)
+            )  # taken before the list: a ledger that arrives later is new
             found = self._evidence.compare(held, records=records) if held.size else gc.Compared((), 0)
         except BookKeeperError as error:
             self._failed("the ledgers held could not be compared with those listed", error)
@@ -318,10 +330,10 @@ def garbage_thread(
     config: CollectorConfig,
     failed: Callable[[BookKeeperError], None],
 ) -> GarbageThread:
-    """The garbage thread of a bookie that runs on this loop.
+    """Make the garbage thread of a bookie that runs on this loop.
 
-    ``ledger_ids`` (all that are held), ``feed`` (an event for the machine) and ``failed`` (an error that must end the
-    bookie) are called on the loop. ``identity`` has the boot count that the store knows.
+    ``ledger_ids`` returns all held ledgers, ``feed`` passes an event to the machine, and ``failed`` takes an error that
+    must end the bookie; all are called on the loop. ``identity`` has the boot count that the store has.
     """
     loop = asyncio.get_running_loop()
 

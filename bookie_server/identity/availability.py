@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when the bookie is writable: looks at the disk now and then, tells the machine and updates the registration.
+"""Decides when the bookie is writable: checks the disk at intervals, passes the result to the machine and updates the
+registration.
 
-Each look also notes in the store how far the log goes (RULES S8), and checks whether another data directory was
-registered under this bookie's id, such as a copy that was started while the session was lost. Two directories under one
-id could answer wrongly for each other, so the bookie ends.
+Each check also notes in the store how far the log is durable (RULES S8). And it checks whether another data directory
+was registered under this bookie's id, such as a copy that was started while the session was lost. Two directories under
+one id could answer wrongly for each other, so then the bookie ends.
 
-An operator may have ordered the bookie to be read-only, or drains it (decision 0051). The order is in the store, so
-that a restart honours it; it is read before the first registration and at each look.
+An operator may have ordered the bookie to be read-only, or to drain (decision 0051). The order is in the store, so that
+a restart honours it. It is read before the first registration and at least every ``ORDER_LOOK_S``.
 
-The registration follows the verdict and never leads it: a client that still finds this bookie among the writable ones
-is refused with READ_ONLY. If the metadata store refuses a call, the next look repeats it. The next look also restores a
-missing registration, even if another process removed it.
+The machine always gets a change before the registration: a client that still finds this bookie among the writable ones
+is refused with READ_ONLY. If the metadata store refuses a call, the next check repeats it. The next check also restores
+a missing registration, even if another process removed it.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from bookie_server.storage.disk.space import SpaceWatch, Usage
 logger = logging.getLogger(__name__)
 
 ORDER_LOOK_S = 2.0
-"""The order is read so often: an operator waits for it."""
+"""The maximum time between two reads of the order. It is short because an operator waits for the effect."""
 
 BY_ORDER = {Order.READ_ONLY: "set by hand", Order.DRAIN: "it is being drained"}
 
 
 class Availability:
-    """The availability of one bookie; used on its loop. ``look`` and the calls to the store block and run on other
+    """The availability of one bookie; used on its loop. ``look`` and the calls to the store block, so they run on other
     threads.
 
-    Each data directory is judged alone: ``set_read_only`` tells the machine about its log. The bookie is registered as
-    read-only when all directories are. ``watches``, ``paths`` and the result of ``look`` have the order of the logs.
-    ``positions`` gives the end of the durable data of each directory, by the directory's incarnation.
+    Each data directory is judged alone; ``set_read_only`` passes the result for its log to the machine. The bookie is
+    registered as read-only when all directories are. ``watches``, ``paths`` and the result of ``look`` have the order
+    of the logs. ``positions`` returns the end of the durable data of each directory, by the directory's incarnation.
 
-    ``on_failed`` hears once of the error that ends this bookie: BookieIdentityError when its id was taken over,
-    LocalProtocolError when a look failed unexpectedly, because a bookie that nobody looks after fills its disk.
+    ``on_failed`` is called once, with the error that ends this bookie: BookieIdentityError when its id was taken over,
+    or LocalProtocolError when a check failed unexpectedly, because a bookie whose space is not watched fills its disk.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class Availability:
 
     @property
     def registered(self) -> bool:
-        """Whether a registration was made; it may have been lost since the last look."""
+        """Whether a registration was made; it may have been lost since the last check."""
         return self._registered is not None and not self._ending
 
     @property
     def why_read_only(self) -> str:
-        """Empty while the bookie takes new entries."""
+        """Why the bookie takes no new entries; empty if it takes them."""
         return "; ".join(filter(None, (self._ordered, self.why_full)))
 
     @property
@@ -90,40 +91,40 @@ class Availability:
 
     @property
     def why_full(self) -> str:
-        """Why there is no room for new entries; empty if there is, whatever was ordered."""
+        """Why there is no room for new entries, regardless of orders; empty if there is room."""
         return "; ".join(watch.why for watch in self._watches) if self._is_full else ""
 
     @property
     def usages(self) -> Sequence[tuple[str, Usage, bool]]:
-        """Each data directory as it was at the last look, and whether it is read-only."""
+        """The path of each data directory, its usage at the last check, and whether it is read-only."""
         watched = zip(self._paths, self._watches, strict=True)
         return [(path, watch.usage, watch.read_only) for path, watch in watched]
 
     async def begin(self) -> None:
-        """Tell the machine, register, and then look at every interval. Raises what ``register_bookie`` raises; then no
-        look follows."""
+        """Pass the state to the machine, register, and then check at every interval. Raises the errors of
+        ``register_bookie``; then no check follows."""
         await self._read_order()
         self._apply()
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def no_space(self, log_number: int) -> None:
-        """A commit found no space: this directory is read-only from now on."""
+        """Make a directory read-only, because a commit in it found no space."""
         if self._watches[log_number].no_space():
             self._apply()
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Much space may have gone: look now instead of at the next interval."""
+        """Check now instead of at the next interval, because much space may be used up."""
         self._soon.set()
 
     async def end(self) -> None:
-        """Stop looking and take the registration back. If the store refuses, the registration ends with the session."""
+        """Stop checking and remove the registration. If the store refuses, the registration ends with the session."""
         if self._task is None:
             return
         self._ending = True
         self._soon.set()
-        await self._task  # not cancelled: a registration under way would be made after it was taken back
+        await self._task  # not cancelled: a registration under way could be made after this one is removed
         self._task = None
         try:
             await self._note_position()
@@ -197,14 +198,14 @@ class Availability:
             logger.info("bookie %s takes new entries", self._info.bookie_id)
 
     async def _read_order(self) -> bool:
-        """Read what is ordered; whether that changed. Of an order that cannot be read only is known that there is one:
-        it counts as read-only, which harms nothing and is seen."""
+        """Read the operator's order, and return whether it changed. An order that cannot be decoded counts as
+        read-only, which harms nothing and is visible."""
         try:
             found = await asyncio.to_thread(self._store.read_bookie_order, self._info.bookie_id)
         except MetadataCorruptError as error:
             ordered = f"an order that cannot be read ({error.value})"
         else:
-            if found is not None and found.order is Order.REMOVED:  # it came back, as it had to be told to
+            if found is not None and found.order is Order.REMOVED:  # a removed bookie starts again only on purpose
                 await asyncio.to_thread(self._store.write_bookie_order, self._info.bookie_id, None)
             ordered = BY_ORDER.get(found.order, "") if found is not None else ""
         before, self._ordered = self._ordered, ordered
@@ -216,17 +217,19 @@ class Availability:
         self._registered = read_only
 
     async def _note_position(self) -> None:
-        """Note in the store how far the logs go, so that an older snapshot of a directory is recognised (RULES S8)."""
+        """Note in the store how far the logs are durable, so that an older snapshot of a directory is recognised (RULES
+        S8)."""
         positions = dict(self._positions())
         if any(position > self._noted.get(name, (0, 0)) for name, position in positions.items()):
             await asyncio.to_thread(record_positions, self._store, self._info.bookie_id, positions)
             self._noted = positions
 
     async def _is_registered(self) -> bool:
-        """Raises BookieIdentityError if another directory is registered under this id."""
+        """Return whether this bookie is registered. Raises BookieIdentityError if another directory is registered under
+        its id."""
         found = await asyncio.to_thread(self._store.bookie_info, self._info.bookie_id)
         if found is None:
-            logger.error("bookie %s is not registered any more, it registers again", self._info.bookie_id)
+            logger.error("bookie %s has lost its registration and registers again", self._info.bookie_id)
             return False
         if not found.is_of_directory_of(self._info):
             raise BookieIdentityError(

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whose data directories these are, and whether they are all there, before anything is answered (RULES S8).
+"""Checks that the data directories belong to this bookie, and that none is missing, before the bookie answers anything
+(RULES S8).
 
 A bookie serves only from the directories it was made with. The cookie in each directory and the one in the metadata
-store must agree. The store's record says which directories there are, and a directory that is older than the record (a
-restored copy) is refused. Each directory has an incarnation of its own, so that files which strayed from one to another
-are recognised as foreign.
+store must agree. The store's record lists the bookie's directories, and a directory that is older than the record (a
+restored copy) is refused. Each directory has an incarnation of its own, so that a file that was moved from one to
+another is recognised as foreign.
 
-A new, empty directory may join at any start at which all others are there. It is announced in the store before anything
-is served from it; from then on it must not be missing.
+A new, empty directory may join at any start at which no other directory is missing. It is recorded in the store before
+anything is served from it; from then on it must not be missing.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ _ACCEPT = "if that data is gone for good: bk bookie run --accept-loss"
 
 
 def find_cluster(config: BookieConfig, store: MetadataStore, *, make: bool) -> None:
-    """Have the store learn its cluster; ``make`` one if there is none and all of this bookie's directories are empty.
+    """Check that ``store`` has a cluster. With ``make``, create it if there is none and all of this bookie's
+    directories are empty.
 
-    A bookie that has data belongs to a cluster that exists. A new cluster in its place would refuse all bookies of the
-    old one, and would be in the way when the old one is restored. Raises NoClusterError, MetadataCorruptError. Writes
-    nothing else.
+    A bookie that has data belongs to an existing cluster. A new cluster in its place would refuse all bookies of the
+    old one, and would hinder its restoration. Raises NoClusterError and MetadataCorruptError. Writes nothing but the
+    new cluster.
     """
     used = [str(path) for path in config.directories if DataDirectory.exists(os.path.abspath(path), files=Files())]
     if make and not used:
@@ -71,18 +73,18 @@ def open_directories(
     incarnation: str | None = None,
     accept_loss: bool = False,
 ) -> tuple[tuple[DataDirectory, ...], frozenset[int]]:
-    """The data directories, locked, and made at the first start; the metadata store has the same cookie. The first
-    one's incarnation is the bookie's.
+    """Open and lock the data directories; at the first start, make them. Write the same cookie to all of them and to
+    the metadata store.
 
-    The numbers are those of the directories that lack data once stored in them, or in a directory that they replace:
-    ``loss.py`` puts their ledgers in limbo before the bookie serves. There are none also where a lost directory is not
-    replaced.
+    Returns the directories, beginning with the one whose incarnation is the bookie's, and the numbers of those that
+    lack data once stored in them, or in a directory that they replace. ``loss.py`` puts the ledgers of these in limbo
+    before the bookie serves. There are no such numbers if a lost directory is not replaced.
 
-    ``incarnation`` is the new directory's; if there are several, theirs are derived from it. By default they are
-    random. Raises DataDirectoryError, and BookieIdentityError when directories, store and configuration do not agree on
-    whose the directories are or which there are. ``accept_loss`` takes directories that lack data the store knows of;
-    each then has the mark LOSS, and the caller must put its ledgers in limbo before it serves. With
-    ``accept_loss`` InvalidArgumentError is raised if nothing is lost.
+    ``incarnation`` is that of a new directory; if there are several, theirs are derived from it. By default they are
+    random. Raises DataDirectoryError, and BookieIdentityError if directories, store and configuration disagree about
+    the owner or the list of the directories. With ``accept_loss``, directories that lack data are opened nevertheless;
+    each then has the mark LOSS, and the caller must put its ledgers in limbo before it serves. ``accept_loss`` raises
+    InvalidArgumentError if nothing is lost.
     """
     opening = _Opening(config, store, host_and_port(address, port), files or Files(), incarnation, accept_loss)
     try:
@@ -93,7 +95,7 @@ def open_directories(
 
 
 class _Opening:
-    """One start."""
+    """The work of one start."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class _Opening:
         self._paths = [os.path.abspath(each) for each in config.directories]
         used = [path for path in self._paths if DataDirectory.exists(path, files=files)]
         self._fresh = [path for path in self._paths if path not in used]
-        # fixed at the first start, whatever the address is now
+        # fixed at the first start, even if the address changes
         self._bookie_id = config.bookie_id or (read_identity(files, used[0]).bookie_id if used else default_id)
         self._instance_id = store.instance_id()
         self._opened: dict[str, DataDirectory] = {}
@@ -120,7 +122,7 @@ class _Opening:
     def run(self) -> tuple[tuple[DataDirectory, ...], frozenset[int]]:
         for path in self._used:
             self._opened[path] = DataDirectory.open(path, self._bookie_id, self._instance_id, files=self._files)
-        self._store.sync()  # a process of these directories that ended just now may have noted more (RULES M5, S8)
+        self._store.sync()  # the last process of these directories may have just written to the store (RULES M5, S8)
         self._known = read_known_state(self._store, self._bookie_id)
         if not self._used:
             self._check_first_start()
@@ -153,7 +155,8 @@ class _Opening:
     # --- before anything is written ---------------------------------------------------------------------------------
 
     def _check_first_start(self) -> None:
-        """Called when all directories are new: nobody may have been this bookie before, unless a loss is accepted."""
+        """Check a start with only new directories: no bookie may have used this id before, unless a loss is
+        accepted."""
         free = self._is_id_free(self._incarnation)
         if not free and not self._accept_loss:
             raise BookieIdentityError(
@@ -165,7 +168,8 @@ class _Opening:
             raise self._nothing_lost()
 
     def _is_id_free(self, incarnation: str | None) -> bool:
-        """Whether nobody has been this bookie. Its state record outlives the bookie's removal."""
+        """Return whether no bookie has used this id, except one with this incarnation. The state record outlives the
+        bookie's removal."""
         return self._store.read_cookie(self._bookie_id) is None and self._known.incarnation in ("", incarnation)
 
     def _nothing_lost(self) -> InvalidArgumentError:
@@ -176,8 +180,9 @@ class _Opening:
         )
 
     def _find_problems(self) -> BookieIdentityError | None:
-        """The first reason why these directories must not serve; fills ``_suspects``. If an earlier start with lost
-        data was cut short, all directories are suspects, because nobody knows any more which ones were."""
+        """Return the first reason why these directories must not serve, or None, and fill ``_suspects``. If an earlier
+        start with lost data was cut short, all directories are suspects, because it is no longer known which ones
+        were."""
         problem: BookieIdentityError | None = None
         for path in self._used:
             found = self._cookie_problem(self._opened[path]) or self._state_problem(self._opened[path])
@@ -192,7 +197,7 @@ class _Opening:
         return problem
 
     def _missing(self) -> list[str]:
-        """The incarnations of directories that served once and are not given now."""
+        """Return the incarnations of directories that served once and are not given now."""
         served = [name for name, known in self._known.directories.items() if known.boot_count]
         if not self._known.incarnation:
             used = [each.identity for each in self._opened.values() if each.used_before]
@@ -215,7 +220,8 @@ class _Opening:
         )
 
     def _cookie_problem(self, directory: DataDirectory) -> BookieIdentityError | None:
-        """Why the store's cookie forbids this directory to serve. None at the first start, which writes the cookie."""
+        """Return why the store's cookie forbids this directory to serve, or None. At the first start it is None, and
+        the cookie is written later."""
         known = self._store.read_cookie(self._bookie_id)
         if known is None and directory.used_before:
             return BookieIdentityError(
@@ -232,17 +238,18 @@ class _Opening:
         return None
 
     def _state_problem(self, directory: DataDirectory) -> BookieIdentityError | None:
-        """Why this directory may lack acknowledged data: it is older than what the store knows (RULES S8)."""
+        """Return why this directory may lack acknowledged data, because it is older than the store's record (RULES S8);
+        None if it is not."""
         identity = directory.identity
         if directory.has_mark(LOSS_NAME):
             return BookieIdentityError(
-                "a start with lost data did not come to its end: not all ledgers are in limbo yet",
+                "an earlier start with lost data was interrupted: not all ledgers are in limbo yet",
                 value=f"{identity.bookie_id}, {directory.path}",
                 remedy="start it once more with: bk bookie run --accept-loss",
             )
         known = self._known.directories.get(identity.incarnation)
         if known is None and (not self._known.incarnation or not directory.used_before):
-            return None  # left by a start that ended before it was recorded
+            return None  # the directory is from a start that ended before it was recorded
         theirs = known or self._known.directories[self._known.incarnation]
         here, there = f"boot {identity.boot_count} here", f"{theirs.boot_count} in the store"
         if known is None:
@@ -265,14 +272,14 @@ class _Opening:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _cookie_paths(self) -> tuple[str, ...]:
-        """The paths for the cookie: unchanged, unless directories come or go."""
+        """Return the paths for the cookie. They stay unchanged unless directories come or go."""
         if not self._used or (self._accept_loss and self._missing()):
             return tuple(self._paths)
         cookies = [decode_cookie(self._opened[path].cookie).ledger_dirs for path in self._used]
         return tuple(dict.fromkeys((*max(cookies, key=len), *self._fresh)))
 
     def _make_fresh(self, cookie_paths: tuple[str, ...]) -> None:
-        """Make the new directories; their cookies and identities name all directories."""
+        """Make the new directories. Their cookies and identities name all directories."""
         incarnations = {path: self._new_incarnation(number) for number, path in enumerate(self._fresh)}
         ours = [each.identity.incarnation for each in self._opened.values()] + list(incarnations.values())
         members = tuple(sorted(ours)) if len(ours) > 1 else ()
@@ -290,7 +297,8 @@ class _Opening:
         return str(uuid.uuid5(uuid.UUID(self._incarnation), str(number))) if number else self._incarnation
 
     def _settle(self, cookie: bytes) -> None:
-        """Write what is new to the store and to all directories, in an order that a crash may cut anywhere."""
+        """Write the changes to the store and to all directories, in an order in which a crash at any point is
+        harmless."""
         newcomers = [
             each.identity.incarnation
             for each in self._opened.values()
@@ -306,8 +314,8 @@ class _Opening:
             self._settle_cookie(cookie)
 
     def _write_cookies(self, cookie: bytes) -> bool:
-        """Write the cookie to all directories. False if a full disk refuses it (perhaps the reason why another
-        directory joins): then the store keeps its cookie too, and a later start tries again."""
+        """Write the cookie to all directories. Return False if a disk is too full for it, which may be the reason why
+        another directory joins. Then the store keeps its old cookie, too, and a later start tries again."""
         done = True
         for directory in self._opened.values():
             if decode_cookie(directory.cookie) == decode_cookie(cookie):
@@ -335,8 +343,8 @@ class _Opening:
 
 
 def _is_of(here: Cookie, there: Cookie) -> bool:
-    """Whether the store's cookie belongs to this directory. The store's may name fewer directories, because the
-    directories learn of a new one first."""
+    """Return whether the store's cookie ``there`` belongs to the directory with the cookie ``here``. The store's may
+    name fewer directories, because a new one is written to the directories' cookies first."""
     same = replace(here, journal_dirs=(), ledger_dirs=()) == replace(there, journal_dirs=(), ledger_dirs=())
     return same and bool(there.ledger_dirs) and set(there.ledger_dirs) <= set(here.ledger_dirs)
 

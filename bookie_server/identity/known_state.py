@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata store knows of a bookie's data directories: one record at ``<root>-bookies/<id>`` (RULES S8).
+"""The metadata store's record about a bookie's data directories, at ``<root>-bookies/<id>`` (RULES S8).
 
-It holds the incarnation of each directory, how often the directory was started, and how far its log was once durable.
-So a start recognises a directory that is missing, foreign or older than the record. The record outlives the bookie's
-removal.
+It holds the incarnation of each directory, how often the directory was started, and up to where its log was once
+durable. So a start recognises a directory that is missing, foreign or older than the record. The record outlives the
+bookie's removal.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Position: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class KnownDirectory:
-    """``boot_count`` is that of its last start, 0 if it never served. Everything below ``position`` in its log was once
-    durable; (0, 0) if nothing is known."""
+    """The record about one directory. ``boot_count`` is that of its last start, or 0 if it never served. Everything
+    below ``position`` in its log was once durable; (0, 0) if nothing is known."""
 
     boot_count: int = 0
     position: Position = (0, 0)
@@ -36,14 +36,16 @@ class KnownDirectory:
 
 @dataclass(frozen=True, slots=True)
 class KnownState:
-    """``incarnation`` is the first directory's, which is the bookie's own. Empty without a record."""
+    """The record about a bookie. ``incarnation`` is that of the first directory, which is the bookie's own. It is empty
+    if there is no record."""
 
     incarnation: str = ""
     directories: Mapping[str, KnownDirectory] = field(default_factory=dict)
 
 
 def read_known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
-    """Raises MetadataCorruptError, and errors of the store."""
+    """Read the record of a bookie; the result is empty if there is none. Raises MetadataCorruptError, and errors of the
+    store."""
     record = store.read_bookie_state(bookie_id)
     if record is None:
         return KnownState()
@@ -58,7 +60,7 @@ def read_known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
 
 
 def record_new(store: MetadataStore, bookie_id: BookieId, incarnations: Sequence[str]) -> None:
-    """Note directories that are about to join the bookie, before anything is served from them. Raises
+    """Record directories that are about to join the bookie, before anything is served from them. Raises
     MetadataConflictError if another process starts at the same time."""
     known = read_known_state(store, bookie_id)
     added = {name: KnownDirectory() for name in incarnations if name not in known.directories}
@@ -72,9 +74,10 @@ def record_start(
     *,
     lost: Collection[str] = (),
 ) -> None:
-    """Note this start. ``starts`` has all directories of the bookie from now on, its own incarnation first; None if a
-    full disk refused the boot count: then the store must not hear of it. Their known positions stay, except of the
-    incarnations in ``lost``. Raises MetadataConflictError if another process starts at the same time."""
+    """Record this start. ``starts`` has all directories of the bookie from now on, by incarnation, the bookie's own
+    first. The value is None if a full disk refused the boot count; then the store keeps the old one. The recorded
+    positions stay, except those of the incarnations in ``lost``. Raises MetadataConflictError if another process starts
+    at the same time."""
     if not any(starts.values()):
         return
     known = read_known_state(store, bookie_id)
@@ -87,8 +90,8 @@ def record_start(
 
 
 def noted_boot(store: MetadataStore, directory: DataDirectory) -> int:
-    """The directory's boot count in the store after :func:`record_start`: this start's, or that of an earlier one if
-    the disk is too full to record this one."""
+    """Return the directory's boot count in the store after :func:`record_start`. It is that of this start, or of an
+    earlier one if the disk is too full to record this start."""
     identity = directory.identity
     if directory.boot_recorded:
         return identity.boot_count
@@ -97,7 +100,7 @@ def noted_boot(store: MetadataStore, directory: DataDirectory) -> int:
 
 
 def record_positions(store: MetadataStore, bookie_id: BookieId, positions: Mapping[str, Position]) -> None:
-    """Note how far the logs are durable, by their directories' incarnations, so that an older copy of a directory is
+    """Record how far the logs are durable, by their directories' incarnations, so that an older copy of a directory is
     recognised. Raises MetadataConflictError if another process starts as this bookie."""
     known = read_known_state(store, bookie_id)
     moved = {

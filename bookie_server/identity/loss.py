@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a bookie although data is lost: its data directory was wiped, or is older than the store knows (RULES S8).
+"""Starts a bookie although data is lost: its data directory was wiped, or is older than the store's record (RULES S8).
 
 The bookie may have acknowledged entries that such a directory does not hold. One false "no such entry" is enough for a
-recovery to cut a ledger short, and a lost fence lets an old writer go on. So before the bookie serves, every ledger
-whose metadata names it is fenced and put in limbo, durably: stored entries are served, all others are UNKNOWN, and no
-writer adds. Each is marked, so that auto-recovery writes the entries back from the other copies; a closed ledger that
-has all of them again answers as before. If only some of several directories lack
-data (``suspects``), a ledger that is in one of the others is whole there.
+recovery to cut a ledger short, and a lost fence lets an old writer go on. So before the bookie serves, it durably
+fences every ledger whose metadata names it, and puts the ledger in limbo: stored entries are served, all others are
+UNKNOWN, and normal adds are refused. It also marks each ledger, so that auto-recovery writes the entries back from the
+other copies. A closed ledger leaves limbo once it has all its entries again. If only some of several directories lack
+data (``suspects``), a ledger that is in another directory is whole there.
 
-Every other ledger that is closed or in recovery is fenced: a repair or a recovery may have put another bookie in the
-place of this one since, and a writer that hangs still goes by the record from before. An open one needs no fence here:
-its writer knows of every change of its last ensemble, and nobody has fenced it.
+Every other ledger that is closed or in recovery is fenced, too. A repair or a recovery may have replaced this bookie in
+the ledger's record, and a hanging writer may still use the older record. An open ledger needs no fence here: its writer
+makes every change of its last ensemble, and nobody has fenced it.
 
 Ledgers made later lack nothing, because no bookie is registered under the id while the ledgers are listed.
 """
@@ -43,31 +43,33 @@ Part: TypeAlias = tuple[LedgerIndex, SegmentLog]
 
 
 def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], suspects: Collection[int] = (0,)) -> int:
-    """Fence and put in limbo every ledger that the store's metadata or a suspect directory names, unless another
-    directory has it; returns how many there are. Fence every other ledger that may have been fenced here.
+    """Fence and put in limbo every ledger whose metadata names the bookie, or that a suspect directory has, unless
+    another directory has it. Return their number. Fence every other ledger that may have been fenced here.
 
-    ``suspects`` are numbers of ``parts``. If there are none, the lost data went with its directory.
+    ``suspects`` are numbers of ``parts``. If there are none, the lost data went with a directory that is not replaced.
 
-    All of this is durable, marked and in the indexes when this returns. Raises errors of the store, DataDirectoryError
-    for a full disk, and StorageFailedError; then only some ledgers are done, and the whole must be repeated.
+    When this returns, all fences and limbo records are durable and in the indexes, and the ledgers are marked. Raises
+    errors of the store, DataDirectoryError for a full disk, and StorageFailedError; then only some ledgers are done,
+    and the call must be repeated.
     """
     naming, ended = _listed(store, bookie_id)
     homes = _homes(naming, parts, suspects)
     for number, ledger_ids in homes.items():
-        mark_lacking(store, bookie_id, ledger_ids)  # first, because nobody would do it later
+        mark_lacking(store, bookie_id, ledger_ids)  # first, so that no ledger is in limbo without a mark
         _note(*parts[number], ledger_ids, (FrameKind.FENCE, FrameKind.LIMBO))
     _note(*parts[min(suspects, default=0)], _unheard_of(ended, parts), (FrameKind.FENCE,))
     count = sum(map(len, homes.values()))
     logger.warning(
-        "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; what this directory does not hold "
-        "of them is answered UNKNOWN until they are repaired from their other copies",
+        "bookie %s starts with data lost: %d ledgers are fenced here and in limbo; entries of them that it does not "
+        "hold are answered UNKNOWN until they are repaired from their other copies",
         bookie_id, count,
     )  # fmt: skip
     return count
 
 
 def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collection[int]) -> dict[int, list[LedgerId]]:
-    """Which ledgers to put in limbo in which directory. A ledger that is in none goes to a suspect."""
+    """Return the ledgers to put in limbo, by the number of the directory. A ledger that is in none goes to a
+    suspect."""
     found: dict[LedgerId, int] = {}
     for number, (index, _) in enumerate(parts):
         found |= dict.fromkeys(index.ledger_ids(), number)
@@ -82,17 +84,17 @@ def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collectio
 
 
 def _unheard_of(ledger_ids: Iterable[LedgerId], parts: Sequence[Part]) -> list[LedgerId]:
-    """Those of which no directory knows anything."""
+    """Return those of the ledgers that no directory holds or held."""
     known = {one for index, _ in parts for one in index.ledger_ids()}
     return [one for one in ledger_ids if one not in known and not any(index.is_deleted(one) for index, _ in parts)]
 
 
 def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence[LedgerId]) -> None:
-    """Tells auto-recovery that this bookie lacks entries of these ledgers. A mark that cannot be read stays as it is:
-    the bookie marks the ledger later, because it looks at what it has in limbo again and again."""
+    """Mark ledgers of which this bookie lacks entries, for auto-recovery. A mark that cannot be read stays as it is.
+    The bookie marks such a ledger later, because it checks the ledgers that it has in limbo again and again."""
 
     def mark(ledger_id: LedgerId) -> None:
-        with contextlib.suppress(MetadataCorruptError):  # the store has named it (M6)
+        with contextlib.suppress(MetadataCorruptError):  # the store has logged it (M6)
             store.mark_underreplicated(ledger_id, (bookie_id,))
 
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="bookie-marks") as writers:
@@ -103,7 +105,7 @@ def mark_lacking(store: MetadataStore, bookie_id: BookieId, ledger_ids: Sequence
 def _note(
     index: LedgerIndex, segment_log: SegmentLog, ledger_ids: Sequence[LedgerId], kinds: Sequence[FrameKind]
 ) -> None:
-    """A record of each kind for each ledger, durable."""
+    """Write a durable record of each kind for each ledger, and add it to the index."""
     for start in range(0, len(ledger_ids), _PART):
         records = list(product(ledger_ids[start : start + _PART], kinds))
         segment_log.append_group([encode_record(kind, ledger_id) for ledger_id, kind in records])
@@ -112,20 +114,20 @@ def _note(
 
 
 def ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
-    """Every ledger that has this bookie in an ensemble, older fragments included. A ledger with unreadable metadata may
-    name the bookie, so it is included. Blocks until all metadata is read; raises errors of the store."""
+    """Return every ledger that has this bookie in an ensemble, older fragments included. A ledger with unreadable
+    metadata may name the bookie, so it is included. Blocks until all metadata is read; raises errors of the store."""
     return _listed(store, bookie_id)[0]
 
 
 def _listed(store: MetadataStore, bookie_id: BookieId) -> tuple[list[LedgerId], list[LedgerId]]:
-    """The ledgers that name the bookie; and those that do not, and are closed or in recovery."""
+    """Return the ledgers that name the bookie, and those that do not and are closed or in recovery."""
     naming: list[LedgerId] = []
     ended: list[LedgerId] = []
     for number, (ledger_id, record) in enumerate(scan_ledgers(store), 1):
         if names(record, bookie_id):
             naming.append(ledger_id)
             if isinstance(record, MetadataCorruptError):
-                logger.warning("ledger %d is taken for one of this bookie's: %s", ledger_id, record)
+                logger.warning("ledger %d is treated as one of this bookie's: %s", ledger_id, record)
         elif not isinstance(record, MetadataCorruptError) and record.value.state is not LedgerState.OPEN:
             ended.append(ledger_id)
         if number % (64 * _PART) == 0:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a bookie's directories, in the only safe order, until its storage may answer.
+"""Opens a bookie's directories in the only safe order. After that its storage may answer.
 
-First it checks whose directories they are (cookies, state record), then replays each, then notes this start in the
-store. Synchronous (RULES S10: storage starts no threads); the simulator opens its bookies with the same function.
+It checks that the directories are the bookie's own (cookies, state record), replays each, and then records this start
+in the store. It is synchronous (RULES S10: storage starts no threads); the simulator opens its bookies with the same
+function.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def open_storage(
     now_ms: Callable[[], int] | None = None,
     accept_loss: bool = False,
 ) -> tuple[OpenStorage, ...]:
-    """Open the bookie's data directories, and make them at the first start. All that their indexes name is durable. The
-    first directory's identity is the bookie's.
+    """Open the bookie's data directories; at the first start, make them. Everything that their indexes name is durable.
+    The first directory's identity is the bookie's.
 
-    ``accept_loss`` takes wiped, missing or older directories of a known id, and puts their ledgers in limbo
-    (``loss.py``) before this returns; InvalidArgumentError if nothing is lost. The other keywords are for tests:
-    another file system, a segment size that the configuration does not allow, a fixed incarnation for a new directory,
-    a clock. Raises BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError if another
-    process starts as the same bookie, and errors of the store; then nothing is left open.
+    With ``accept_loss`` this opens wiped, missing or older directories of a known id, too, and puts their ledgers in
+    limbo (``loss.py``) before it returns; it raises InvalidArgumentError if nothing is lost. The other keywords are for
+    tests: another file system, a segment size that the configuration does not allow, a fixed incarnation for a new
+    directory, a clock. Raises BookieIdentityError, DataDirectoryError, StorageFailedError, MetadataConflictError if
+    another process starts as the same bookie, and errors of the store; then nothing is left open.
     """
     directories, suspects = open_directories(
         config, store, address, port, files=files, incarnation=incarnation, accept_loss=accept_loss
@@ -104,7 +105,8 @@ def _record(store: MetadataStore, opened: Sequence[OpenStorage], lost: Collectio
 
 
 def check_apart(opened: Sequence[OpenStorage]) -> None:
-    """Raises BookieIdentityError if a ledger is in two directories: then files of the two were mixed."""
+    """Check that no ledger is in two directories. Raises BookieIdentityError if one is, because then files of the two
+    were mixed."""
     known = [np.array(each.index.ledger_ids(), np.int64) for each in opened]
     for number, each in enumerate(opened):
         for other, ledgers in enumerate(known):

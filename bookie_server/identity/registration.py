@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses of this bookie and what it publishes at its registration (RULES S8, M3, E3)."""
+"""The bookie's addresses, and the record that it publishes with its registration (RULES S8, M3, E3)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ _LOOK_AGAIN_S = 0.2
 
 
 def advertised_address(config: BookieConfig) -> str:
-    """The host that clients connect to: as configured, else this host's name.
+    """Return the host that clients connect to: the configured one, or else this host's name.
 
     Raises InvalidArgumentError for a loopback address that is not allowed (RULES E3).
     """
     address = plain_host(config.advertised_address or socket.getfqdn())
     if not _resolves(address):
-        logger.warning(
-            "the advertised address %s is not known on this host: clients must be able to resolve it", address
-        )
+        logger.warning("this host cannot resolve the advertised address %s; clients must be able to", address)
     if not config.allow_loopback and _is_loopback(address):
         raise InvalidArgumentError(
             "the advertised address is a loopback address: clients on other hosts would not reach this bookie",
@@ -62,13 +60,13 @@ def _is_loopback(address: str) -> bool:
 
 
 def service_info(directories: Sequence[DataDirectory], endpoints: Iterable[Endpoint]) -> BookieServiceInfo:
-    """The record that this bookie registers: its services and its directories."""
+    """Return the record that this bookie registers: its services and its directories."""
     return BookieServiceInfo(directories[0].identity.bookie_id, tuple(endpoints), properties_of(directories))
 
 
 def properties_of(directories: Sequence[DataDirectory]) -> dict[str, str]:
-    """The first directory's incarnation, and where all directories lie on this machine. The order of the others does
-    not matter."""
+    """Return the first directory's incarnation, and the places of all directories on this machine. The order of the
+    others does not matter."""
     by_incarnation = sorted(directories, key=lambda directory: directory.identity.incarnation)
     places = "; ".join(directory.place() for directory in by_incarnation)
     return {INCARNATION_PROPERTY: directories[0].identity.incarnation, DIRECTORY_PROPERTY: places}
@@ -77,7 +75,8 @@ def properties_of(directories: Sequence[DataDirectory]) -> dict[str, str]:
 def await_unregistered(
     store: MetadataStore, bookie_id: BookieId, path: str, properties: Callable[[], Mapping[str, str]], wait_s: float
 ) -> None:
-    """Return once nobody is registered under this id, except an earlier process of the directories of ``properties``.
+    """Return once no process is registered under this id, except an earlier process of the directories of
+    ``properties``.
 
     A copy of a directory passes every other check while its original is alive, because it has the original's cookie and
     incarnation. This is called before anything is written, here or in the store. Raises BookieIdentityError after

@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-bookie-starts-by-any-record-of-itself",
         path="bookie_server/identity/directories.py",
-        old="        self._store.sync()  # a process",
+        old="        self._store.sync()  # the last process",
         new="        # a process",
         tests=(
             "tests/bookie_server/identity/test_lag.py::"

@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what the machine takes when a commit fails is dropped with it",
         "bookie_server/engine/engine.py",
-        """ here on is written
+        """ here on are written
         self.feed(events.CommitFailed(reason, error.what, final, number))
 """,
         """

@@ -172,7 +172,7 @@ ENGINE = (
     Mutant(
         "a second thread tells of the same failure",
         "bookie_server/engine/engine.py",
-        "        if self._failed:\n            return  # another thread has told it\n",
+        "        if self._failed:\n            return  # another thread has reported it\n",
         "",
         BOOKIE,
         "the bookie ends twice, and the second reason hides the first",
@@ -181,8 +181,8 @@ ENGINE = (
     Mutant(
         "queued frames are dropped after the machine has heard",
         "bookie_server/engine/engine.py",
-        "            self._logs[number].committer.drop(resume=True)  # last: what it gives the log from here on is "
-        "written\n"
+        "            self._logs[number].committer.drop(resume=True)  # last: frames that the machine adds after this "
+        "are written\n"
         "        self.feed(events.CommitFailed(reason, error.what, final, number))\n",
         "        self.feed(events.CommitFailed(reason, error.what, final, number))\n"
         "        if not final:\n            self._logs[number].committer.drop(resume=True)\n",

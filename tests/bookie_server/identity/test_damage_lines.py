@@ -53,7 +53,7 @@ def test_a_damaged_index_is_logged_once_with_how_long_its_entries_are_unknown(
     path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     [line] = ask_all()
     assert line.startswith(f"damage: {path.name}, block 0")
-    assert "UNKNOWN until the index has been made anew" in line
+    assert "UNKNOWN until the index is rebuilt" in line
     assert ask_all() == []
     storage.reader.release(generation)  # as when it was made anew
     assert len(ask_all()) == 1

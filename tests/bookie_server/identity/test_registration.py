@@ -199,7 +199,7 @@ def test_an_advertised_address_that_this_host_does_not_know_is_warned_of(
     started_once(store, tmp_path, uri)
     assert "advertised address" not in caplog.text
     started_once(store, tmp_path / "other", uri, advertised_address="no-such-host.invalid", bookie_id="b2")
-    assert "the advertised address no-such-host.invalid is not known on this host" in caplog.text
+    assert "this host cannot resolve the advertised address no-such-host.invalid" in caplog.text
 
 
 @pytest.mark.rule("E3")
