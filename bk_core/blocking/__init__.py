@@ -135,36 +135,38 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         return self._inner.length
 
     def length_to(self, last: EntryId) -> int:
-        """Payload bytes of the entries 0 to ``last``, which must be readable. Unless the record says it, reads entry
-        ``last``, which holds the sum. Raises as :meth:`read`."""
+        """Return the payload bytes of the entries 0 to ``last``, which must be readable. Unless the record holds this
+        sum, read it from entry ``last``. Raises as :meth:`read`."""
         return self._thread.call(self._inner.length_to(last))
 
     def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BlockingIterator[EntryBatch]:
-        """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
+        """Read the entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty
+        range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads beyond the LAC of an
-        open ledger what some bookie has already: such an entry may never become part of the ledger, and
-        NoSuchEntryError says only that it is not there yet.
+        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads entries beyond the
+        LAC of an open ledger that some bookie already has. Such an entry may never become part of the ledger, and
+        NoSuchEntryError then says only that the entry is not there yet.
         """
         return BlockingIterator(self._thread, self._inner.read(first, last, unconfirmed=unconfirmed))
 
     def tail(self, from_entry: EntryId = 0) -> BlockingIterator[EntryBatch]:
-        """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
+        """Read every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never
+        fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
-        ClientClosedError when this reader or its client is closed.
+        below a confirmed entry (entries were lost), PermissionDeniedError when this client has lost the right to read
+        it, and ClientClosedError when this reader or its client is closed.
         """
         return BlockingIterator(self._thread, self._inner.tail(from_entry))
 
     def refresh_lac(self) -> EntryId:
-        """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
-        QuorumTimeoutError, MetadataUnavailableError, and what ends a :meth:`tail`."""
+        """Ask the store and a quorum of bookies how far the ledger is confirmed; return the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and the errors that end a :meth:`tail`."""
         return self._thread.call(self._inner.refresh_lac())
 
     def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC."""
         return self._thread.call(self._inner.wait_lac(above, timeout_s))
 
     def close(self) -> None:
@@ -173,7 +175,8 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
 
 
 class BookKeeper(BookKeeperBase):
-    """A client of one cluster. Has a thread of its own; a context manager that closes it."""
+    """A client of one cluster. It belongs to the loop it was made on, and is a context manager that closes
+    it."""
 
     @property
     def store(self) -> MetadataStore:
@@ -204,14 +207,15 @@ class BookKeeper(BookKeeperBase):
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        ``ledger_id``: 0 to 2^63 − 2; None has the store choose one. ``explicit_ids``: the caller gives each entry its
+        ``ledger_id``: 0 to 2^63 − 2; with None the store chooses one. ``explicit_ids``: the caller gives each entry its
         id, in any order (``append(payload, entry_id)``); entries are confirmed in the order of their ids.
-        ``deferred_sync``: bookies may ack before they sync; ``force`` makes durable what was appended, and moves the
-        LAC.
+        ``deferred_sync``: bookies may ack entries before they sync them; ``force`` makes the appended entries durable
+        and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
         LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
-        AuthenticationError or InsecureBookieError if no bookie is one for this client; then nothing was created.
+        AuthenticationError or InsecureBookieError if this client can use no bookie. In each case no new ledger remains;
+        if its record cannot be deleted again, a warning in the log names it.
         """
         return LedgerWriter(
             self._thread.call(
@@ -235,11 +239,11 @@ class BookKeeper(BookKeeperBase):
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
+        ``recover=False`` never disturbs the writer. It asks a quorum of bookies for the LAC, and reads up to it.
         ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
-        ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
-        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError,
-        AuthenticationError if no bookie that could be asked lets this client in.
+        ``digest_type``: None takes the one in the metadata; a different one is an error. Raises NoSuchLedgerError,
+        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError, and AuthenticationError
+        if every bookie that could be asked refuses this client.
         """
         return LedgerReader(
             self._thread.call(
@@ -249,27 +253,29 @@ class BookKeeper(BookKeeperBase):
         )
 
     def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
-        """Delete the ledger's metadata, only of ``version`` if given. Its bookies are told, best effort, and free the
-        space later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
+        """Delete the ledger's metadata; with ``version``, only if the metadata has this version. Then tell the ledger's
+        bookies, best effort; they free the space later. Raises NoSuchLedgerError, MetadataConflictError for another
+        version, MetadataUnavailableError."""
         self._thread.call(self._inner.delete_ledger(ledger_id, version=version))
 
     def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """The ledger's record; unless it is closed, as it is now. Raises NoSuchLedgerError, which names near ids."""
+        """Return the ledger's record. If the ledger is not closed, the record is as new as this call. Raises
+        NoSuchLedgerError, which names similar ids."""
         return self._thread.call(self._inner.read_metadata(ledger_id))
 
     def list_ledgers(self) -> list[LedgerId]:
-        """Ids of all ledgers, ascending."""
+        """Return the ids of all ledgers in ascending order."""
         return self._thread.call(self._inner.list_ledgers())
 
     def metrics(self) -> ClientMetrics:
-        """What this client counted since it was made, as a copy. ``metrics().text()`` is Prometheus' text."""
+        """Return a copy of what this client has counted. ``metrics().text()`` is in Prometheus' text format."""
         return self._inner.metrics()
 
 
 class DetachedReader(DetachedReaderBase):
-    """Reads ranges that are known to exist. Password and digest type are those in the metadata.
+    """A reader of ranges that are known to exist. It takes the password and the digest type from the metadata.
 
-    Has a thread of its own; a context manager that closes it.
+    It belongs to the loop it was made on, and is a context manager that closes it.
     """
 
     def __init__(
@@ -292,11 +298,11 @@ class DetachedReader(DetachedReaderBase):
     def read(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
     ) -> BlockingIterator[EntryBatch]:
-        """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
+        """Read the entries ``first`` to ``last`` in order. Raises NoSuchEntryError, EntryUnreadableError."""
         return BlockingIterator(self._thread, self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
 
     def metrics(self) -> ClientMetrics:
-        """What this reader counted since it was made, as a copy."""
+        """Return a copy of what this reader has counted."""
         return self._inner.metrics()
 
 

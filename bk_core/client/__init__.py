@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The asyncio client. ``bk_core.blocking`` has the same names without ``await``.
 
-A name is imported when it is first used: a command that wants the settings of a client waits for no client.
+Each name is imported when it is first used, so that a command which needs only ``ClientConfig`` does not wait for the
+import of the whole client.
 """
 
 from importlib import import_module

@@ -70,15 +70,16 @@ from bk_core.wire.lane.reasons import Reason
 H = TypeVar("H", LedgerWriter, LedgerReader)
 NEAREST_LEDGERS = 3
 PERMIT_S = 1.0
-"""How long a new ledger's bookies are asked whether this client may write to them."""
+"""How many seconds one bookie has to say whether this client may write to a new ledger."""
 SPARES_ASKED_MAX = 16
-"""How many other bookies are asked if all bookies of the ledger refuse this client."""
+"""How many bookies outside the ledger's ensemble are asked if the whole ensemble refuses this client."""
 logger = logging.getLogger(__name__)
 _Bookies = Mapping[BookieId, BookieServiceInfo]
 
 
 class BookKeeper:
-    """A client of one cluster. Belongs to the loop it was made on; an async context manager that closes it."""
+    """A client of one cluster. It belongs to the loop it was made on, and is an async context manager that closes
+    it."""
 
     store: MetadataStore
     """The metadata port, whose calls block."""
@@ -102,7 +103,7 @@ class BookKeeper:
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
         self._is_closed = False
-        self._handles: weakref.WeakSet[LedgerWriter | LedgerReader] = weakref.WeakSet()  # they end with the client
+        self._handles: weakref.WeakSet[LedgerWriter | LedgerReader] = weakref.WeakSet()  # closing the client ends them
         self._recoveries: set[RecoveryDriver] = set()
         self._at_close: set[Callable[[], None]] = set()
         self._leave_budget = weakref.finalize(self, process_budget().client(self.config.process_window_bytes_max))
@@ -126,14 +127,15 @@ class BookKeeper:
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        ``ledger_id``: 0 to 2^63 − 2; None has the store choose one. ``explicit_ids``: the caller gives each entry its
+        ``ledger_id``: 0 to 2^63 − 2; with None the store chooses one. ``explicit_ids``: the caller gives each entry its
         id, in any order (``append(payload, entry_id)``); entries are confirmed in the order of their ids.
-        ``deferred_sync``: bookies may ack before they sync; ``force`` makes durable what was appended, and moves the
-        LAC.
+        ``deferred_sync``: bookies may ack entries before they sync them; ``force`` makes the appended entries durable
+        and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
         LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
-        AuthenticationError or InsecureBookieError if no bookie is one for this client; then nothing was created.
+        AuthenticationError or InsecureBookieError if this client can use no bookie. In each case no new ledger remains;
+        if its record cannot be deleted again, a warning in the log names it.
         """
         self.check_open()
         check_arguments(password, digest_type, 0 if ledger_id is None else ledger_id)
@@ -146,7 +148,7 @@ class BookKeeper:
             fragments=(Fragment(0, ensemble),),
             digest_type=DigestType(digest_type),
             password=bytes(password),
-            ctime_ms=int(time.time() * 1000),  # else readers know only when the record was made
+            ctime_ms=int(time.time() * 1000),  # without it readers know only when the store made the record
             custom_metadata=dict(custom_metadata or {}),
         )
         made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
@@ -176,21 +178,22 @@ class BookKeeper:
         return self._keep(writer)
 
     async def _take_back_unless_permitted(self, ledger_id: LedgerId, created: Versioned[LedgerMetadata]) -> None:
-        """Delete the record of a new ledger if this client may not write to it. What decides is in the record, so
-        nobody could say before; its version shows that nobody has used it. Raises as :meth:`_check_permitted`."""
+        """Delete the record of a new ledger if this client may not write to the ledger. Bookies decide by the record,
+        so they cannot be asked before it exists. Only the version that was just created is deleted, so a record that
+        another client has changed stays. Raises as :meth:`_check_permitted`."""
         try:
             await self._check_permitted(ledger_id, created.value.last_fragment.ensemble)
         except BookKeeperError:
             try:
                 await asyncio.to_thread(self.store.delete_ledger, ledger_id, created.version)
             except BookKeeperError as left:
-                logger.warning("ledger %d stays, with no entry: %s", ledger_id, left)
+                logger.warning("the new, empty ledger %d could not be deleted again: %s", ledger_id, left)
             raise
 
     async def _check_permitted(self, ledger_id: LedgerId, ensemble: tuple[BookieId, ...]) -> None:
-        """Raises PermissionDeniedError if the first bookie that can say does not let this client write to the ledger;
-        AuthenticationError or InsecureBookieError if this client can use none of the ensemble, and none of some others
-        that could take their places."""
+        """Raise PermissionDeniedError if the first bookie that can decide does not let this client write to the ledger.
+        Raise AuthenticationError or InsecureBookieError if this client can use no bookie of the ensemble and none of up
+        to SPARES_ASKED_MAX bookies that could take their places."""
         refused = Refused()
         for bookie in ensemble:
             if await self._permits(bookie, ledger_id, refused):
@@ -202,7 +205,8 @@ class BookKeeper:
                 raise refused.by_all
 
     async def _permits(self, bookie: BookieId, ledger_id: LedgerId, refused: Refused) -> bool:
-        """Whether the bookie says that this client may write to the ledger. Raises PermissionDeniedError."""
+        """Return True if the bookie says that this client may write to the ledger, False if it does not say. Raises
+        PermissionDeniedError if the bookie forbids it."""
         try:
             async with asyncio.timeout(PERMIT_S):
                 await self.transport.link(bookie).permit(ledger_id, Right.WRITE)
@@ -213,9 +217,9 @@ class BookKeeper:
                 raise PermissionDeniedError.told(error.what) from error
             refused.heard(error)
         except (BookKeeperError, TimeoutError) as error:
-            logger.debug("bookie %s does not say whether it may be written to: %s", bookie, error)
+            logger.debug("bookie %s did not say whether this client may write to the ledger: %s", bookie, error)
             refused.heard(error)
-        return False  # the writer will hear
+        return False  # if the bookie forbids it, the writer's first append fails
 
     def _keep(self, handle: H) -> H:
         """Register a handle that ends with this client. If the client was closed meanwhile, the handle ends now."""
@@ -230,11 +234,11 @@ class BookKeeper:
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        ``recover=False`` never disturbs the writer and reads to the LAC, which it asks a quorum of bookies for.
+        ``recover=False`` never disturbs the writer. It asks a quorum of bookies for the LAC, and reads up to it.
         ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
-        ``digest_type``: None takes the one in the metadata; another one than that is an error. Raises
-        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError,
-        AuthenticationError if no bookie that could be asked lets this client in.
+        ``digest_type``: None takes the one in the metadata; a different one is an error. Raises NoSuchLedgerError,
+        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError, and AuthenticationError
+        if every bookie that could be asked refuses this client.
         """
         note(ledger=ledger_id, recover=recover)
         self.check_open()
@@ -293,8 +297,9 @@ class BookKeeper:
 
     @traced("delete_ledger")
     async def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
-        """Delete the ledger's metadata, only of ``version`` if given. Its bookies are told, best effort, and free the
-        space later. Raises NoSuchLedgerError, MetadataConflictError for another version, MetadataUnavailableError."""
+        """Delete the ledger's metadata; with ``version``, only if the metadata has this version. Then tell the ledger's
+        bookies, best effort; they free the space later. Raises NoSuchLedgerError, MetadataConflictError for another
+        version, MetadataUnavailableError."""
         note(ledger=ledger_id)
         self.check_open()
         try:
@@ -305,33 +310,34 @@ class BookKeeper:
         await self._hints.send({ledger_id: metadata})
 
     def tell_deleted(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
-        """Tell the bookies about ledgers that :func:`~bk_core.client.deletion.delete_record` deleted. Called on another
-        thread than the loop's; waits at most ``delete_hint_timeout_ms`` + 1 s."""
+        """Tell the bookies about ledgers that :func:`~bk_core.client.deletion.delete_record` deleted. Call it on a
+        thread other than the loop's. It waits at most ``delete_hint_timeout_ms`` + 1 s."""
         if deleted and not self._loop.is_closed():
             sending = asyncio.run_coroutine_threadsafe(self._hints.send(deleted), self._loop)
             with contextlib.suppress(FutureTimeoutError, CancelledError):
                 sending.result(self.config.delete_hint_timeout_ms / 1000 + 1.0)
 
     async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """The ledger's record; unless it is closed, as it is now. Raises NoSuchLedgerError, which names near ids."""
+        """Return the ledger's record. If the ledger is not closed, the record is as new as this call. Raises
+        NoSuchLedgerError, which names similar ids."""
         try:
             return await asyncio.to_thread(self.store.read_ledger, ledger_id, fresh=True)
         except NoSuchLedgerError as error:
             raise await self._no_such_ledger(ledger_id) from error
 
     async def list_ledgers(self) -> list[LedgerId]:
-        """Ids of all ledgers, ascending."""
+        """Return the ids of all ledgers in ascending order."""
         return await asyncio.to_thread(lambda: list(self.store.list_ledgers()))
 
     def metrics(self) -> ClientMetrics:
-        """What this client counted since it was made, as a copy. ``metrics().text()`` is Prometheus' text."""
+        """Return a copy of what this client has counted. ``metrics().text()`` is in Prometheus' text format."""
         return self._observer.counts.snapshot()
 
     # --- bookies -----------------------------------------------------------------------------------------------------
 
     async def refresh_bookies(self, *, at_least: int = 0) -> tuple[BookieId, ...]:
-        """Tell the transport all addresses and return the writable bookies. Fewer than ``at_least`` are returned only
-        after a sync with the metadata store (M5)."""
+        """Read the bookies, give the transport their addresses, and return the writable ones. If fewer than
+        ``at_least`` are writable, sync with the metadata store and read again (M5)."""
         self.check_open()
         return self._know(*await asyncio.to_thread(self._read_bookies, at_least))
 
@@ -348,19 +354,20 @@ class BookKeeper:
         return writable, self.store.read_only_bookies()
 
     async def _bookies_without(self, failed: tuple[BookieId, ...]) -> BookiesRead:
-        """The writable bookies, and those to choose last: ``failed`` and others that failed lately."""
+        """Return the writable bookies, and those to choose last: ``failed`` and other bookies that failed lately."""
         for bookies in (self._failed, self._slow):
             bookies.note(failed, self.config.quarantine_ms / 1000)
-        await asyncio.to_thread(self.store.sync)  # a change of bookies is rare; one just back is a spare
+        await asyncio.to_thread(self.store.sync)  # rarely needed; a bookie that just came back is a spare
         writable = await self.refresh_bookies()
         return BookiesRead(writable, self._failed.now(), await self._surveyor.landscape())
 
     async def bookies_for_repair(self) -> BookiesRead:
-        """The writable bookies, those that failed lately, and what placement wants to know; addresses are told."""
+        """Return the writable bookies, those that failed lately, and the racks and free space of bookies. Give the
+        transport all addresses."""
         return await self._bookies_without(())
 
     async def choose_bookies(self, size: int, write_quorum: int) -> tuple[BookieId, ...]:
-        """The bookies of a new ledger. Raises NotEnoughBookiesError."""
+        """Choose the bookies of a new ledger. Raises NotEnoughBookiesError."""
         seen = self.store.seen_bookies()
         if seen is None or len(seen[0]) < size:
             writable = await self.refresh_bookies(at_least=size)
@@ -379,16 +386,17 @@ class BookKeeper:
         )
 
     def new_session(self) -> int:
-        """A session number that this client has not used yet."""
+        """Return a session number that this client has not used yet."""
         return next(self._sessions)
 
     def digester_of(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None
     ) -> Digester:
-        """The ledger's digester. Raises WrongPasswordError or WrongDigestTypeError if the metadata says otherwise."""
+        """Make the ledger's digester. Raises WrongPasswordError or WrongDigestTypeError if the metadata says
+        otherwise."""
         if metadata.password is not None and not hmac.compare_digest(metadata.password, bytes(password)):
             raise WrongPasswordError(
-                f"the password of ledger {ledger_id} is another one",
+                f"the password given for ledger {ledger_id} is wrong",
                 remedy="give the password it was created with (password=, --password, ledgerPassword)",
             )
         check_digest_type(f"ledger {ledger_id}", metadata.digest_type, digest_type)
@@ -409,7 +417,7 @@ class BookKeeper:
 
     async def close(self) -> None:
         """End the session and all connections. Calls that wait raise ClientClosedError. Ledgers that are being written
-        stay OPEN until somebody recovers them."""
+        stay OPEN until a client recovers them."""
         self._is_closed = True
         try:
             for ending in [*self._handles, *self._recoveries]:
@@ -418,7 +426,7 @@ class BookKeeper:
                 act()
             self._leave_budget()
             await self.transport.close()
-        finally:  # even if cancelled: else the session would renew itself
+        finally:  # even if cancelled: otherwise the session would keep renewing itself
             await asyncio.to_thread(self.store.close)
 
     def check_open(self) -> None:
@@ -480,8 +488,8 @@ def check_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int
 
 
 def check_digest_type(of: str, found: DigestType | None, wanted: DigestType | None) -> None:
-    """Raises WrongDigestTypeError unless ``wanted`` is the digest type of a ledger or log, or one of them is not
-    given."""
+    """Raise WrongDigestTypeError if ``found``, the digest type of a ledger or log, and ``wanted`` are both given and
+    differ. ``of`` names the ledger or log."""
     if wanted is not None and found is not None and wanted != found:
         raise WrongDigestTypeError(
             f"{of} has digest type {found.name}",
@@ -515,8 +523,8 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
 
 
 class _Opening:
-    """Opens a store in a thread. The thread goes on when the caller is cancelled; then it closes the store, because the
-    session would renew itself as long as the process lives."""
+    """Opens a store in a thread. If the caller is cancelled, the thread goes on and closes the store when it is open.
+    Otherwise the session would renew itself as long as the process lives."""
 
     def __init__(self, uri: str, settings: ClientConfig) -> None:
         self._uri, self._settings = uri, settings
@@ -535,5 +543,5 @@ class _Opening:
     def give_up(self) -> None:
         with self._lock:
             self._given_up, store = True, self._store
-        if store is not None:  # opened just before; closing blocks, so in a thread
+        if store is not None:  # it was opened just before; closing blocks, so a thread does it
             threading.Thread(target=store.close, name="bookkeeper-close", daemon=True).start()

@@ -21,87 +21,93 @@ from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """Times in milliseconds or seconds, sizes in bytes, as the names say. What each setting means stands under it."""
+    """All settings of a client. A name says its unit: bytes, ``_ms`` or ``_s``. The text under a setting explains
+    it."""
 
     window_bytes_max: int = 16 << 20
-    """Most unconfirmed bytes of one writer; beyond it ``append`` waits."""
+    """The maximum number of unconfirmed bytes of one writer; beyond it ``append`` waits."""
     slow_bookie_bytes_max: int = 64 << 20
-    """Most bytes that a writer keeps for its slowest bookie; beyond it the writer waits (P3)."""
+    """The maximum number of bytes that a writer keeps for its slowest bookie; beyond it the writer waits (P3)."""
     process_window_bytes_max: int = 256 << 20
-    """The bound of both for all writers of this process, which share it fairly. Beyond it each writer may hold one
-    entry. Of several clients in a process the smallest bound holds."""
+    """The maximum number of unconfirmed bytes and bytes kept for slow bookies, of all writers of this process together.
+    The writers share it fairly. Beyond it each writer may hold one entry. If several clients of a process set it, the
+    smallest value applies."""
     frame_bytes: int = 1 << 20
     """Small entries are joined into frames of about this size, at most 4 MiB."""
     add_timeout_ms: float = 10_000
-    """How long a writer waits for one bookie's ack before it takes the bookie for failed."""
+    """How long a writer waits for one bookie's ack before it treats the bookie as failed."""
     add_quorum_timeout_ms: float = 60_000
-    """An entry that has no ack quorum after so long, for any reason, ends the writer with QuorumTimeoutError."""
+    """How long an entry may be without an ack quorum, for any reason. Then the writer ends with QuorumTimeoutError."""
     delay_ensemble_change: bool = False
-    """Replace a failed bookie only once an ack quorum needs it. Until then entries have fewer copies, and the close
-    marks the ledger."""
+    """Replace a failed bookie only once some write set has no ack quorum without it. Until then entries have fewer
+    copies, and the close marks the ledger as under-replicated."""
     allow_degraded_writes: bool = False
-    """Without spare bookies, go on while every write set has an ack quorum, instead of ending with
-    NotEnoughBookiesError. Such entries have fewer copies, and the close marks the ledger."""
+    """If no spare bookie is left, keep writing while every write set has an ack quorum, instead of ending with
+    NotEnoughBookiesError. Entries then have fewer copies, and the close marks the ledger as under-replicated."""
     reconnect_budget_ms: float = 2_000
-    """How long a writer tries to reach a bookie again after a broken connection, before it takes the bookie for failed.
+    """How long a writer tries to reach a bookie again after a broken connection, before it treats the bookie as failed.
     """
     explicit_lac_delay_ms: float = 5
-    """A writer that is idle for so long tells the bookies its last add confirmed."""
+    """How long a writer is idle before it sends its last add confirmed to the bookies."""
     close_linger_ms: float = 2_000
     """How long a close waits for the acks of bookies that an ack quorum did not need."""
     read_timeout_ms: float = 10_000
     """How long a read waits for the answer of one bookie."""
     read_bytes_max: int = 8 << 20
-    """Most bytes of entries that one request for reading asks for."""
+    """The maximum number of bytes of entries that one read request asks for."""
     speculative_read_ms: float = 2_000
-    """After so long a silence of a bookie another one is asked, too."""
+    """How long a bookie may be silent during a read before another one is asked as well."""
     lanes: str = ",".join(LANES)
-    """The wires over which bookies are talked to, comma-separated, best first. Of those that a bookie offers the first
-    one is used."""
+    """The wires over which the client talks to bookies, comma-separated, best first. For each bookie the client uses
+    the first one that the bookie offers."""
     batch_reads: bool = True
     """Read long ranges from Apache's bookies in batches, over a second connection of version 2 to each."""
     lac_timeout_ms: float = 5_000
-    """How long the question for a ledger's last add confirmed waits for its bookies."""
+    """How long the client waits for a bookie when it asks for a ledger's last add confirmed, writes it, or fences the
+    ledger."""
     lac_stall_ms: float = 2_000
-    """A reader that follows a ledger asks all bookies of it when the last add confirmed has not moved for so long."""
+    """How long the last add confirmed of a ledger may stay the same before a reader that follows the ledger asks all
+    its bookies."""
     watch_timeout_ms: float = 10_000
-    """How long a reader that follows a ledger waits for one bookie's word of a new last add confirmed before it asks
-    again."""
+    """How long a reader that follows a ledger waits for one bookie to report a new last add confirmed, before it asks
+    the bookie again."""
     quarantine_ms: float = 30_000
-    """A bookie that failed is not chosen for so long, unless too few others are left."""
+    """How long a bookie is avoided after it failed: new ensembles take it only if too few other bookies are left, and
+    reads ask it last."""
     close_timeout_ms: float = 60_000
-    """How long a close of a writer waits for everything; then the ledger is not closed, and the outcome is unknown."""
+    """How long closing a writer may take in all. Then it raises QuorumTimeoutError, and the outcome is unknown."""
     delete_hint_timeout_ms: float = 500
-    """Most time that a deletion waits to tell the bookies."""
-    metadata_timeout_s: float = 8.0  # so that a wrong address is reported within 10 s, interpreter start included
-    """Deadline of a call to the metadata store."""
+    """How long a deletion waits at most while it tells the bookies."""
+    metadata_timeout_s: float = 8.0  # a wrong address is then reported within 10 s, interpreter start included
+    """How long a call to the metadata store may take."""
     session_timeout_s: float = 10.0
-    """After so long without a word the metadata store ends the client's session."""
+    """How long the metadata store hears nothing from the client before it ends the client's session."""
     rack_script: str = ""
-    """A program that prints the rack of each host that it is given (docs/python.md)."""
+    """A program that gets hosts as arguments and prints the rack of each (docs/python.md)."""
     rack_file: str = ""
-    """A file of lines with a host and its rack (docs/python.md)."""
+    """A file in which each line has a host and its rack (docs/python.md)."""
     racks_min: int = 2
-    """Racks in which the members of a write set are, where there are so many."""
+    """How many racks the members of a write set are spread over, if the cluster has that many."""
     enforce_racks: bool = False
-    """Make no ledger at all where a write set would have members in fewer racks. Bookies whose rack is unknown are not
-    used then: they may stand in the rack of the others."""
+    """Refuse an ensemble in which a write set would have members in fewer racks. Bookies whose rack is unknown are then
+    not used, because they may stand in the same rack as the other members."""
     disk_weight_placement: bool = False
     """Choose bookies with more free space more often."""
     disk_weight_ms: float = 60_000
-    """How often bookies are asked for their free space, at most."""
+    """How long the free space that bookies reported is used before they are asked again."""
     slow_operation_ms: float = 1_000
-    """An append, a read or a recovery that takes so long is logged with what it waited for, a few lines a second at
-    most. 0: none."""
+    """An append, a read or a recovery that takes this long is logged with what it waited for, at most a few lines a
+    second. 0 logs none."""
     tls_ca_path: str = ""
-    """Turns TLS on, for all bookies and lanes: a file with the authorities that are trusted, in PEM. Then nothing is
-    sent in plain, whatever a bookie says. Renewed files are taken without a restart (docs/security.md)."""
+    """A PEM file with the trusted authorities. It turns TLS on for all bookies and lanes: nothing is sent unencrypted,
+    whatever a bookie offers. A renewed file is used without a restart (docs/security.md)."""
     tls_certificate_path: str = ""
-    """This client's certificate, in PEM, where the bookies want one. A renewed file is taken without a restart."""
+    """A PEM file with this client's certificate, for bookies that require one. A renewed file is used without a
+    restart."""
     tls_key_path: str = ""
-    """The key of this certificate, in PEM, not encrypted. A renewed file is taken without a restart."""
+    """A PEM file with the certificate's private key, not encrypted. A renewed file is used without a restart."""
     tls_endpoint_identification: str = HTTPS
-    """Whether a bookie's certificate must have the name of its host (``https``) or need not (``none``)."""
+    """Whether a bookie's certificate must name the bookie's host (``https``) or need not (``none``)."""
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
@@ -111,10 +117,10 @@ class ClientConfig:
     """A file with this client's credentials for ZooKeeper, read again for each connection (docs/security.md)."""
     zookeeper_acl: str = ACL_OPEN
     """The ACL of the nodes that the client creates in ZooKeeper: ``open`` (every client), ``creator`` (only clients of
-    the same identity) or a list of identities by role. All clients and bookies of a cluster use the same value."""
+    the same identity) or a list of identities by role. All clients and bookies of a cluster must use the same value."""
     token_path: str = ""
-    """A file with the token that identifies this client to bookies that accept tokens. It is read anew for each
-    connection, and is never sent without TLS."""
+    """A file with the token that identifies this client to bookies that accept tokens. The client reads it again for
+    each connection, and never sends it without TLS."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -160,7 +166,7 @@ class ClientConfig:
         return lanes
 
     def caller(self, instance_id: str) -> Caller:
-        """The settings for connections to the bookies of a cluster."""
+        """Return the settings of connections to the bookies of a cluster."""
         wallet = None if self.security == OPEN else Wallet()
         return Caller(
             instance_id,
@@ -173,7 +179,7 @@ class ClientConfig:
         )
 
     def token(self) -> TokenFile | None:
-        """Where its token is; None if it has none."""
+        """Return the file of this client's token, or None if it has no token."""
         return TokenFile(self.token_path) if self.token_path else None
 
     def _check_security(self) -> None:
@@ -198,8 +204,8 @@ class ClientConfig:
             )
 
     def tls(self) -> Tls | None:
-        """What its connections need for TLS; None if they are plain. Raises InvalidArgumentError for files that cannot
-        be used."""
+        """Return what connections need for TLS, or None if they are not encrypted. Raises InvalidArgumentError for
+        unusable files."""
         paths = self._tls_paths()
         return None if paths is None else Tls(paths)
 
@@ -220,7 +226,7 @@ class ClientConfig:
         )
 
     def store_settings(self) -> StoreSettings:
-        """The settings for the session with the metadata store."""
+        """Return the settings of the session with the metadata store."""
         return {
             "timeout_s": self.metadata_timeout_s,
             "session_timeout_s": self.session_timeout_s,
@@ -230,7 +236,7 @@ class ClientConfig:
         }
 
     def writer(self) -> WriterConfig:
-        """The machine's bounds, as far as they are settings: they have the same names."""
+        """Return the writer machine's limits. Those that are settings have the same names there."""
         settings = {each.name for each in fields(self)}
         return WriterConfig(**{name: getattr(self, name) for f in fields(WriterConfig) if (name := f.name) in settings})
 

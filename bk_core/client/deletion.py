@@ -23,13 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None = None) -> LedgerMetadata | None:
-    """Delete a ledger's record, only of ``version`` if given; blocks. Returns the record for :class:`Hints`, None if it
-    is corrupt. Raises NoSuchLedgerError, MetadataConflictError, MetadataUnavailableError."""
+    """Delete a ledger's record; with ``version``, only if the record has this version. Blocks. Returns the record for
+    :class:`Hints`, or None if it is corrupt. Raises NoSuchLedgerError, MetadataConflictError,
+    MetadataUnavailableError."""
     metadata: LedgerMetadata | None = None
     try:
         metadata = store.read_ledger(ledger_id).value
     except MetadataCorruptError as error:
-        logger.info("bookies are not told that ledger %d is deleted: %s", ledger_id, error)
+        logger.info("the bookies of ledger %d get no hint of its deletion: its record is corrupt: %s", ledger_id, error)
     store.delete_ledger(ledger_id, version)
     return metadata
 
@@ -37,8 +38,8 @@ def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None
 class Hints:
     """Tells bookies about deleted ledgers. Belongs to the client's loop.
 
-    ``refresh`` reads the bookies' addresses again. A bookie that could not be told is skipped for ``pause_s``, so that
-    deleting many ledgers does not wait for it each time.
+    ``refresh`` reads the bookies' addresses again. After a bookie could not be told, it is skipped for ``pause_s``, so
+    that deleting many ledgers does not wait for it each time.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Hints:
         self._silent = Quarantine()
 
     async def send(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
-        """Tell every bookie that these records name, all at once, within the deadline. Raises only CancelledError."""
+        """Tell every bookie that these records name, all at once, within ``timeout_s``. Raises only CancelledError."""
         silent = self._silent.now()
         of_bookie = {bookie: ids for bookie, ids in _by_bookie(deleted).items() if bookie not in silent}
         untold = set(of_bookie)
@@ -61,14 +62,15 @@ class Hints:
         except TimeoutError:
             pass
         except Exception as error:  # the ledgers are deleted: their deletion must not seem to fail
-            logger.warning("the bookies could not be told of deleted ledgers: %s", error)
+            logger.warning("sending hints of deleted ledgers to bookies failed: %s", error)
         if untold:
             self._silent.note(untold, self._pause_s)
-            logger.info("bookies %s were not told of deleted ledgers and will find them", ", ".join(sorted(untold)))
+            names = ", ".join(sorted(untold))
+            logger.info("bookies %s got no hint of deleted ledgers; their garbage collection finds them", names)
 
     async def _tell_all(self, of_bookie: Mapping[BookieId, Sequence[LedgerId]], untold: set[BookieId]) -> bool:
-        """Tell bookies and remove those that heard from ``untold``. True if one was unreachable, so that its address
-        may have changed."""
+        """Tell these bookies, and remove from ``untold`` those that answered. Return True if one was unreachable: its
+        address may have changed."""
         tells = [self._tell(bookie, ids, untold) for bookie, ids in of_bookie.items()]
         return any(await asyncio.gather(*tells))
 

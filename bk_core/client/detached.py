@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ranges without a session with the metadata service (K3).
 
-A Spark driver looks up metadata, addresses and LAC once, and its tasks read ranges with them. Only when no listed
-replica can give an entry, ``refresh`` is called for a fresh record and fresh addresses. A long read calls it again if
-the bookies move again, but not twice for one entry.
+A Spark driver looks up metadata, addresses and LAC once, and its tasks read ranges with them. If no listed replica can
+give an entry, the reader calls ``refresh`` for a new record and new addresses. A long read calls it again if the
+bookies move again, but not twice for one entry.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId
 
 
 class DetachedReader:
-    """Reads ranges that are known to exist. Password and digest type are those in the metadata.
+    """A reader of ranges that are known to exist. It takes the password and the digest type from the metadata.
 
-    Belongs to the loop it was made on; an async context manager that closes it.
+    It belongs to the loop it was made on, and is an async context manager that closes it.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class DetachedReader:
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
     ) -> BatchIterator[list[tuple[int, EntryBatch | ColumnBatch]]]:
-        """The batches of all ranges, in order, each with the number of its range. Each list holds the batches that are
-        ready; several small ranges are read at once. Of ranges with ``columns`` only these are read where that pays.
-        Raises as :meth:`read`, after the batches before the error."""
+        """Read all ranges in order; each batch comes with the number of its range. Each list holds the batches that are
+        ready. Several small ranges are read at once. If a range names ``columns``, only these are read where that saves
+        work. Raises as :meth:`read`, after the batches before the error."""
         return BatchIterator(read_ahead(wanted, lambda each: self._read_range(each, prefer)))
 
     async def _read_range(self, each: WantedRange, prefer: int) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
@@ -90,7 +90,7 @@ class DetachedReader:
     def read(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, first: EntryId, last: EntryId, *, prefer: int = 0
     ) -> BatchIterator[EntryBatch]:
-        """Entries first to last, in order. Raises NoSuchEntryError, EntryUnreadableError."""
+        """Read the entries ``first`` to ``last`` in order. Raises NoSuchEntryError, EntryUnreadableError."""
         return BatchIterator(self._read(ledger_id, metadata, first, last, prefer))
 
     async def _read(
@@ -105,7 +105,7 @@ class DetachedReader:
                         yield batch
                         position = batch.last_entry_id + 1
                 return
-            except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave its copy up may deny the entry
+            except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave up its copy may deny it
                 if self._refresh is None or refreshed_at == position:
                     raise
             refreshed_at = position
@@ -136,7 +136,7 @@ class DetachedReader:
         )
 
     def metrics(self) -> ClientMetrics:
-        """What this reader counted since it was made, as a copy."""
+        """Return a copy of what this reader has counted."""
         return self._observer.counts.snapshot()
 
     async def close(self) -> None:

@@ -23,16 +23,16 @@ D = TypeVar("D")
 
 
 class BatchIterator(AsyncIterator[T], Generic[T]):
-    """What a read or a tail gives, in order, each item once; an async context manager that closes it.
+    """The items of a read or a tail, in order, each once; an async context manager that closes the iterator.
 
     A call that was cancelled, by ``asyncio.wait_for`` for instance, loses nothing: the next call goes on where the
-    iterator was. What ended the iterator, its end or an error, is raised again by each later call. One call may wait at
-    a time: a second one raises InvalidArgumentError. Close it unless you read to its end; an iterator that is dropped
+    iterator was. After the end or an error, each later call raises the same again. Only one call may wait at a time; a
+    second one raises InvalidArgumentError. Close the iterator unless you read to its end; an iterator that is dropped
     closes itself, from any thread.
     """
 
     _step: asyncio.Task[tuple[T | None, Exception | None]] | None = None
-    """The step under way, or done and not taken yet."""
+    """The step in progress, or a finished step whose result no call has taken yet."""
 
     def __init__(self, source: AsyncGenerator[T, None]) -> None:
         self._source, self._guard = source, ForkGuard()
@@ -44,8 +44,8 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """The next item. Raises StopAsyncIteration at the end and once this is closed, InvalidArgumentError while
-        another call waits, ClientClosedError if this is closed meanwhile, and what the read or tail raises."""
+        """Return the next item. Raises StopAsyncIteration at the end and after a close, InvalidArgumentError while
+        another call waits, ClientClosedError if the iterator is closed meanwhile, and what the read or tail raises."""
         self._guard.check("this iterator")
         if self._is_awaited:
             raise InvalidArgumentError(
@@ -98,27 +98,30 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
 
 
 class KeptItems(Generic[T]):
-    """The items of an iterator by number, for a thread that waits for the loop: the last one is kept until the next is
-    asked for, because an interrupt may meet the thread when the item has left the iterator already."""
+    """The items of an iterator by number, for a thread that waits for the loop. The last item is kept until the thread
+    asks for the next one: an interrupt may hit the thread after the item has left the iterator, and then the thread
+    asks for the same item again."""
 
     def __init__(self, source: BatchIterator[T]) -> None:
         self.source = source
-        self._turn = asyncio.Lock()  # the question before may have been cancelled and not have ended yet
+        self._turn = asyncio.Lock()  # the previous call may have been cancelled and still be running
         self._number = -1
         self._item: object = None
 
     async def item(self, number: int, end: D) -> T | D:
-        """The item of this number, which is that of the last call or the next one; ``end`` after the last."""
+        """Return the item of this number: the one of the previous call, or the next one. Return ``end`` after the
+        last."""
         async with self._turn:
             if number != self._number:
-                self._item = None  # given and not needed: memory for the next one
+                self._item = None  # the thread has it; free its memory before the next one is read
                 self._item = await anext(self.source, end)
                 self._number = number
             return self._item  # type: ignore[return-value]  # set by this call or the one before
 
 
 async def _advance(source: AsyncGenerator[T, None]) -> tuple[T | None, Exception | None]:
-    """The next item, or what ended the source. It knows no iterator, so a dropped one can end it."""
+    """Return the next item, or the exception that ended the source. The task holds no reference to the iterator, so a
+    dropped iterator can end the task."""
     try:
         return await anext(source), None
     except Exception as error:  # StopAsyncIteration too

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads some columns of entries of codec ``arrow``: their directories first, then the bytes of these columns.
 
-Both are ranges of bytes that a bookie cuts out of its entries (:mod:`bk_core.entries.parts`). A directory says between
-which bounds the values of each column are, so a reader that looks for some rows reads nothing more of most entries.
+Both are ranges of bytes that a bookie cuts out of its entries (:mod:`bk_core.entries.parts`). A directory holds bounds
+of the values of each column, so a reader that looks for some rows reads only the directory of most entries.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from bk_core.model import DigestType, EntryId
 ENTRY_BYTES_MIN = 32 << 10
 """Entries below this size are read whole: a second request costs as much as the bytes of the other columns."""
 WINDOW_BYTES = 16 << 20
-"""Limits the entries, by the bytes of whole ones, whose directories are read together before their columns."""
+"""The directories of this many bytes of entries, counted whole, are read together; then their columns are read."""
 GAP_MAX = 4
-"""Entries between two that are read are asked for with them, up to so many: a request of its own would cost more."""
+"""One request reads two wanted entries if at most this many others lie between them: a second request would cost more
+than these others."""
 
 
 Read = Callable[[EntryId, EntryId, Parts], AsyncGenerator[EntryBatch, None]]
@@ -34,8 +35,8 @@ Read = Callable[[EntryId, EntryId, Parts], AsyncGenerator[EntryBatch, None]]
 async def read_columns(
     read: Read, first: EntryId, last: EntryId, wanted: ColumnsWanted
 ) -> AsyncGenerator[ColumnBatch, None]:
-    """The entries ``first`` to ``last`` that may have wanted rows, in order. Raises what ``read`` raises, and
-    IntegrityError for an entry without a directory."""
+    """Read the wanted columns of those entries from ``first`` to ``last`` that may have wanted rows, in order. Raises
+    what ``read`` raises, and IntegrityError for an entry without a directory."""
     directories: list[Directory | None] = []
     async with aclosing(read(first, last, wanted.heads)) as heads:
         async for batch in heads:
@@ -61,7 +62,7 @@ async def columns_or_entries(
     first: EntryId,
     last: EntryId,
 ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
-    """As :func:`read_columns`; from where no parts can be had on, the whole entries."""
+    """Read as :func:`read_columns`. From the first entry on whose parts cannot be read, read whole entries."""
     with suppress(EntryUnreadableError, NoSuchEntryError, IntegrityError):
         async with aclosing(read_columns(parts, first, last, wanted)) as columns:
             async for found in columns:
@@ -74,8 +75,8 @@ async def columns_or_entries(
 
 
 def if_it_pays(wanted: ColumnsWanted | None, entry_bytes: int, digest_type: DigestType | None) -> ColumnsWanted | None:
-    """``wanted``, or None to read whole entries: they have about ``entry_bytes``, so that parts would cost as much, or
-    the ledger's digests cannot vouch for parts."""
+    """Return ``wanted``, or None if whole entries should be read. That is so if entries, of about ``entry_bytes``, are
+    too small for parts to save anything, or if the ledger's digest type cannot verify parts."""
     return wanted if entry_bytes >= ENTRY_BYTES_MIN and digest_type is not None and digest_type.has_parts else None
 
 
@@ -88,7 +89,7 @@ def _kept(directories: Sequence[Directory | None], batch: EntryBatch) -> ColumnB
 
 
 def _runs(kept: Sequence[bool]) -> list[tuple[int, int]]:
-    """Stretches, from and to, that hold all that is kept and few others."""
+    """Return stretches (begin, end) that hold every kept place, and few others (GAP_MAX)."""
     found = list[tuple[int, int]]()
     for place, is_kept in enumerate(kept):
         if not is_kept:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one entry by one question, while nothing is out of the ordinary.
+"""Reads one entry with one request to one bookie, which is enough if nothing goes wrong.
 
-A client that looks up many single entries pays more for the machine of ranges
-(:class:`~bk_core.protocol.reader.RangeRead`) than for everything else. So one bookie of the write set is asked here. An
-answer counts only if it is the whole entry, and right; of all else nothing is concluded: the machine asks anew, and
-knows what it means. A bookie that failed, or said nothing for ``speculative_read_ms``, is then asked last.
+For a client that looks up many single entries, the machine of ranges (:class:`~bk_core.protocol.reader.RangeRead`)
+costs more than everything else. So this file asks one bookie of the write set. An answer counts only if it is the whole
+entry and verifies. Nothing is concluded from any other answer: the machine then asks again, and interprets the answers.
+The machine asks the bookie last if it failed here or was silent for ``speculative_read_ms``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bk_core.transport.port import ReadPart, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
 
 RUN_IDS = 1024
-"""How many consecutive entries are read from the same bookie, which finds them in frames that it has just looked
-into."""
+"""How many consecutive entry ids are read from the same bookie: it finds these entries in frames that it has just
+read."""
 
 
 async def lone_read(
@@ -40,9 +40,10 @@ async def lone_read(
     slow: Quarantine,
     observer: Observer,
 ) -> EntryBatch | None:
-    """The entry alone, verified; None: ask for it as a range. Raises nothing but what cancels it."""
+    """Read one entry and return it verified, or return None if it must be read as a range. Raises only
+    CancelledError."""
     if spans() is not None:
-        return None  # the machine's driver tells what a read consists of
+        return None  # only the driver of the machine makes spans
     began, bookie = monotonic(), _bookie_for(metadata, entry_id, prefer, slow)
     frames = await _asked(transport, bookie, digester.ledger_id, entry_id, config)
     if isinstance(frames, memoryview):
@@ -64,8 +65,8 @@ async def lone_read(
 
 
 def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: Quarantine) -> BookieId:
-    """One of the write set: of readers, and of runs of entries, each has another one. None that was slow lately, if
-    there is a choice."""
+    """Choose a bookie of the write set. The choice rotates with ``prefer`` and from one run of entries to the next. A
+    bookie that was slow lately is avoided if there is a choice."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum_size
     first, turn = entry_id if size > quorum else 0, prefer + entry_id // RUN_IDS
     ensemble, avoided = metadata.fragment_of(entry_id).ensemble, slow.now()
@@ -76,8 +77,8 @@ def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: 
 async def _asked(
     transport: Transport, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, config: ClientConfig
 ) -> memoryview | BookKeeperError | None:
-    """The frames of the answer; the error that it ended with; None if it is not that one entry, or not told as it
-    comes."""
+    """Return the frames of the answer, or the error that ended it. Return None if the answer is not exactly that entry,
+    or if the link does not return a :class:`ToldRead`."""
     deadline_ms = min(config.speculative_read_ms, config.read_timeout_ms)
     try:
         read = transport.link(bookie).read(
@@ -86,7 +87,7 @@ async def _asked(
     except BookKeeperError as error:
         return error
     if not isinstance(read, ToldRead):
-        return None  # it has asked for nothing yet
+        return None  # such an iterator sends nothing before its first item is asked for
     parts: list[memoryview] = []
     ended: asyncio.Future[ReadTrailer | BookKeeperError] = asyncio.get_running_loop().create_future()
 
@@ -100,7 +101,7 @@ async def _asked(
     try:
         end = await ended
     finally:
-        read.cancel()  # of one that has ended this does nothing
+        read.cancel()  # does nothing if the read has ended
     if isinstance(end, BookKeeperError):
         return end
     is_whole = len(parts) == 1 and end.answered_through == entry_id and not (end.absent or end.unknown)

@@ -35,8 +35,8 @@ async def lac_event(
     refused: Refused,
     deadline_s: float = 0.0,
 ) -> ev.LacAnswered | ev.LacFailed:
-    """Turns a bookie's answer or failure into the event for the machine. While the bookie is unreachable, it is asked
-    again until the deadline: it may be starting. ``ask`` is told the seconds that are left."""
+    """Ask a bookie, and return its answer or failure as an event for the machine. While the bookie is unreachable, it
+    is asked again until the deadline, because it may be starting. ``ask`` gets the number of seconds that are left."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while True:
@@ -57,7 +57,7 @@ async def lac_event(
 async def read_lac(
     transport: Transport, digester: Digester, effect: ev.SendReadLac, config: ClientConfig, refused: Refused
 ) -> ev.LacAnswered | ev.LacFailed:
-    """One bookie's part of a quorum LAC read."""
+    """Ask one bookie for a quorum LAC read."""
 
     def ask(left_s: float) -> Awaitable[LacEvidence]:
         return transport.link(effect.bookie).read_lac(digester.ledger_id, deadline_s=left_s)
@@ -68,11 +68,12 @@ async def read_lac(
 async def quorum_lac(
     transport: Transport, metadata: LedgerMetadata, digester: Digester, *, config: ClientConfig
 ) -> EntryId:
-    """The highest LAC that the last ensemble proves, once every ack quorum has a bookie that answered. The others are
-    waited for only as long as bookies that are there take; they may know of a higher one.
+    """Return the highest LAC that the answers of the last ensemble prove. Every ack quorum must have a bookie that
+    answered. The other bookies may prove a higher LAC, so their answers count too while they come within STRAGGLERS_S
+    of one another.
 
-    Raises QuorumTimeoutError when too few bookies answered with evidence that verifies, AuthenticationError when none
-    that could be asked lets this client in.
+    Raises QuorumTimeoutError when too few bookies answered with evidence that verifies, and AuthenticationError when
+    every bookie that could be asked refuses this client.
     """
     machine, refused = QuorumLacRead(metadata, digester), Refused()
     asks = [read_lac(transport, digester, effect, config, refused) for effect in machine.start()]
@@ -134,7 +135,7 @@ class LacFollower:
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._callers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._error: BookKeeperError | None = None  # a bug, or a right that ended, stopped the driver
+        self._error: BookKeeperError | None = None  # why the driver stopped: a bug, or a lost right
         self._ended: BookKeeperError | None = None  # the error given to stop()
         self._lock = threading.Lock()  # guards the two below: a thread sets the watch
         self._cancel_store: CancelWatch | None = None
@@ -154,14 +155,14 @@ class LacFollower:
         return self._machine.metadata.value.is_closed
 
     def check(self) -> None:
-        """Raises NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed
-        entry, PermissionDeniedError if no role lets this client read it any more."""
+        """Raises NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed entry,
+        PermissionDeniedError if this client has lost the right to read it."""
         error = self._error or self._machine.error
         if error is not None:
             raise error
 
     async def refresh(self) -> EntryId:
-        """Read the record and, unless the ledger is closed, the LAC of a quorum; returns the LAC. Raises
+        """Read the record and, unless the ledger is closed, the LAC of a quorum; return the LAC. Raises
         QuorumTimeoutError, AuthenticationError, MetadataUnavailableError, and what ``check`` and ``check_running``
         raise."""
         self.check_running()
@@ -180,8 +181,8 @@ class LacFollower:
         return self.lac
 
     async def refresh_record(self) -> None:
-        """Read the record alone, after a sync, because the bookies that it names did not give an entry. If the store is
-        unavailable, the known record stays. Raises NoSuchLedgerError."""
+        """Sync with the store and read the record alone, because the bookies that it names did not give an entry. If
+        the store is unavailable, keep the known record. Raises NoSuchLedgerError."""
         try:
             await asyncio.to_thread(self._store.sync)
             found = await asyncio.to_thread(self._store.read_ledger, self._digester.ledger_id)
@@ -190,8 +191,8 @@ class LacFollower:
         self._driver.feed(ev.MetadataChanged(found))
 
     async def wait(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC.
-        Raises what ``check`` raises, and the error given to ``stop`` if that ends the wait."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC. Raises
+        what ``check`` raises, and the error given to ``stop`` if that ends the wait."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.lac <= above and not self.closed:
@@ -279,7 +280,7 @@ class LacFollower:
             self._driver.feed(ev.MetadataWatched())
 
     def _set_watch(self) -> None:
-        """Runs in a thread. If ``stop`` was called meanwhile, cancels the watch that was just set."""
+        """Set the watch; runs in a thread. If ``stop`` was called meanwhile, cancel the watch that was just set."""
         cancel = self._store.watch_ledger(self._digester.ledger_id, self._store_called)
         with self._lock:
             if not self._stopped:
@@ -288,5 +289,5 @@ class LacFollower:
         cancel()
 
     def _store_called(self, found: Versioned[LedgerMetadata] | None) -> None:
-        """Called on a thread of the store."""
+        """Give the machine a changed record. The store calls this on one of its threads."""
         self._driver.loop.call_soon_threadsafe(self._driver.feed, ev.MetadataChanged(found))

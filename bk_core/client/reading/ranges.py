@@ -51,8 +51,8 @@ _Event: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 
 class ReadAdapter:
-    """Gives one machine's reads to the transport, each in a task; what they are told becomes events. ``fence_key`` is
-    for reads that fence."""
+    """Carries out one machine's reads, each in a task, and turns the answers into events. ``fence_key`` is the ledger
+    key that reads which fence carry."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ async def read_range(
     parts: Parts | None = None,
     observer: Observer | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
-    """The entries ``first`` to ``last``, in order, each once, verified. Bookies that were ``slow`` lately are asked
-    last. ``parts``: these instead of whole entries. Raises NoSuchEntryError, EntryUnreadableError;
-    AuthenticationError if no bookie of an entry lets this client in."""
+    """Read the entries ``first`` to ``last`` in order, each once and verified. Bookies in ``slow`` are asked last. With
+    ``parts``, read these parts instead of whole entries. Raises NoSuchEntryError, EntryUnreadableError, and
+    AuthenticationError if every bookie of an entry refuses this client."""
     read = RangeRead(
         metadata,
         digester,
@@ -192,7 +192,7 @@ async def read_range(
 
 
 def began_to_come(observer: Observer, ledger_id: LedgerId, first: EntryId, last: EntryId, took_s: float) -> None:
-    """The first entries of a range are there."""
+    """Count how long the first entries of a range took, and log a slow read."""
     observer.counts.read_seconds.observe(took_s)
     if took_s >= observer.slow_s:
         observer.was_slow(
@@ -201,13 +201,13 @@ def began_to_come(observer: Observer, ledger_id: LedgerId, first: EntryId, last:
 
 
 class Quarantine:
-    """Bookies that failed or were late, and until when others are preferred."""
+    """Bookies that failed or were late, each with the time until which other bookies are preferred."""
 
     def __init__(self) -> None:
         self._until: dict[BookieId, float] = {}
 
     def now(self) -> tuple[BookieId, ...]:
-        """These bookies now."""
+        """Return the bookies whose time is not over."""
         if not self._until:
             return ()
         now = time.monotonic()
@@ -219,7 +219,7 @@ class Quarantine:
 
 
 class _Cancels(Protocol):
-    """What a request or a timer under way is."""
+    """A request or a timer in progress."""
 
     def cancel(self) -> object: ...
 
@@ -227,7 +227,8 @@ class _Cancels(Protocol):
 @dataclass(slots=True)
 class _Ahead:
     """A request that was sent before the machine asked for it: a bookie that has answered gets the next request at
-    once, while its answer is still being verified. ``wanted``: the machine has asked for it since; None: not yet."""
+    once, while its answer is still being verified. ``wanted`` says whether the machine's next request was this one; it
+    is None until then."""
 
     effect: SendRead
     asked: _Cancels | None = None
@@ -235,7 +236,7 @@ class _Ahead:
 
 
 class _Timer:
-    """A timer that was set. Another one of its name takes its place, even if its end waits in the queue already."""
+    """A timer that was set. A new timer of the same name replaces it, even if its event is already in the queue."""
 
     __slots__ = ("handle", "wanted")
 
@@ -250,8 +251,8 @@ class _Timer:
 
 
 class _Requests:
-    """The requests of one range read. Those that tell their answers put events into a queue, which their bytes bound;
-    each of the others is a task, which waits while the queue is full."""
+    """The requests of one range read. A :class:`ToldRead` puts its answers into the event queue by itself, at most the
+    bytes that it asked for. Each other read has a task, which waits while PARTS_QUEUED_MAX events are queued."""
 
     def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
         self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
@@ -263,7 +264,7 @@ class _Requests:
         self._asked: dict[int | str, _Cancels] = {}
         self._ahead: _Ahead | None = None
         self._spans = spans()
-        self._span: Any = None  # others run while the read waits: it is current only while something is asked
+        self._span: Any = None  # current only while a request is made: other code runs while the read waits
 
     def trace(self, first: EntryId, last: EntryId) -> None:
         """Begin the span of the read, which :meth:`stop` ends."""
@@ -285,14 +286,14 @@ class _Requests:
             self._cancel(effect.request)
 
     def _ask_ahead(self, effect: SendRead, answer: ReadAnswered) -> None:
-        """Ask on where this answer ends, if it is likely that the machine will."""
+        """Send the request that continues where this answer ends, if the machine is likely to ask for it."""
         through = answer.answered_through
         if self._ahead is None and effect.first <= through < effect.last and not (answer.absent or answer.unknown):
             self._ahead = ahead = _Ahead(replace(effect, request=effect.request + 1, first=through + 1))
             ahead.asked = self._ask(ahead.effect, ahead)
 
     def _asked_ahead(self, effect: SendRead) -> _Cancels | None:
-        """The request that was sent ahead, if it is this one. Any other one was in vain."""
+        """Return the request that was sent ahead if it equals ``effect``. Otherwise cancel it and return None."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.asked is None:
             return None
@@ -354,7 +355,7 @@ class _Requests:
 
     def _heard(self, effect: SendRead, ahead: _Ahead | None, event: _Event) -> None:
         self._put(ahead, event)
-        if isinstance(event, ReadAnswered):  # behind the answer's end, which nothing may overtake
+        if isinstance(event, ReadAnswered):  # after the end of the answer is queued: nothing may overtake it
             self._ask_ahead(effect, event)
 
     async def _take(self, read: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead, ahead: _Ahead | None) -> None:

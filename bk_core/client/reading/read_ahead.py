@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads many ranges ahead: several at once, delivered in order, so that thousands of small ledgers do not cost a round
-trip each.
+"""Reads many ranges ahead: it reads several at once and delivers them in order, so that thousands of small ledgers do
+not cost a round trip each.
 
-At most RANGES_MAX ranges are read at once, with at most BYTES_MAX payload bytes as far as sizes are known. A larger
-range is read alone, no faster than its consumer takes it.
+At most RANGES_MAX ranges are read at once, and by the estimates of their sizes at most BYTES_MAX payload bytes. A
+larger range is read alone, no faster than its consumer takes it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bk_core.model import EntryId, LedgerId, LedgerMetadata
 RANGES_MAX = 32
 BYTES_MAX = 4 << 20
 BATCHES_QUEUED_MAX = 2
-"""For each range; :mod:`bk_core.client.reading.ranges` has a queue of its own below."""
+"""How many batches of one range wait here. :mod:`bk_core.client.reading.ranges` has another queue below this one."""
 HANDED_BYTES_MAX = 1 << 20
 """Batches that are ready are delivered together up to this size: each delivery costs a change of threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """The entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` estimates their payload bytes.
-    ``columns``: only these are wanted, of entries of codec ``arrow``."""
+    """The entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` estimates their payload bytes. With
+    ``columns``, only these are wanted of entries of codec ``arrow``."""
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
@@ -40,14 +40,14 @@ class WantedRange:
 
 
 class Range(Protocol):
-    """Anything to read whose payload bytes can be estimated."""
+    """A range to read; ``bytes`` estimates its payload bytes."""
 
     @property
     def bytes(self) -> int: ...
 
 
 class Item(Protocol):
-    """Anything that is read."""
+    """A batch of a range."""
 
     @property
     def payload_bytes(self) -> int: ...
@@ -90,7 +90,7 @@ class _Reading(Generic[W, B]):
 async def read_ahead(
     wanted: Iterable[W], read: Read[W, B], *, ranges_max: int = RANGES_MAX, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[list[tuple[int, B]], None]:
-    """The batches of all ranges, in order, each with the number of its range, as lists of those that are ready.
+    """Read all ranges in order, and yield lists of the batches that are ready, each with the number of its range.
 
     Raises what ``read`` raises, after the batches before the error. Closing the generator ends the reading of every
     range.
@@ -115,7 +115,7 @@ class _Window(Generic[W, B]):
         self._error: Exception | None = None
 
     def begin(self) -> bool:
-        """Begin as many ranges as the limits allow, at least one; False when all ranges are delivered."""
+        """Begin as many ranges as the limits allow, at least one. Return False when all ranges are delivered."""
         held = sum(reading.bytes for reading in self._begun)
         while self._next is not None and (
             not self._begun or (len(self._begun) < self._ranges_max and held + self._next[1].bytes <= self._bytes_max)
@@ -127,7 +127,7 @@ class _Window(Generic[W, B]):
         return bool(self._begun)
 
     async def ready(self) -> list[tuple[int, B]]:
-        """Wait for the next batch or the end of the first range, and take what is ready after it."""
+        """Wait for the next batch or the end of the first range, and take the batches that are ready after it."""
         if self._error is not None:
             raise self._error
         taken: list[tuple[int, B]] = []

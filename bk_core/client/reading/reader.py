@@ -80,8 +80,8 @@ class LedgerReader:
         return self.metadata.length
 
     async def length_to(self, last: EntryId) -> int:
-        """Payload bytes of the entries 0 to ``last``, which must be readable. Unless the record says it, reads entry
-        ``last``, which holds the sum. Raises as :meth:`read`."""
+        """Return the payload bytes of the entries 0 to ``last``, which must be readable. Unless the record holds this
+        sum, read it from entry ``last``. Raises as :meth:`read`."""
         if last < 0:
             return 0
         if self.is_closed and last == self.last_add_confirmed:
@@ -90,19 +90,20 @@ class LedgerReader:
             return sum([batch.length_before + batch.payload_bytes async for batch in batches])
 
     def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BatchIterator[EntryBatch]:
-        """The entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty range.
+        """Read the entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty
+        range.
 
         Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads beyond the LAC of an
-        open ledger what some bookie has already: such an entry may never become part of the ledger, and
-        NoSuchEntryError says only that it is not there yet.
+        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads entries beyond the
+        LAC of an open ledger that some bookie already has. Such an entry may never become part of the ledger, and
+        NoSuchEntryError then says only that the entry is not there yet.
         """
         return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
 
     async def reading(
         self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
     ) -> AsyncGenerator[EntryBatch, None]:
-        """As :meth:`read`, for generators of this package: a cancelled step ends it."""
+        """Read as :meth:`read`, for generators of this package: a cancelled step ends this one."""
         self._guard.check("this ledger")
         self._follower.check_running()
         if not 0 <= first <= last + 1 or (last > self.last_add_confirmed and (self.is_closed or not unconfirmed)):
@@ -140,8 +141,8 @@ class LedgerReader:
             ) from error
 
     def read_parts(self, first: EntryId, last: EntryId, parts: Parts) -> AsyncGenerator[EntryBatch, None]:
-        """Parts of readable entries, from the bookies that are known. Raises EntryUnreadableError also for entries of
-        which no part can be checked: :meth:`read` gives the whole ones."""
+        """Read parts of readable entries, from the bookies that the known record names. Raises EntryUnreadableError
+        also for entries whose parts cannot be verified; :meth:`read` gives these entries whole."""
         return self._range(first, last, parts)
 
     async def _lone(self, entry_id: EntryId) -> EntryBatch | None:
@@ -171,16 +172,17 @@ class LedgerReader:
         )
 
     def tail(self, from_entry: EntryId = 0) -> BatchIterator[EntryBatch]:
-        """Every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never fences.
+        """Read every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never
+        fences.
 
         Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below a confirmed entry (entries were lost), PermissionDeniedError when the right to read it has ended, and
-        ClientClosedError when this reader or its client is closed.
+        below a confirmed entry (entries were lost), PermissionDeniedError when this client has lost the right to read
+        it, and ClientClosedError when this reader or its client is closed.
         """
         return BatchIterator(self.tailing(from_entry))
 
     async def tailing(self, from_entry: EntryId) -> AsyncGenerator[EntryBatch, None]:
-        """As :meth:`tail`, for generators of this package: a cancelled step ends it."""
+        """Read as :meth:`tail`, for generators of this package: a cancelled step ends this one."""
         self._guard.check("this ledger")
         position = from_entry
         while True:
@@ -197,13 +199,13 @@ class LedgerReader:
                 await self._follower.wait(position - 1, TAIL_WAIT_S)
 
     async def refresh_lac(self) -> EntryId:
-        """Ask the store and a quorum of bookies how far the ledger is confirmed; returns the LAC. Raises
-        QuorumTimeoutError, MetadataUnavailableError, and what ends a :meth:`tail`."""
+        """Ask the store and a quorum of bookies how far the ledger is confirmed; return the LAC. Raises
+        QuorumTimeoutError, MetadataUnavailableError, and the errors that end a :meth:`tail`."""
         self._guard.check("this ledger")
         return await self._follower.refresh()
 
     async def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; returns the LAC."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC."""
         self._guard.check("this ledger")
         return await self._follower.wait(above, timeout_s)
 

@@ -57,9 +57,9 @@ class RecoveryDriver(Work[FinishRecovery]):
         self._attempt_began = self._driver.loop.time()
 
     async def run(self) -> tuple[Versioned[LedgerMetadata], int]:
-        """The closed metadata and how many entries were written back.
+        """Recover the ledger; return its closed metadata and the number of entries that were written back.
 
-        Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, and no end was shown to anybody),
+        Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, and no client was shown an end of it),
         AuthenticationError, WrongPasswordError, NoSuchLedgerError, MetadataUnavailableError.
         """
         finished = await self._run()

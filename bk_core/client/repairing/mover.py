@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out moves of copies that were planned (decision 0051): by the machine of repairs, for which the bookie that
-gives is one that leaves, and the bookie that takes is the only one there is.
+"""Carries out planned moves of copies (decision 0051) with the machine of repairs. The machine sees the source as a
+bookie that leaves, and the target as the only bookie that can take its place.
 
 So a move is a repair: the entries are read and verified, the target has them on disk before the record names it, and
-the record is changed by compare-and-set. What ends in between leaves copies that no record names, which their bookie
-gives up.
+the record is changed by compare-and-set. A move that ends halfway leaves copies that no record names, and the target
+gives these up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ HINT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How a move ended: ``why`` it was not made, empty if it was. ``size``: the bytes that were copied."""
+    """The end of a move. ``why`` says why it was not made, and is empty if it was. ``size`` is the number of bytes that
+    were copied."""
 
     move: Move
     why: str = ""
@@ -37,17 +38,17 @@ class Moved:
 
 
 class Mover:
-    """Moves of one process, under one budget. Belongs to the client's loop."""
+    """Carries out the moves of one process under one budget. It belongs to the client's loop."""
 
     def __init__(self, client: BookKeeper, owner: str, budget: ByteRate) -> None:
         self._client, self._owner, self._budget = client, owner, budget
         self._random = random.Random()
         self._in_hand: dict[LedgerId, None] = {}
-        self._may_keep = False  # a lock that could not be given back
+        self._may_keep = False  # whether a lock may be left that could not be given back
 
     async def carry_out(self, move: Move) -> Moved:
-        """Raises CancelledError alone; cancelled, it has changed nothing or made the move. A plan has one move of a
-        ledger at most."""
+        """Carry out one move. Raises only CancelledError; then nothing was changed, or the move was made. A plan must
+        have at most one move of each ledger."""
         self._in_hand[move.ledger_id] = None
         try:
             await self._give_back_kept()
@@ -98,10 +99,10 @@ class Mover:
         if isinstance(ended, PostponeReplication):
             return Moved(move, ended.why, machine.size)
         there = any(fragments_of(machine.metadata.value, move.target)) if machine.metadata else False
-        return Moved(move, "" if there else "another changed its record", machine.size)
+        return Moved(move, "" if there else "another client changed its record", machine.size)
 
     async def _cluster(self, move: Move) -> ClusterRead:
-        """The target takes the place of the source, and nobody else does."""
+        """Describe the cluster to the machine so that only the target can take the place of the source."""
         store = self._client.store
         chosen = await self._client.bookies_for_repair()
         writable = await asyncio.to_thread(store.writable_bookies)
@@ -114,6 +115,7 @@ class Mover:
         return ClusterRead(takes, seen, incarnations=lives, leaving=(move.source,), landscape=chosen.landscape)
 
     async def _tell(self, move: Move) -> None:
-        """The source looks sooner whether it still needs its copy. If it hears nothing, it finds out by itself."""
+        """Send a hint to the source, so that it checks soon whether it still needs its copy. Without the hint it finds
+        out later by itself."""
         with contextlib.suppress(BookKeeperError):
             await self._client.transport.link(move.source).delete_hint([move.ledger_id], deadline_s=HINT_TIMEOUT_S)

@@ -38,18 +38,19 @@ BURST_S = 0.5
 async def under_lock(
     store: MetadataStore, ledger_id: LedgerId, owner: str, work: Callable[[], Awaitable[T]]
 ) -> T | None:
-    """Does the work under the repair lock of the ledger; returns None if another process holds the lock. A copy needs
-    the lock: without it the receiving bookie might give up entries of a ledger whose record does not name it yet."""
+    """Do the work under the ledger's repair lock; return None if another process holds the lock. Copying needs the
+    lock: without it the receiving bookie might give up entries of a ledger whose record does not name it yet."""
     taken = asyncio.get_running_loop().create_task(asyncio.to_thread(store.lock_underreplicated, ledger_id, owner))
     try:
         return await work() if await asyncio.shield(taken) else None
     finally:
-        if await taken:  # also one that was taken while this was cancelled
+        if await taken:  # also if the lock was taken while this call was cancelled
             await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that a cancellation does not end: a call that waits for a thread would else never be made."""
+    """Await ``work`` to its end, even if this call is cancelled. Otherwise a call that still waits for a thread would
+    never be made."""
     task = asyncio.get_running_loop().create_task(work)
     try:
         await asyncio.shield(task)
@@ -59,9 +60,10 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerId]) -> Collection[LedgerId]:
-    """The ledgers that are locked. Gives back the locks that ``owner`` holds in this session for ledgers that it has
-    not in hand: the store was away when they were to be given back, and until the session ended nobody could repair
-    these. Blocks. A repair that begins meanwhile may lose its lock, and then changes nothing."""
+    """Return the locked ledgers; blocks. First give back the locks that ``owner`` holds in this session for ledgers
+    that are not ``in_hand``: the store was unavailable when these locks should have been given back, and no process
+    could repair the ledgers until the session ends. A repair that begins meanwhile may lose its lock; it then changes
+    nothing."""
     locks = store.underreplication_locks()
     for ledger_id, held_by in locks.items():
         if held_by == owner and ledger_id not in in_hand:
@@ -70,14 +72,14 @@ def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerI
 
 
 def newest_record(store: MetadataStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-    """The record as it stands; a closed ledger's, too, changes where others repair it. Blocks."""
+    """Sync with the store and read the ledger's record; blocks. Repairs change even the record of a closed ledger."""
     store.sync()
     return store.read_ledger(ledger_id)
 
 
 class ByteRate:
-    """Limits the bytes per second that all repairs of a process copy, in the order in which they ask. 0 sets no
-    limit."""
+    """Limits the bytes per second that all repairs of a process copy. Repairs are served in the order in which they
+    ask. 0 sets no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -85,7 +87,8 @@ class ByteRate:
         self.spent = 0
 
     async def spend(self, size: int) -> None:
-        """Return once these bytes, and all asked for before, are paid for; at most ``BURST_S`` were saved up."""
+        """Return once the rate allows these bytes and all bytes asked for before. At most ``BURST_S`` of unused rate is
+        saved up."""
         self.spent += size
         if self._bytes_per_s <= 0:
             return
@@ -96,7 +99,7 @@ class ByteRate:
 
 
 class RepairDriver(Work[End]):
-    """One repair of one ledger, whose lock the caller holds. ``cluster`` says which bookies are registered."""
+    """One repair of one ledger, whose lock the caller holds. ``cluster`` reads which bookies are registered."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class RepairDriver(Work[End]):
         )
 
     async def run(self) -> End:
-        """How the repair ended. Cancelled, it leaves nothing behind but copies that no record names."""
+        """Run the repair and return how it ended. If cancelled, it leaves behind only copies that no record names."""
         return await self._run()
 
     async def _read_record(self) -> MetadataRead:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drivers of one loop have to do at the end of this turn, and later.
+"""The callbacks and timers of all drivers of one loop.
 
-asyncio makes several objects for each callback and timer, and compares timers in Python. Of ten thousand writers with
-an entry in flight each, that took more time than their protocol. Here one callback of the loop serves all that wait for
-the end of the turn, and one timer of the loop all that are due.
+asyncio makes several objects for each callback and timer, and compares timers in Python. With ten thousand writers that
+each had an entry in flight, this took more time than their protocol. Here one callback of the loop runs all acts that
+wait for the loop's next turn, and one timer of the loop fires all timers that are due.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary, ref
 
 
 class Timer:
-    """One timer that can be set again and again, and costs the loop nothing while it is put off: its place on the
-    agenda is that of the first time it was to fire, and is then taken anew for the rest."""
+    """A timer that can be set again and again. Putting it off costs the loop nothing: its place on the agenda stays at
+    the earlier time, and at that time it takes a new place for the rest of the delay."""
 
     __slots__ = ("_agenda", "_due", "_fire", "_place")
 
@@ -29,7 +29,7 @@ class Timer:
         self._place: float | None = None  # when the agenda looks at it
 
     def set(self, delay_s: float) -> None:
-        """Fire once after so many seconds; this replaces an earlier time."""
+        """Fire once after ``delay_s``; this replaces an earlier setting."""
         due = self._due = self._agenda.time() + delay_s
         if self._place is None or self._place > due:
             self._place = due
@@ -39,11 +39,11 @@ class Timer:
         self._due = None
 
     def drop(self) -> None:
-        """Never fire again, and keep nothing alive."""
+        """Never fire again, and release the callback."""
         self._due = self._fire = None
 
     def look(self, place: float) -> None:
-        """The time of one of its places has come."""
+        """Act on the time of one of its places: fire, or take a new place if the timer was put off."""
         if place != self._place:
             return  # it was set to fire earlier, and this place is left over
         self._place = None
@@ -59,7 +59,8 @@ class Timer:
 
 
 class Agenda:
-    """Belongs to ``loop``. What one act raises is told to the loop, and the others follow."""
+    """The callbacks and timers of ``loop``. An exception of one act goes to the loop's exception handler, and the next
+    acts still run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self.time = loop, loop.time
@@ -75,16 +76,16 @@ class Agenda:
         self._acts.append(act)
 
     def _run(self, acts: deque[Callable[[], None]]) -> None:
-        self._acts = deque()  # what comes now has its own turn
+        self._acts = deque()  # acts that are added from here on run in the turn after this one
         try:
             while acts:
                 self._call(acts.popleft())
         finally:
-            if acts:  # an interrupt
+            if acts:  # after an interrupt
                 self._loop.call_soon(self._run, acts)
 
     def add(self, due: float, timer: Timer) -> None:
-        """A place for ``timer`` at this time."""
+        """Add a place for ``timer`` at the time ``due``."""
         heapq.heappush(self._places, (due, next(self._numbers), timer))
         if self._handle is None or due < self._handle.when():
             self._arm(due)
@@ -95,8 +96,8 @@ class Agenda:
         self._handle = self._loop.call_at(due, self._look, due)
 
     def _look(self, due: float) -> None:
-        """Timers fire at the end of the turn, behind those whom this turn has woken: a writer whose entry was confirmed
-        in it is not idle if its caller appends the next one at once."""
+        """Let due timers fire at the end of the turn, after the tasks that this turn has woken. So a writer whose entry
+        this turn confirmed is not idle if its caller appends the next entry at once."""
         self._handle = None
         self._loop.call_soon(self._fire, max(due, self.time()))
 
@@ -109,7 +110,7 @@ class Agenda:
                 place, _, timer = come.popleft()
                 self._call(timer.look, place)
         finally:
-            for left in come:  # an interrupt
+            for left in come:  # after an interrupt
                 heapq.heappush(places, left)
             if places and (self._handle is None or places[0][0] < self._handle.when()):
                 self._arm(places[0][0])
@@ -125,7 +126,7 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Agenda]] = WeakKeyDi
 
 
 def agenda_of(loop: asyncio.AbstractEventLoop) -> Agenda:
-    """The loop's one agenda, which lives as long as somebody uses it. On the loop's thread."""
+    """Return the one agenda of the loop, which lives while an object refers to it. Call this on the loop's thread."""
     known = _of_loops.get(loop)
     agenda = None if known is None else known()
     if agenda is None:

@@ -92,18 +92,18 @@ class Driver:
             self._run(self._events.popleft())
 
     def feed(self, event: Any) -> None:
-        """Give the machine an event: now, or after the events that came before. A stopped driver ignores it."""
+        """Give the machine an event, now or after the events that wait. A stopped driver ignores it."""
         if self.stopped:
             return
         if self._running or self._events:
             self._events.append(event)
             if self._running:
                 return
-            event = self._events.popleft()  # an interrupt left it
+            event = self._events.popleft()  # an interrupt left this event in the queue
         self._run(event)
 
     def _run(self, event: Any) -> None:
-        """Handle this event and those that wait. Usually it is alone, and passes no queue."""
+        """Handle this event and those that wait. Usually no other event waits, so this one does not pass the queue."""
         self._running = True
         try:
             debug = logger.isEnabledFor(logging.DEBUG)
@@ -122,7 +122,7 @@ class Driver:
             self._running = False
 
     def _crash(self, error: Exception) -> None:
-        """After a bug, callers that wait get an error instead of waiting for ever."""
+        """Stop after a bug. Waiting callers get an error instead of waiting for ever."""
         logger.exception("%s failed", self.name, exc_info=error)
         self.stop()
         self._crashed(
@@ -141,8 +141,8 @@ class Driver:
         self._handlers.update(handlers)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` as a task, which is cancelled when the driver stops. It belongs to the operation that made the
-        driver, whichever caller's event caused it."""
+        """Run ``work`` as a task, which is cancelled when the driver stops. The task runs in the context of the
+        operation that made the driver, whichever caller's event caused it."""
         task = self.loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -155,7 +155,7 @@ class Driver:
             self._crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
-        """Set a timer, or set it anew."""
+        """Set a timer; this replaces an earlier setting."""
         name = effect.name
         timer = self._timers.get(name)
         if timer is None:
@@ -171,11 +171,11 @@ class Driver:
         self.feed(TimerFired(name))
 
     def at_stop(self, act: Callable[[], None]) -> None:
-        """Call ``act`` when the driver stops, for whatever reason; the last one added is called first."""
+        """Call ``act`` when the driver stops, for any reason. The last act added is called first."""
         self._last_acts.append(act)
 
     def stop(self) -> None:
-        """Stop for good: later events are ignored, :meth:`at_stop` calls are made, timers and tasks cancelled."""
+        """Stop for good: make the :meth:`at_stop` calls, cancel timers and tasks, and ignore later events."""
         self.stopped = True
         while self._last_acts:
             self._last_acts.pop()()
@@ -187,7 +187,7 @@ class Driver:
 
 
 def _short(what: object) -> str:
-    """An event or effect in at most 300 characters."""
+    """Write an event or effect in at most 300 characters."""
     text = repr(what)
     return text if len(text) <= 300 else f"{text[:300]}…"
 
@@ -208,11 +208,11 @@ class SessionAdapter:
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
         driver.at_stop(self.detach_all)
-        self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link that this lives on
+        self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link of that session
         self._used: set[int] = set()  # sessions whose frames a bookie may have taken
 
     def _send(self, effect: SendFrame) -> None:
-        if effect.index in self._open:  # else there is no link, and the machine will hear of it
+        if effect.index in self._open:  # otherwise there is no link, and the machine gets a SessionBroken
             self._used.add(effect.session)
             self._open[effect.index][1].send(effect.session, effect.frame)
 
@@ -221,7 +221,7 @@ class SessionAdapter:
             self._leave(*self._open.pop(effect.index)).detach(effect.session)
 
     def detach_all(self) -> None:
-        """Ends all sessions of a machine that crashed or was abandoned, so that the transport re-sends no frames."""
+        """End all sessions of a machine that crashed or was abandoned, so that the transport re-sends no frames."""
         for session, link in self._open.values():
             link.detach(session)
         self._open.clear()
@@ -241,7 +241,8 @@ class SessionAdapter:
         link.attach(NewSession(*about, listener, effect.deferred))
 
     def _leave(self, session: int, link: Link) -> Link:
-        """The session will get no more frames. The bookie took none if it did not let this client in."""
+        """Note why the link of a session broke, and return the link. The session gets no more frames. If the bookie
+        refused this client, it has taken no frame of the session."""
         if link.broken is not None:
             self._refused.heard(link.broken)
             if isinstance(link.broken, AuthenticationError) and link.broken.outcome is Outcome.NOT_APPLIED:
@@ -249,12 +250,13 @@ class SessionAdapter:
         return link
 
     def settled(self) -> None:
-        """All that was sent is confirmed: what comes is judged by what happens from here on."""
+        """Forget sessions and refusals, because every entry sent is confirmed: they cannot explain a later error."""
         self._used.clear()
         self._refused.forget()
 
     def because(self, error: BookKeeperError, *, pending: bool) -> BookKeeperError:
-        """The error that ends a writer, as :meth:`Refused.because`. ``pending``: entries are not confirmed."""
+        """Return the error that ends a writer, as :meth:`Refused.because`. ``pending`` says that some entries are not
+        confirmed."""
         for session, link in self._open.values():
             self._leave(session, link)
         return self._refused.because(error, not_applied=pending and not self._used)
@@ -281,8 +283,8 @@ class _Listener:
 
 
 class MetadataAdapter:
-    """Gives one machine's metadata effects to the store, each in a thread; each result becomes one event.
-    ``under_lock``: the record is written only while this session holds the lock of the ledger's repairs."""
+    """Gives one machine's metadata effects to the store, each in a thread; each result becomes one event. With
+    ``under_lock``, the record is written only while this session holds the ledger's repair lock."""
 
     def __init__(
         self,
@@ -308,13 +310,13 @@ class MetadataAdapter:
             driver.handle({ReadBookies: lambda _: driver.spawn(self.answer(bookies))})
 
     async def marked(self) -> None:
-        """Wait until missing copies are marked (P8) or the driver stops. Uses ``wait``, because awaiting a mark that
-        the driver cancels would look like a cancellation of the caller."""
+        """Wait until missing copies are marked (P8) or the driver stops. ``asyncio.wait`` is used because awaiting a
+        mark that the driver cancels would look like a cancellation of the caller."""
         if self._marks:
             await asyncio.wait(self._marks)
 
     async def answer(self, ask: Callable[[], Awaitable[Any]]) -> None:
-        """Gives the machine the event of a call: its own, or that of its failure."""
+        """Make a call and give the machine the event that it returns, or the event for its failure."""
         try:
             event = await ask()
         except MetadataConflictError:
@@ -333,18 +335,18 @@ class MetadataAdapter:
         return MetadataRead(await asyncio.to_thread(self._store.read_ledger, self._ledger_id, fresh=effect.fresh))
 
     async def _mark(self, bookies: tuple[BookieId, ...]) -> None:
-        """Best effort: a failure is only logged, since the entries have their ack quorum."""
+        """Mark the ledger, best effort: a failure is only logged, because the entries have their ack quorum."""
         try:
             await asyncio.to_thread(self._store.mark_underreplicated, self._ledger_id, bookies)
             self._counts.underreplicated_marks += 1
         except BookKeeperError as error:
             logger.warning(
-                "ledger %d misses entries on %s, which could not be noted: %s", self._ledger_id, bookies, error
+                "ledger %d lacks entries on %s, and could not be marked: %s", self._ledger_id, bookies, error
             )
 
 
 class Work(Generic[T]):
-    """A machine that comes to an end by itself, and what it ends with."""
+    """The driver of a machine that ends by itself, and the effect that it ends with."""
 
     _metadata: MetadataAdapter
 
@@ -367,6 +369,6 @@ class Work(Generic[T]):
             self._ended.set_result(effect)
 
     def end(self, error: BookKeeperError) -> None:
-        """Make the run raise ``error``; the ledger stays in the state that was reached."""
+        """Make the run raise ``error``. The ledger stays in the state that it has reached."""
         if not self._ended.done():
             self._ended.set_exception(error)

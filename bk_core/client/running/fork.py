@@ -9,7 +9,7 @@ from bk_core.after_fork import WAY_OUT
 from bk_core.errors import ForkedHandleError
 
 generation = 0
-"""How often this process and those it was forked from were forked."""
+"""The number of forks between this process and the one that imported this module."""
 
 
 def _forked() -> None:
@@ -21,7 +21,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class ForkGuard:
-    """Remembers which process made a handle."""
+    """Remembers in which process a handle was made."""
 
     __slots__ = ("made_in",)
 

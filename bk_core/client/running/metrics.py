@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client counts, as a plain snapshot, and as Prometheus' text.
+"""The counters of a client, as a plain snapshot and as Prometheus' text.
 
-Counters are plain numbers where something happens, once a frame or more seldom; the protocol's machines know nothing of
-them. Nobody listens anywhere: a program that serves metrics puts the text, or the numbers, where it serves them.
+Drivers add to plain numbers, once a frame or less often; the protocol's machines do not count. The client opens no
+port: a program that serves metrics adds this text, or the numbers, to its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ def _histogram() -> Histogram:
 class ClientMetrics:
     """The numbers of one client since it was made.
 
-    ``appended_*``: given to bookies; of these ``confirmed_entries`` are confirmed. ``append_seconds``: from when the
-    oldest frame of a burst was sent until it was confirmed. ``sessions_broken``: connections to bookies that broke
-    under a writer, each of which is tried again; ``sessions_refused``: adds that a bookie refused. ``ensemble_changes``
-    and ``underreplicated_marks`` are of writers, ``writers_failed`` by the code of the error. ``read_seconds``: from
-    the call until the first entries were there. ``slow_operations`` took ``slow_operation_ms`` or longer.
+    ``appended_*`` count entries that writers sent; ``confirmed_entries`` of them are confirmed. ``append_seconds`` is
+    the time from sending the oldest frame of a burst to its confirmation. ``sessions_broken`` counts connections to
+    bookies that broke under a writer, and ``sessions_refused`` sessions of writers that a bookie ended.
+    ``ensemble_changes`` and ``underreplicated_marks`` are of writers. ``writers_failed`` counts by the code of the
+    error. ``read_seconds`` is the time from the call until the first entries came. ``slow_operations`` took
+    ``slow_operation_ms`` or longer.
     """
 
     ledgers_created: int = 0
@@ -62,14 +63,14 @@ class ClientMetrics:
     slow_operations: int = 0
 
     def snapshot(self) -> ClientMetrics:
-        """A copy that no longer changes."""
+        """Return a copy, which does not change."""
         twin = copy.copy(self)
         twin.append_seconds, twin.read_seconds = self.append_seconds.copy(), self.read_seconds.copy()
         twin.writers_failed = dict(self.writers_failed)
         return twin
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """In Prometheus' text format; ``labels`` are put on every sample."""
+        """Return the numbers in Prometheus' text format. Each sample gets ``labels``."""
         names = tuple(labels or ())
         found = Scrape([metric._replace(labels=(*names, *metric.labels)) for metric in METRICS])
         said = tuple((labels or {}).values())
@@ -84,7 +85,7 @@ class ClientMetrics:
 
 
 class Observer:
-    """What the parts of a client tell: its counters, and what was slow."""
+    """The counters of a client, and its log of slow operations."""
 
     __slots__ = ("counts", "slow", "slow_s")
 
@@ -95,7 +96,7 @@ class Observer:
 
     @contextmanager
     def recovery(self, ledger_id: LedgerId) -> Iterator[Callable[[int], None]]:
-        """Around a recovery; what it gives is called with the number of entries that were written back."""
+        """Count a recovery and its time. Yields a function to call with the number of entries written back."""
         counts, began = self.counts, monotonic()
         counts.recoveries += 1
 
@@ -124,22 +125,22 @@ _HELP = {
     "ledgers_created": "Ledgers created",
     "ledgers_opened": "Ledgers opened for reading",
     "ledgers_deleted": "Ledgers deleted",
-    "appended_entries": "Entries given to bookies",
-    "appended_bytes": "Their payload bytes",
-    "appended_frames": "Frames that they were sent in",
+    "appended_entries": "Entries sent to bookies",
+    "appended_bytes": "Payload bytes of entries sent to bookies",
+    "appended_frames": "Frames in which entries were sent",
     "confirmed_entries": "Entries confirmed by an ack quorum",
     "append_seconds": "From sending the oldest frame of a burst to its confirmation",
     "sessions_broken": "Connections to bookies that broke under a writer",
     "sessions_refused": "Sessions of writers that a bookie ended",
-    "ensemble_changes": "Bookies were replaced in a ledger being written",
+    "ensemble_changes": "Times that a writer replaced bookies of its ledger",
     "underreplicated_marks": "Ledgers marked as lacking copies",
     "writers_failed": "Writers that ended with an error",
     "read_entries": "Entries read",
-    "read_bytes": "Their bytes, or those of the parts that were wanted",
+    "read_bytes": "Bytes of the entries read, or of the parts read of them",
     "read_seconds": "From the call of a read to its first entries",
     "reads_failed": "Reads that ended with an error",
-    "recoveries": "Ledgers fenced and recovered",
-    "recoveries_failed": "Recoveries that came to no end",
+    "recoveries": "Recoveries of ledgers that began",
+    "recoveries_failed": "Recoveries that ended with an error",
     "recovered_entries": "Entries written back by recoveries",
     "slow_operations": "Operations that took slow_operation_ms or longer",
 }

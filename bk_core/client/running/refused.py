@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies that one operation could not use because of this client's identity or of theirs. Then a missing quorum is not
-the cause, and waiting for bookies does not help."""
+"""Finds out whether an operation failed because bookies refused this client's identity, or this client refused theirs.
+Then a missing quorum is not the cause, and waiting for bookies does not help."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ NOT_LET_IN = (TlsError, InsecureBookieError, AuthenticationError)
 
 
 class Refused:
-    """``cause``: why a bookie could not be used, the last one. ``served``: a bookie answered, or refused for a reason
-    that is none of these."""
+    """The answers of bookies to one operation. ``cause`` is the last error about an identity. ``served`` says that some
+    bookie answered, or refused for another reason."""
 
     def __init__(self) -> None:
         self.cause: BookKeeperError | None = None
         self.served = False
 
     def heard(self, answer: object) -> None:
-        """What a bookie answered, or the error in its place. No connection, and no answer in time, say nothing."""
+        """Note a bookie's answer, or the error in its place. A failed connection or a timeout proves nothing."""
         if isinstance(answer, NOT_LET_IN):
             self.cause = answer
         elif isinstance(answer, RefusedError):
@@ -37,21 +37,22 @@ class Refused:
             self.served = True
 
     def forget(self) -> None:
-        """What was heard so far is over."""
+        """Forget all answers so far."""
         self.cause, self.served = None, False
 
     @property
     def by_all(self) -> BookKeeperError | None:
-        """The error for an operation of which nothing was done, because no bookie that could be asked lets this client
-        in, or because this client uses none of them."""
+        """The error of an operation that had no effect because every bookie that could be asked refuses this client, or
+        this client refuses every one of them. None if that is not so."""
         cause = self.cause
         if self.served or not isinstance(cause, AuthenticationError | InsecureBookieError):
             return None
         return type(cause)(cause.what, value=cause.value, remedy=cause.remedy, outcome=Outcome.NOT_APPLIED)
 
     def because(self, error: BookKeeperError, *, not_applied: bool = True) -> BookKeeperError:
-        """``error``, of bookies that are missing, or one that names the cause and its remedy: AuthenticationError, if
-        it is the cause of all, and it is certain that nothing was applied."""
+        """Return ``error``, unless it is about missing bookies and an identity is the cause. Then return an error that
+        names this cause and its remedy. It is an AuthenticationError if all bookies refused this client and nothing was
+        applied for certain."""
         cause = self.cause
         if cause is None or not isinstance(error, QuorumError | EntryUnreadableError):
             return error

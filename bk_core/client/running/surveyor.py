@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out what placement wants to know about bookies: their racks, from a script or a file, and their free space,
-from themselves. What cannot be found out is logged, and those bookies count as bookies of the default rack, or of the
-median weight."""
+"""Finds out what placement needs about bookies: it takes their racks from a script or a file, and asks the bookies for
+their free space. A failure is logged. A bookie of unknown rack counts as one of the default rack, and a bookie of
+unknown free space as one of median weight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPACE_TIMEOUT_S = 2.0
 
 
 class Surveyor:
-    """The surveyor of one client. Belongs to its loop."""
+    """The surveyor of one client; it belongs to the client's loop."""
 
     def __init__(self, transport: Transport, config: ClientConfig) -> None:
         if config.rack_script and config.rack_file:
@@ -43,11 +43,11 @@ class Surveyor:
         self._warned = False
 
     def know(self, writable: Mapping[BookieId, BookieServiceInfo]) -> None:
-        """The bookies that may be chosen now."""
+        """Set the bookies that may be chosen now."""
         self._known = writable
 
     async def landscape(self) -> Landscape:
-        """What is known now; it takes as long as the script, and as the slowest bookie that is asked."""
+        """Return what is known now. This waits for the script, and for the slowest bookie that is asked."""
         config, known = self._config, dict(self._known)
         if not (config.rack_script or config.rack_file or config.disk_weight_placement or config.enforce_racks):
             return FLAT
@@ -79,7 +79,7 @@ class Surveyor:
         return said.free_bytes
 
     def warn_of_few_racks(self, landscape: Landscape, ensemble: Sequence[BookieId], write_quorum: int) -> None:
-        """Logs once that ledgers are written to fewer racks than they should."""
+        """Log, once for this client, that a ledger has write sets in fewer racks than it should."""
         wanted = min(write_quorum, landscape.racks_min)
         if landscape.racks and not self._warned and landscape.fewest_racks(ensemble, write_quorum) < wanted:
             self._warned = True
@@ -88,7 +88,7 @@ class Surveyor:
 
 
 def racks_of(config: ClientConfig, infos: Mapping[BookieId, BookieServiceInfo]) -> Landscape:
-    """The racks of these bookies, writable or not; blocks. Without a script and a file all bookies are equal."""
+    """Return the racks of these bookies, writable or not; blocks. Without a script or a file all bookies are equal."""
     racks: dict[BookieId, str] = {}
     if config.rack_file:
         racks = _racks_in_file(Path(config.rack_file), infos)
@@ -100,8 +100,8 @@ def racks_of(config: ClientConfig, infos: Mapping[BookieId, BookieServiceInfo]) 
 
 
 def _names_of(info: BookieServiceInfo) -> list[str]:
-    """The names that a script or a file may know a bookie by: its address, as Apache's client asks for it, its host,
-    and its id."""
+    """Return the names under which a script or a file may list a bookie: its address, which Apache's client uses too,
+    its host, and its id."""
     hosts = [endpoint.host for endpoint in info.endpoints] or [info.bookie_id.rpartition(":")[0]]
     try:
         address = str(socket.getaddrinfo(hosts[0], None, family=socket.AF_INET)[0][4][0])
@@ -111,7 +111,7 @@ def _names_of(info: BookieServiceInfo) -> list[str]:
 
 
 def _racks_of_script(script: str, infos: Mapping[BookieId, BookieServiceInfo]) -> dict[BookieId, str]:
-    """Asks the script, which gets addresses as arguments and prints as many racks."""
+    """Ask the script for racks. It gets addresses as arguments and prints one rack for each."""
     asked, racks = list(infos), dict[BookieId, str]()
     for start in range(0, len(asked), SCRIPT_ARGUMENTS_MAX):
         some = asked[start : start + SCRIPT_ARGUMENTS_MAX]
@@ -130,7 +130,7 @@ def _racks_of_script(script: str, infos: Mapping[BookieId, BookieServiceInfo]) -
 
 
 def _racks_in_file(path: Path, infos: Mapping[BookieId, BookieServiceInfo]) -> dict[BookieId, str]:
-    """Reads lines of a name and a rack; a name is an address, a host or a bookie id."""
+    """Read racks from a file. Each line has a name and a rack; a name is an address, a host or a bookie id."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

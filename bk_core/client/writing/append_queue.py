@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of entries that were appended and not given to the machine yet. It numbers entries and joins small ones
-into batches. Any thread may put; the loop takes.
+"""The queue of appended entries that the machine does not have yet. It numbers entries and joins small ones into
+batches. Any thread may put entries; only the loop takes them.
 
-An entry whose id the caller chose waits here, *early*, until every id below it is queued: what is taken has no gap.
+An entry whose id the caller chose waits here, *early*, until every id below it is queued, so that the entries taken
+have no gap.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from bk_core.errors import DuplicateEntryIdError, InvalidArgumentError
 from bk_core.model import NO_ENTRY, EntryId
 
 ENTRY_COST_BYTES = 32
-"""Each entry counts this many bytes beside its payload, so that empty entries are bounded too."""
+"""Each entry counts as this many bytes in addition to its payload, so that the number of empty entries is bounded too.
+"""
 
 
 class AppendQueue:
     """Payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds it.
 
-    ``held`` counts the bytes of all entries that are not confirmed; ``early_bytes`` of those that are early,
-    ``taken_bytes`` of those that were taken; ``bytes`` of the rest, which are queued. As long as ``held`` stays within
-    ``free_to``, which :class:`~bk_core.client.writing.append_room.Room` sets, an entry may be put at once.
-    ``tail`` are the last entries that came one by one, from the id ``tail_first`` on.
+    ``held`` counts the bytes of all unconfirmed entries: ``early_bytes`` of early entries, ``taken_bytes`` of entries
+    that the machine took, and ``bytes`` of queued entries. An entry may be put at once while ``held`` stays within
+    ``free_to``, which :class:`~bk_core.client.writing.append_room.Room` sets. ``tail`` holds the last entries that were
+    put one by one; ``tail_first`` is the id of the first of them.
     """
 
     def __init__(self) -> None:
@@ -47,25 +49,25 @@ class AppendQueue:
 
     @property
     def next_id(self) -> EntryId:
-        """The id of the next entry."""
+        """The id that the next entry put without an id gets."""
         return self.tail_first + len(self.tail)
 
     @property
     def last_id(self) -> EntryId:
-        """The highest id that was given."""
+        """The highest id given to an entry, early entries included."""
         return max(self.next_id - 1, self._last_early)
 
     def __len__(self) -> int:
         return len(self._items) + bool(self.tail)
 
     def put(self, payload: Bytes) -> EntryId:
-        """Queue one entry that passed :func:`check_bytes`; returns its id. The lock is held."""
+        """Queue one entry that passed :func:`check_bytes`, and return its id. The lock is held."""
         self.held += cost(len(payload), 1)
         self.tail.append(payload)
         return self.tail_first + len(self.tail) - 1
 
     def put_at(self, entry_id: EntryId, payload: Bytes) -> None:
-        """Queue one entry under an id of the caller's, once every id below it is queued; until then it is early. Raises
+        """Queue one entry under an id that the caller chose. It is early until every id below it is queued. Raises
         DuplicateEntryIdError. The lock is held."""
         self.check_new(entry_id)
         if entry_id != self.next_id:
@@ -83,14 +85,14 @@ class AppendQueue:
         self.held += size
 
     def check_new(self, entry_id: EntryId) -> None:
-        """Raises DuplicateEntryIdError for an id that was given before. The lock is held."""
+        """Raise DuplicateEntryIdError for an id that another entry has. The lock is held."""
         if entry_id < self.next_id or entry_id in self._early:
             raise DuplicateEntryIdError(
                 f"entry {entry_id} was appended before", remedy="give each id once; the entry that came first counts"
             )
 
     def drop_early(self) -> None:
-        """Forget the early entries: the ids below them will not come. The lock is held."""
+        """Forget the early entries, because the ids below them will not come. The lock is held."""
         self._count_early(-self.early_bytes)
         self._early.clear()
         self._last_early = NO_ENTRY
@@ -104,7 +106,7 @@ class AppendQueue:
         self.held += cost(batch.payload_bytes, len(batch))
 
     def take(self, frame_bytes: int) -> EntryBatch:
-        """The next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``."""
+        """Take the next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``."""
         with self.lock:
             head = self._items[0] if self._items else self.tail
             if isinstance(head, EntryBatch):
@@ -124,7 +126,7 @@ class AppendQueue:
             return batch
 
     def confirmed(self, size: int) -> None:
-        """Taken entries of ``size`` bytes were confirmed."""
+        """Subtract ``size`` bytes of taken entries that were confirmed."""
         with self.lock:
             self.held -= size
             self.taken_bytes -= size
@@ -138,8 +140,8 @@ class AppendQueue:
 
 
 def check_bytes(payload: object) -> None:
-    """Raises InvalidArgumentError for a payload that is not bytes. It is checked at the append, because a bad payload
-    found later would also fail the other entries of its batch."""
+    """Raise InvalidArgumentError for a payload that is not bytes. An append checks its payload at once: a bad payload
+    that is found later would also fail the other entries of its batch."""
     if isinstance(payload, memoryview) and payload.nbytes != len(payload):
         raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -151,12 +153,13 @@ def check_bytes(payload: object) -> None:
 
 
 def cost(payload_bytes: int, entries: int) -> int:
-    """The window's bytes for these entries. A plain sum, because entries counted one by one are taken off together."""
+    """Return how many bytes of the window these entries use. The cost is additive, because entries are added one by one
+    and subtracted together."""
     return payload_bytes + ENTRY_COST_BYTES * entries
 
 
 def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
-    """The lengths of the payloads that fit into ``frame_bytes``; of at least one."""
+    """Return the lengths of the first payloads that fit into ``frame_bytes`` together; of at least one payload."""
     if len(payloads) == 1:
         return np.array([len(payloads[0])], dtype=np.uint32)
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when appends have room: the bounds of one writer, its share of the process's budget, and the line of appends
-that wait.
+"""Decides when appends have room. It keeps the limits of one writer, its share of the process's budget, and the line of
+waiting appends.
 
-Bounds, in bytes: the window bounds what is not confirmed. ``slow_bookie_bytes_max`` bounds what is kept for the slowest
-bookie; above it nothing is queued. The budget bounds the sum of both.
+There are three limits, in bytes. The window limits unconfirmed entries. ``slow_bookie_bytes_max`` limits the frames
+kept for the slowest bookie; above it nothing is queued. The budget limits the sum of both.
 
-Appends that wait stand in one line, and none passes another. So a batch that waits for room between two of its pieces
+Waiting appends stand in one line, and none passes another. So a batch that waits for room between two of its pieces
 still gets consecutive ids, and a fast producer cannot starve a slow one.
 """
 
@@ -33,7 +33,7 @@ class _Waiting:
         self.begun = False
 
     def refuse(self, error: BookKeeperError) -> None:
-        """Fails the append; its remaining pieces are not queued. If some pieces were queued, the outcome is UNKNOWN."""
+        """Fail the append and drop its remaining pieces. If some pieces were queued before, the outcome is UNKNOWN."""
         if self.future.done():
             return
         if self.begun and error.outcome is Outcome.NOT_APPLIED:
@@ -55,7 +55,7 @@ class Room:
         self.is_slow = False
 
     def has(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be queued. The queue's lock is held."""
+        """Return whether ``size`` more bytes may be queued. The queue's lock is held."""
         return not self._line and (self._queue.held + size <= self._held_max or self._more(size))
 
     def _more(self, size: int, *, waits: bool = False) -> bool:
@@ -71,12 +71,14 @@ class Room:
         return True
 
     def _free(self, held_max: int) -> None:
-        """Limits the bytes that may be held without asking the budget. ``free_to`` applies it to single entries."""
+        """Set how many bytes may be held without asking the budget. The queue's ``free_to`` is the same limit for
+        appends of single entries; while a line waits or this is shut, it is −1, which sends them through ``has``."""
         self._held_max = held_max
         self._queue.free_to = -1 if self._line or self._shut else held_max
 
     def ask(self, size: int) -> bool:
-        """As :meth:`has`; if not, the budget tells once there may be room. The queue's lock is held."""
+        """Return whether ``size`` more bytes may be queued, whatever the line. If the budget refuses them, it wakes the
+        writer once it may have room. The queue's lock is held."""
         return self._more(size, waits=True)
 
     @property
@@ -85,7 +87,7 @@ class Room:
         return bool(self._line)
 
     def settle(self, retained: int) -> None:
-        """``retained`` bytes are kept for bookies now: give back the rest of the share."""
+        """Note that ``retained`` bytes are kept for bookies now, and give back the unused part of the share."""
         with self._queue.lock:
             self._extra = max(0, retained - self._queue.taken_bytes)
             self.is_slow = retained > self._slow
@@ -93,8 +95,8 @@ class Room:
             self._free(-1 if self.is_slow else min(self._window, self._share.bytes - self._extra))
 
     def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
-        """Queue these pieces, now or in their turn; the future gets the id of the last entry. Cancelling it drops the
-        pieces that are not queued yet. The queue's lock is held."""
+        """Queue these pieces, now or when their turn comes. The returned future gets the id of the last entry.
+        Cancelling it drops the pieces that are not queued yet. The queue's lock is held."""
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
         self._line.append(_Waiting(pieces, future))
@@ -129,7 +131,7 @@ class Room:
         self._free(self._held_max)
 
     def shut(self) -> None:
-        """Entries that come one by one are looked at from now on, to be refused. The queue's lock is held."""
+        """End the fast path of single appends, so that the writer checks and refuses each. The queue's lock is held."""
         self._shut = True
         self._free(self._held_max)
 
@@ -142,7 +144,7 @@ class Room:
             waiting.refuse(error)
 
     def leave(self) -> None:
-        """The writer has ended: give back its share of the budget."""
+        """Give back the share of the budget, because the writer has ended."""
         with self._queue.lock:
             self.shut()
             self._held_max = -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spans of a writer's frames: each from when it is sent until it is confirmed."""
+"""Traces a writer's frames: each has a span from its sending to its confirmation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from bk_core.observe.traces import Spans, spans
 
 
 class AppendSpans:
-    """A frame's span belongs to the operation that appended first since the frame before it was sent, or to that
-    frame's, if nobody did: a batch may be many frames."""
+    """The open spans of one writer's frames. The parent of a frame's span is the caller's span at the first append
+    after the previous frame was sent. If nothing was appended since then, it is the previous frame's parent: one batch
+    may fill many frames."""
 
     def __init__(self, found: Spans, ledger_id: LedgerId) -> None:
         self._spans, self._ledger_id = found, ledger_id
@@ -24,13 +25,13 @@ class AppendSpans:
         self._open: deque[tuple[EntryId, Any]] = deque()  # by the last entry
 
     def appends(self) -> None:
-        """Begins the span of an append, in the context of the caller."""
+        """Note an append. The first one after a frame makes the caller's current span the parent of the next frame."""
         if self._was_sent:
             self._parent, self._was_sent = self._spans.here(), False
 
     @contextmanager
     def sending(self, first: EntryId, entries: int, size: int) -> Iterator[None]:
-        """Around the sending of a frame."""
+        """Begin the span of a frame, and make it current while the frame is sent."""
         self._was_sent = True
         span = self._spans.begin(
             "append", self._parent, ledger=self._ledger_id, first_entry=first, entries=entries, bytes=size
@@ -40,14 +41,15 @@ class AppendSpans:
             yield
 
     def confirmed(self, lac: EntryId, sessions: Callable[[], Sequence[str]]) -> None:
-        """``sessions``: as bookies name them in their spans and log lines."""
+        """End the spans of frames up to ``lac``. ``sessions`` returns the names of the writer's sessions, as bookies
+        write them in their spans and log lines."""
         while self._open and self._open[0][0] <= lac:
             span = self._open.popleft()[1]
             span.set_attribute("bookkeeper.sessions", sessions())
             span.end()
 
     def ended(self, error: BookKeeperError) -> None:
-        """The writer did, before these were confirmed."""
+        """End the open spans as failed, because the writer ended before their frames were confirmed."""
         while self._open:
             span = self._open.popleft()[1]
             self._spans.fail(span, error)
@@ -55,6 +57,6 @@ class AppendSpans:
 
 
 def append_spans(ledger_id: LedgerId) -> AppendSpans | None:
-    """None if nothing is traced."""
+    """Return the spans of a new writer, or None if this process is not traced."""
     found = spans()
     return None if found is None else AppendSpans(found, ledger_id)

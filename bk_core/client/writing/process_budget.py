@@ -3,8 +3,8 @@
 
 It is a :class:`~bk_core.memory.shared_budget.SharedBudget` behind a lock.
 
-Each client gives a bound; the smallest bound of the open clients holds, so that no client's bound is exceeded. A forked
-child begins with an empty budget.
+Each client gives a limit. The smallest limit of the open clients applies, so that no client's limit is exceeded. A
+forked child begins with an empty budget.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SPARE_BYTES_MAX = 256 << 10
 
 
 KEPT_BYTES_MAX = 4 << 10
-"""A writer with bytes in use keeps up to this many beyond them, unless others wait: else each of its entries takes from
-the budget and gives back."""
+"""A writer that uses bytes keeps up to this many more, unless another writer waits for bytes. Otherwise each of its
+entries would take bytes from the budget and give them back."""
 
 
 class ProcessBudget:
@@ -35,16 +35,16 @@ class ProcessBudget:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._sizes: dict[int, int] = {}  # client → its bound
-        self._closed: deque[int] = deque()  # clients whose bounds no longer count
+        self._sizes: dict[int, int] = {}  # client → its limit
+        self._closed: deque[int] = deque()  # closed clients, whose limits are still to be removed
         self._wakes: dict[int, Callable[[], None]] = {}
         self.decision = SharedBudget(1)
 
     def client(self, bytes_max: int) -> Callable[[], None]:
-        """Add the bound of a client that opened; returns the function to call when it closes.
+        """Add the limit of a client that opened; return the function to call when it closes.
 
         The garbage collector may call that function, on any thread and even while the same thread holds the lock. So it
-        takes no lock; the next call that takes bytes removes the bound.
+        takes no lock; the next call that takes bytes removes the limit.
         """
         number = next(self._numbers)
         with self._lock:
@@ -59,7 +59,7 @@ class ProcessBudget:
             self.decision.resize(min(self._sizes.values()))
 
     def share(self, loop: asyncio.AbstractEventLoop, look_again: Callable[[], None]) -> Share:
-        """A new writer's share. ``look_again`` is called on its loop once a refused request may succeed."""
+        """Make a new writer's share. ``look_again`` is called on its loop once a refused request may succeed."""
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -97,8 +97,8 @@ class Share:
         self.bytes = 0  # taken from the budget
 
     def reach(self, size: int, *, at_most: int, waits: bool) -> bool:
-        """Take bytes until at least ``size`` and at most ``at_most`` are held; False if the budget has too few.
-        ``waits``: wake this writer when there may be room."""
+        """Take bytes until at least ``size`` and at most ``at_most`` are held. Return False if the budget has too few.
+        With ``waits``, a refused writer is woken when there may be room."""
         wanted = size - self.bytes
         if wanted > 0:
             spare = max(0, min(SPARE_BYTES_MAX, at_most - size))
@@ -106,7 +106,8 @@ class Share:
         return self.bytes >= size
 
     def keep(self, size: int) -> None:
-        """Give back the bytes above ``size``, save a few if that is not 0 and nobody waits for them."""
+        """Give back the bytes above ``size``. Keep up to KEPT_BYTES_MAX of them if ``size`` is not 0 and no writer
+        waits for bytes."""
         surplus = self.bytes - size
         if surplus > 0:
             kept = KEPT_BYTES_MAX if size and not self._budget.decision.is_waited_for else 0
@@ -115,7 +116,7 @@ class Share:
                 self._budget.give_back(self._number, surplus - kept)
 
     def leave(self) -> None:
-        """Give everything back for good."""
+        """Give all bytes back, because the writer has ended."""
         self.bytes = 0
         self._budget.leave(self._number)
 
@@ -128,7 +129,8 @@ def process_budget() -> ProcessBudget:
 
 
 def _start_anew() -> None:
-    """In a forked child: the writers are the parent's, and one of its threads may have held the lock."""
+    """Make a new budget in a forked child: the writers belong to the parent, and one of its threads may have held the
+    lock."""
     global _process
     _process = ProcessBudget()
 
