@@ -28,9 +28,9 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: Any) -> None:
-    """Register the format in a session. Needed only where the package came with ``--py-files``, ``addPyFile`` or Spark
-    Connect's ``addArtifacts``; where the format is there already, it stays. Raises what the import raises, for instance
-    ImportError without pyspark 4."""
+    """Register the format in a session. This is needed only where the package came with ``--py-files``, ``addPyFile``
+    or Spark Connect's ``addArtifacts``. If the format is there already, it stays. Raises what the import raises, for
+    instance ImportError without pyspark 4."""
     from pyspark.errors import AnalysisException
 
     from bk_spark.source import BookKeeperDataSource
@@ -49,7 +49,7 @@ def in_this_thread(spark: Any) -> Any:
     it active only in the thread that calls it. Every other thread of a classic driver gets ``DATA_SOURCE_NOT_FOUND``
     from ``save``, ``saveAsTable``, ``start`` and ``toTable``, whatever the format. So each such thread calls this once,
     before it writes: ``ThreadPoolExecutor(initializer=in_this_thread, initargs=(spark,))``. A function of
-    ``foreachBatch`` need not. Spark Connect needs it nowhere, and nothing happens there.
+    ``foreachBatch`` need not. With Spark Connect no thread needs this call, and it does nothing.
     """
     if getattr(spark, "_jsparkSession", None) is not None:  # a session of Spark Connect has none
         spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)

@@ -53,17 +53,19 @@ SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 def ends_batches() -> bool:
-    """Whether this process makes writers only to commit or abort micro-batches that others wrote."""
+    """Whether this process makes writers only to commit or abort micro-batches that other processes wrote."""
     return SINK_WORKER in sys.modules
 
 
 def plans_by_pushdown() -> bool:
-    """Whether this process plans because filter push-down is on. Then even ``explain()`` calls ``partitions()``."""
+    """Whether this process plans because filter push-down is on. With push-down even ``explain()`` calls
+    ``partitions()``."""
     return PUSHDOWN_WORKER in sys.modules
 
 
 def default_read_limit(entries_max: int | None, bytes_max: int | None) -> Any:
-    """The one limit that Spark carries. The reader applies both of its own limits unless Spark asks for everything."""
+    """Return the limit to tell Spark, which carries only one. The reader applies both of its own limits unless Spark
+    asks for everything."""
     if entries_max is not None:
         return ReadMaxRows(entries_max)
     return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
@@ -75,12 +77,12 @@ def is_unlimited(limit: Any) -> bool:
 
 
 def columns_of(schema: Any) -> list[tuple[str, str, bool]]:
-    """(name, Spark type, nullable) of each field of a StructType."""
+    """Return (name, Spark type, nullable) of each field of a StructType."""
     return [(field.name, field.dataType.simpleString(), bool(field.nullable)) for field in schema.fields]
 
 
 def pyspark_version() -> str:
-    """The version that is installed."""
+    """Return the installed version of pyspark."""
     import pyspark
 
     return str(pyspark.__version__)

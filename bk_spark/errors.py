@@ -29,25 +29,26 @@ KAFKAS: Mapping[str, str] = {
     "kafka.ssl.endpoint.identification.algorithm": "tls.endpoint.identification: https or none",
     "kafka.max.request.size": "maxEntryBytes",
     "kafka.compression.type": "compression, with codec=arrow",
-    "kafka.acks": "ackQuorumSize: so many bookies have each entry on disk before it counts",
+    "kafka.acks": "ackQuorumSize: the number of bookies that must have an entry on disk before it is confirmed",
 }
 """Options of spark-sql-kafka, in lower case, and their counterparts here (docs/coming-from-kafka.md)."""
 
 
 def see(heading: str, page: str = "spark.md") -> str:
-    """The part of a message that says where to read on."""
+    """Return the part of a message that names the page to read."""
     return f"see docs/{page}#{heading} of project pyspark-bookkeeper"
 
 
 def shown(names: Iterable[str], most: int = SHOWN_MAX) -> str:
-    """Names for a message: the first few, and how many more there are."""
+    """Return names for a message: the first few, and how many more there are."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
 
 
 def unknown_option(name: str, known: Iterable[str]) -> InvalidArgumentError:
-    """The error of an option that no table lists. It names the nearest option, or the counterpart of one of Kafka's."""
+    """Return the error for an option that does not exist. It names the nearest option, or for one of Kafka's options
+    the counterpart here."""
     if (kafkas := _kafkas(name.lower())) is not None:
         return InvalidArgumentError("no such option, it is one of Kafka's", value=name, remedy=kafkas)
     near = get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
@@ -70,8 +71,8 @@ def bad_value(name: str, value: str, expected: str) -> InvalidArgumentError:
 
 
 def no_value_column(columns: Sequence[tuple[str, str]], target: str) -> InvalidArgumentError:
-    """The error of a DataFrame that is not exactly one binary or string column ``value``; it prints the ``select`` to
-    paste. ``columns`` are (name, Spark type) in order; ``target`` is what is written."""
+    """Return the error for a DataFrame that is not exactly one binary or string column ``value``. It prints the
+    ``select`` to paste. ``columns`` are (name, Spark type) in order; ``target`` names the log to write."""
     shown = ", ".join(f"{name} {kind}" for name, kind in columns) or "no columns"
     return InvalidArgumentError(
         f"{target} takes one column, value BINARY or STRING",
@@ -95,7 +96,7 @@ def _select_to_paste(columns: Sequence[tuple[str, str]]) -> str:
 
 
 def package_mismatch(planned: str, here: str) -> PackageMismatchError:
-    """The error of a worker that runs another version of the package than the driver."""
+    """Return the error for a worker that runs another version of the package than the driver."""
     return PackageMismatchError(
         "this Spark worker has another version of pyspark-bookkeeper than the driver",
         value=f"driver {planned}, worker {here}",

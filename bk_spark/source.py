@@ -2,7 +2,7 @@
 """``format("bookkeeper")`` as Spark sees it: one class that checks options and returns readers and writers.
 
 Spark makes many instances of it, in driver and workers, and pickles them. So nothing here opens a socket, starts a
-thread or imports the client. Parameter names are Spark's, which calls some of these methods by keyword.
+thread or imports the client. Parameter names are Spark's, because Spark calls some of these methods by keyword.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BookKeeperDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> Any:
-        """The default columns. Checks the options. It does no I/O, except for a codec whose columns are in the log,
-        because side effects belong in ``partitions()``."""
+        """Check the options and return the default columns. It does no I/O, except for a codec whose columns are in the
+        log, because side effects belong in ``partitions()``."""
         from bk_spark import codecs
         from bk_spark.plan.resolve import log_schemas
         from bk_spark.workers import worker_reuse

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How rows become entries and entries become rows, one module for each codec. Reads, writes and streams use this module
-and :mod:`bk_spark.codecs.codec`, and know no codec by name."""
+"""Turns rows into entries and entries into rows. Each codec has a module of its own. Reads, writes and streams use only
+this module and :mod:`bk_spark.codecs.codec`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def codec_of(options: BkOptions) -> Codec:
 
 
 def keeps_schema(options: BkOptions) -> bool:
-    """Whether the log keeps the codec's columns: then the functions here need the schemas of the logs."""
+    """Whether the log stores the schema of the codec's rows. If so, the functions here need the schemas of the logs."""
     return codec_of(options).keeps_schema
 
 
 def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
-    """The columns of a read without ``.schema(…)``, a StructType: the codec's, then those that say where the row comes
-    from.
+    """Return the columns of a read without ``.schema(…)`` as a StructType: the codec's columns, then the columns that
+    say where a row comes from.
 
-    Raises InvalidArgumentError for ``columns`` that are not among them, for JSON, which has no columns of its own, and
-    for logs without an Arrow schema. Raises SchemaMismatchError for logs whose schemas do not go together.
+    Raises InvalidArgumentError if option ``columns`` names other columns, for JSON, which has no columns of its own,
+    and for logs without an Arrow schema. Raises SchemaMismatchError for logs whose schemas conflict.
     """
     _check_selection(options)
     codec = codec_of(options)
@@ -62,8 +62,8 @@ def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
 
 
 def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> RowCodec:
-    """The codec of a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types that the
-    codec does not have."""
+    """Return the codec for a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types
+    that the codec does not have."""
     _check_selection(options)
     if options.columns is not None and _folded(options.columns) != _folded(spark_schema.names):
         raise InvalidArgumentError(
@@ -78,8 +78,8 @@ def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SC
 
 
 def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> EntryCodec:
-    """The codec of a write of ``spark_schema``, a StructType. ``schemas`` are those of the one log to write. Raises as
-    :func:`check_input`, and SchemaMismatchError for columns that do not fit the log's (RULES K8)."""
+    """Return the codec for a write of ``spark_schema``, a StructType. ``schemas`` has the schemas of the log to write.
+    Raises what :func:`check_input` raises, and SchemaMismatchError for columns that do not fit the log's (RULES K8)."""
     check_input(options, spark_schema)
     of_log, codec = schemas.get(options.log or "", {}), codec_of(options)
     newest = of_log[max(of_log)] if of_log else None
@@ -99,10 +99,10 @@ def check_input(options: BkOptions, spark_schema: Any) -> None:
 
 
 def _written(options: BkOptions, spark_schema: Any) -> Any:
-    """The columns to write. If ``ignoreMetadataColumns`` is set, those that a read adds are left out."""
+    """Return the columns to write. ``ignoreMetadataColumns`` leaves out the columns that a read adds."""
     if not options.ignore_metadata_columns:
         return spark_schema
-    has_any_columns = codec_of(options).columns is None  # then a name in other letters may be one of its own
+    has_any_columns = codec_of(options).columns is None  # then a name in another case may be a data column
     return _pruned(
         spark_schema,
         [
@@ -114,7 +114,7 @@ def _written(options: BkOptions, spark_schema: Any) -> Any:
 
 
 def _named(spark_schema: Any, names: Sequence[str]) -> Any:
-    """The columns of a StructType under other names."""
+    """Return a StructType with its columns renamed to ``names``."""
     from pyspark.sql.types import StructField, StructType
 
     fields = zip(names, spark_schema.fields, strict=True)
@@ -122,7 +122,7 @@ def _named(spark_schema: Any, names: Sequence[str]) -> Any:
 
 
 def _newest(schemas: Mapping[int, bytes]) -> list[str]:
-    """The names of a log's newest schema."""
+    """Return the column names in a log's newest schema."""
     return list(fields_of(schemas[max(schemas)])) if schemas else []
 
 

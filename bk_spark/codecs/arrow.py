@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def _default_schema(schemas: LogSchemas, metadata: Mapping[str, str]) -> Any:
-    """The columns of the logs' newest schemas together. Raises as :func:`arrow_schema.together`."""
+    """Return the merged columns of the logs' newest schemas, then the metadata columns. Raises what
+    :func:`arrow_schema.together` raises."""
     data = spark_types.spark_schema_of(arrow_schema.together(schemas))
     found = type(data)([*data.fields, *spark_types.struct_of(metadata).fields])
     found.fields[-1].metadata = {PLANNED_WITH: {log: max(numbers, default=0) for log, numbers in schemas.items()}}
@@ -45,8 +46,8 @@ def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
 
 
 def _writer(spark_schema: Any, newest: bytes | None, options: BkOptions) -> ArrowEntries:
-    """For a StructType and the newest schema of the log. Raises SchemaMismatchError for columns that do not fit it, and
-    InvalidArgumentError for types that Arrow does not have, or not in full."""
+    """Return the writer of a StructType to a log whose newest schema is ``newest``. Raises SchemaMismatchError for
+    columns that do not fit that schema, and InvalidArgumentError for types that Arrow cannot represent in full."""
     spark_types.check_kept(spark_schema)
     wanted = to_bytes(spark_types.arrow_schema_of(spark_schema))
     return ArrowEntries(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, reading: which extents a read accepts, and its rows as Spark wants them. What an entry is,
-:mod:`bk_core.columns.arrow_rows` knows."""
+"""Reads with codec ``arrow``: checks which extents a read accepts, and makes rows in the form that Spark wants.
+:mod:`bk_core.columns.arrow_rows` decodes the entries."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def _spelled(schema: bytes, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 PLANNED_WITH = "bookkeeper.schemas"
-"""Metadata key of the last column: for each log the number of the newest schema that the columns were made of."""
+"""Metadata key of the last column. Its value maps each log to the number of the newest schema that the columns were
+made from."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """Record batches become rows. ``planned_with`` is for each log the newest schema number in Spark's columns."""
+    """The :class:`RowCodec` of codec ``arrow``. ``planned_with`` maps each log to the number of the newest schema that
+    Spark's columns were made from."""
 
     columns: ReadColumns
     planned_with: Mapping[str, int]
@@ -50,8 +52,8 @@ class ArrowRows:
 
     @classmethod
     def of(cls, columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> ArrowRows:
-        """Raises SchemaMismatchError for columns that no log has, or has with another type. If no log has a schema yet,
-        :meth:`check` does that."""
+        """Return the codec for these columns. Raises SchemaMismatchError for a column that no log has, or that a log
+        has with another type. If no log has a schema yet, only :meth:`check` compares the types."""
         if any(schemas.values()):
             check_columns(columns, together(schemas), "no log has this column")
         marks = [mark for each in spark_schema.fields if (mark := (each.metadata or {}).get(PLANNED_WITH))]
@@ -69,7 +71,7 @@ class ArrowRows:
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """As :meth:`RowCodec.check`."""
+        """See :meth:`RowCodec.check`."""
         check_written(NAME, log, written, (NAME,))
         numbers = {number for _, number in written}
         if unknown := numbers - schemas.keys():
@@ -111,7 +113,7 @@ class ArrowRows:
             yield self._assembled(found, at)
 
     def _stored(self, at: LedgerAt) -> arrow_rows.Stored:
-        """How to read the entries of an extent, whose schema spells the columns in its own way."""
+        """Return how to read the entries of an extent. Its schema may spell column names in another case."""
         assert at.schema is not None, "the plan carries the schema of each extent"
         return arrow_rows.stored_columns(at.schema, _spelled(at.schema, self.columns.data))
 
@@ -132,7 +134,8 @@ class ArrowRows:
         at: LedgerAt,
         stored: arrow_rows.Stored,
     ) -> Iterator[arrow_rows.Decoded]:
-        """The entries that were decoded, and what stands for those that were not, or only in part."""
+        """Yield the decoded entries. Treat entries that cannot be decoded, or only in part, as option
+        ``corruptEntries`` says."""
         for number, (found, size) in enumerate(entries):
             row_index = None
             if isinstance(found, arrow_rows.BadText):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Arrow schemas of several logs together, and whether the columns of a read fit them."""
+"""Merges the Arrow schemas of several logs, and checks the columns of a read against them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def together(logs: LogSchemas) -> pa.Schema:
-    """The columns of the logs' newest schemas. Raises InvalidArgumentError if no log has a schema, SchemaMismatchError
-    if they do not go together."""
+    """Return the columns of the logs' newest schemas as one schema. Raises InvalidArgumentError if no log has a schema,
+    and SchemaMismatchError if a column has different types in two logs."""
     found: pa.Schema | None = None
     for log in sorted(logs):
         if not logs[log]:

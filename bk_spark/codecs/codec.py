@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a codec is: it turns Spark's rows into entries and entries into rows, whole columns at a time.
+"""The interface of codecs. A codec turns Spark's rows into entries and entries into rows, whole columns at a time.
 
-:class:`Codec` is what others know of one; each codec's module has its own. Its two halves, :class:`RowCodec` and
-:class:`EntryCodec`, are made on the driver and pickled into tasks. They know nothing of ledgers, logs or the network;
-:class:`~bk_core.columns.row_origins.LedgerAt` has what they must know about the place of the rows.
+The rest of the package uses a codec through :class:`Codec`; the module of each codec defines one as ``CODEC``. Its two
+halves, :class:`RowCodec` and :class:`EntryCodec`, are made on the driver and pickled into tasks. They access no ledger,
+log or network; :class:`~bk_core.columns.row_origins.LedgerAt` tells them where the rows come from.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RowCodec(Protocol):
 
     @property
     def reads_values(self) -> bool:
-        """Whether entries must be read. If not, their ids are enough, and :meth:`rows` gets None for the batch."""
+        """Whether entries must be read. If not, their ids are enough, and :meth:`rows` gets None as its batch."""
         ...
 
     @property
@@ -48,22 +48,24 @@ class RowCodec(Protocol):
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """Check that extents so ``written`` can be read; on the driver, once for each log and plan. ``schemas`` are the
-        log's.
+        """Check that extents ``written`` with these codecs and schemas can be read. The driver calls this once for each
+        log and plan. ``schemas`` are the log's.
 
-        Raises InvalidArgumentError for another codec's extents, SchemaMismatchError for columns that they do not have
-        and, for a ``stream``, SchemaChangedError for a schema newer than the one that Spark planned with.
+        Raises InvalidArgumentError for another codec's extents, SchemaMismatchError for a schema that the log lacks and
+        for columns of another type. For a ``stream``, raises SchemaChangedError for a schema newer than the one that
+        Spark planned with.
         """
         ...
 
     def columns_wanted(self, at: LedgerAt) -> ColumnsWanted | None:
-        """The parts of entries that are enough (codec ``arrow``); None: whole entries."""
+        """Return which columns of an entry to fetch, or None to fetch whole entries. Only codec ``arrow`` fetches
+        parts."""
         ...
 
     def rows(
         self, batch: EntryBatch | ColumnBatch | None, entry_ids: npt.NDArray[np.int64], at: LedgerAt
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some entries of one ledger, in order. An entry may have any number of rows. Raises
+        """Yield the rows of some entries of one ledger, in order. An entry may have any number of rows. Raises
         CorruptEntryError for an entry that cannot be decoded (``corruptEntries=fail``)."""
         ...
 
@@ -77,17 +79,18 @@ class EntryCodec(Protocol):
         ...
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
-        """The entries of a batch that Spark hands to a writer, as views of its memory if possible.
+        """Yield the entries of a batch that Spark hands to a writer, as views of its memory if possible.
 
-        ``first_row`` is how many rows this task wrote before; errors count rows from there. Raises InvalidArgumentError
-        for a null that is not allowed (RULES K9) and EntryTooLargeError; both name the row.
+        ``first_row`` is the number of rows that this task wrote before; errors count rows from there. Raises
+        InvalidArgumentError for a null that is not allowed (RULES K9) and EntryTooLargeError; both name the row.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Respelled:
-    """An :class:`EntryCodec` for a DataFrame that spells ``names`` otherwise: it calls these columns ``given``."""
+    """An :class:`EntryCodec` for a DataFrame that spells column names in another case. ``given`` are its names, and
+    ``names`` are the names that ``codec`` expects, in the same order."""
 
     codec: EntryCodec
     given: tuple[str, ...]
@@ -103,15 +106,16 @@ class Respelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """A codec, by its ``name`` in option ``codec`` and in extents. ``columns`` are those that it always has, with
-    Spark's types; None: it holds any. ``keeps_schema``: the log keeps the columns (RULES K8), and an entry may have
-    many rows.
+    """A codec. ``name`` is its name in option ``codec`` and in extents. ``columns`` are its fixed columns with Spark's
+    types, or None if it holds any columns. If ``keeps_schema`` is set, the log stores the schema (RULES K8), and an
+    entry may have many rows.
 
-    ``default_schema`` gives the columns of a read that names none, as a StructType, from the logs' schemas and the
-    metadata columns to add. ``reader`` gets the columns of a read, also as the StructType that they were made of;
-    ``writer`` the StructType to write and the newest schema of its log. ``check_input`` gets (name, Spark type) of the
-    columns to write, and what to call the log. All raise InvalidArgumentError for columns that the codec does not have,
-    and SchemaMismatchError for those that the logs do not have.
+    ``default_schema`` takes the logs' schemas and the metadata columns to add. It returns the columns of a read that
+    names none, as a StructType. ``reader`` takes the columns of a read, the StructType that they were made from, the
+    logs' schemas and the options. ``writer`` takes the StructType to write, the newest schema of its log and the
+    options. ``check_input`` takes the (name, Spark type) of each column to write, and what messages call the log. All
+    raise InvalidArgumentError for columns that the codec does not have, and SchemaMismatchError for columns that the
+    logs do not have.
     """
 
     name: str
@@ -124,7 +128,7 @@ class Codec:
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, str], **parts: Any) -> Codec:
-        """One that always has these columns."""
+        """Return a codec with these fixed columns."""
         return cls(columns=columns, default_schema=lambda _, more: spark_types.struct_of({**columns, **more}), **parts)
 
     @property
@@ -135,8 +139,8 @@ class Codec:
 
 
 def check_rows(column: pa.Array, bytes_max: int, first_row: int, skipped: npt.NDArray[np.int64] | None = None) -> None:
-    """Raises EntryTooLargeError for the first value, of a binary or string column, that is too large for an entry.
-    ``skipped``: the number of each value's row in the batch, if that is not its place."""
+    """Raises EntryTooLargeError for the first value of a binary or string column that is too large for an entry.
+    ``skipped``, if given, holds the row number of each value, for a column that lacks some rows of the batch."""
     lengths = pc.binary_length(column)
     longest = pc.max(lengths).as_py()
     if longest is not None and longest > bytes_max:

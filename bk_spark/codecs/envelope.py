@@ -31,11 +31,12 @@ DATA = {
 }
 WRITABLE = {name: ("binary", "string") if name in ("key", "value") else (kind,) for name, kind in DATA.items()}
 BYTES_AT_ONCE = 256 << 20
-"""Rows of more bytes are encoded in parts, because an Arrow column of bytes ends at 2 GiB."""
+"""The most bytes of rows that are encoded at once. A larger batch is encoded in parts, because an Arrow column of bytes
+holds at most 2 GiB."""
 
 
 def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:
-    """Reads raw entries too: somebody else may have written envelopes as bytes."""
+    """Return the reader. It accepts raw entries too, because another program may have written envelopes as bytes."""
     return EntryRows(NAME, columns, _decoded, options.corrupt_entries, ("raw",))
 
 
@@ -47,7 +48,7 @@ def _decoded(batch: EntryBatch, columns: ReadColumns) -> Decoded:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeEntries:
-    """A missing timestamp becomes the time of writing; every other null is kept."""
+    """Encodes rows as envelopes. A null timestamp becomes the time of writing; every other null is kept."""
 
     entry_bytes_max: int = ENTRY_BYTES_MAX
     schema: bytes | None = None
@@ -87,9 +88,8 @@ class EnvelopeEntries:
 
 
 def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """A DataFrame of (name, Spark type) can be written if it has ``value``, and optionally ``key``,
-    ``timestamp`` and ``headers``. Otherwise raises InvalidArgumentError that names all other columns and
-    prints the ``select`` to paste."""
+    """Check that a DataFrame of (name, Spark type) has ``value`` and no other columns than ``key``, ``timestamp`` and
+    ``headers``. Raises InvalidArgumentError that names the other columns and prints the ``select`` to paste."""
     wrong = [f"{name} {kind}" for name, kind in columns if kind not in WRITABLE.get(name, ())]
     names = [name for name, _ in columns]
     if wrong or "value" not in names or len(set(names)) != len(names):

@@ -26,8 +26,9 @@ NAME = "json"
 
 
 def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:
-    """Members without a column are ignored; missing members are null. Reads raw entries too: somebody else may have
-    written JSON as bytes. Raises InvalidArgumentError for types without JSON form."""
+    """Return the reader. It ignores members without a column and reads missing members as null. It accepts raw entries
+    too, because another program may have written JSON as bytes. Raises InvalidArgumentError for types without a JSON
+    form."""
     _check_types([(name, columns.kind(name)) for name in columns.data], "read")
     return EntryRows(NAME, columns, _decoded, options.corrupt_entries, ("raw",))
 
@@ -40,7 +41,7 @@ def _decoded(batch: EntryBatch, columns: ReadColumns) -> Decoded:
 
 @dataclass(frozen=True, slots=True)
 class JsonEntries:
-    """Rows become JSON objects; null members are left out. ``types`` are those of the columns, in order."""
+    """Encodes rows as JSON objects and leaves out null members. ``types`` is the schema of the columns, in order."""
 
     types: pa.Schema
     entry_bytes_max: int = ENTRY_BYTES_MAX
@@ -48,7 +49,7 @@ class JsonEntries:
 
     @classmethod
     def of(cls, spark_schema: Any, newest: bytes | None, options: BkOptions) -> JsonEntries:
-        """For a StructType. Raises InvalidArgumentError for types without a JSON form."""
+        """Return the writer of a StructType. Raises InvalidArgumentError for types without a JSON form."""
         schema = spark_types.all_nullable(spark_types.arrow_schema_of(spark_schema))
         _check_types([(field.name, field.type) for field in schema], "write")
         return cls(schema, options.max_entry_bytes or ENTRY_BYTES_MAX)

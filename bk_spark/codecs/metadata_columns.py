@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns that say where a row comes from; every codec has them beside its own. ``includeMetadata=true`` adds some
-of them to the default schema (``MORE``, ``ROW_INDEX``); a ``.schema(…)`` may name any."""
+"""The columns that say where a row comes from. Every codec has them beside its own. ``includeMetadata=true`` adds some
+of them to the default schema (``MORE``, ``ROW_INDEX``); ``.schema(…)`` may name any of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PLACES: dict[str, str] = {"log": "string", "ledger_id": "bigint", "entry_id": "b
 MORE: dict[str, str] = {ENTRY_LENGTH: "int", "ledger_ctime": "timestamp", "ledger_closed": "boolean"}
 """The columns that ``includeMetadata`` adds."""
 ROW_INDEX: dict[str, str] = {"row_index": "int"}
-"""The column that it also adds if an entry holds several rows."""
+"""The column that ``includeMetadata`` also adds if an entry may hold several rows."""
 LOG_ONLY = ("log", "offset")
 RESERVED = frozenset(places.TYPES)
-"""Names that a data column must not have, in codecs where it may have any other."""
+"""Names that a data column must not have in a codec whose columns are not fixed."""
 
 
 def check_nullable(columns: Sequence[tuple[str, str, bool]], *, has_log: bool) -> None:

@@ -25,7 +25,7 @@ VALUE = "value"
 
 
 def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:
-    """Any bytes are a value, so there is no corrupt entry, and any codec's entries can be read."""
+    """Return the reader. It accepts entries of every codec and finds none corrupt, because any bytes are a value."""
     return EntryRows(NAME, columns, _decoded)
 
 
@@ -63,8 +63,8 @@ class RawEntries:
 
 
 def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """A DataFrame of (name, Spark type) can be written if it has exactly one column, ``value``, binary or string.
-    Otherwise raises InvalidArgumentError that prints the ``select`` to paste."""
+    """Check that a DataFrame of (name, Spark type) has exactly one column, ``value``, of type binary or string. Raises
+    InvalidArgumentError that prints the ``select`` to paste."""
     if len(columns) != 1 or columns[0][0] != VALUE or columns[0][1] not in ("binary", "string"):
         raise no_value_column(columns, target)
 

@@ -2,8 +2,8 @@
 """The columns of a read: those that the codec makes, those that say where the row comes from, and what Spark expects of
 both. :class:`EntryRows` reads them if each entry is one row.
 
-``.schema("entry_id BIGINT, value BINARY")`` or option ``columns`` choose columns. Other columns are not made, and if
-all chosen columns are known without the entries, no entry is read.
+``.schema("entry_id BIGINT, value BINARY")`` or option ``columns`` choose columns. Only the chosen columns are made. If
+the plan alone determines all of them, no entry is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FAIL, SKIP, NULL = "fail", "skip", "null"
 """The values of ``corruptEntries``."""
 GO_ON = "corruptEntries=skip or null goes on, codec=raw shows its bytes"
-"""What to do about an entry that cannot be decoded."""
+"""The remedy for an entry that cannot be decoded."""
 
 Written: TypeAlias = tuple[str, int]
 """The codec and schema number of an extent."""
@@ -42,8 +42,9 @@ Written: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReadColumns:
-    """``schema`` is what Spark compares, with the names as the query spells them. ``names`` are the same columns as the
-    codec spells them, and ``data`` are those that it makes. All others are metadata."""
+    """The columns of a read. ``schema`` is the schema that Spark compares, with names as the query spells them.
+    ``names`` are the same columns as the codec spells them. ``data`` are the columns that the codec makes; all others
+    are metadata columns."""
 
     schema: pa.Schema
     names: tuple[str, ...]
@@ -59,9 +60,9 @@ class ReadColumns:
         metadata: Mapping[str, str],
         stored: Collection[str] | None = None,
     ) -> ReadColumns:
-        """The columns of a StructType. ``data`` and ``metadata`` are the codec's names and their Spark types. If
-        ``data`` is None, any name that is not metadata is data, of any type; ``stored`` are then the names that the
-        logs have, None: case matters, because nobody knows them (codec ``json``).
+        """Return the columns of a StructType. ``data`` and ``metadata`` map the codec's column names to Spark types. If
+        ``data`` is None, any name that is not metadata is data, of any type. ``stored`` are then the names in the logs'
+        schemas. If that is None too (codec ``json``), names stay as the query spells them.
 
         Raises InvalidArgumentError for a column or type that the codec does not have, for a column named twice, and for
         NOT NULL on a column that will be null.
@@ -96,12 +97,12 @@ class ReadColumns:
         return bool(self.data) or places.ENTRY_LENGTH in self.names
 
     def kind(self, name: str) -> pa.DataType:
-        """The type that a codec gives a column: without NOT NULL, which :meth:`assemble` checks."""
+        """Return the type in which a codec makes a column: without NOT NULL, which :meth:`assemble` checks."""
         return spark_types.nullable(self.schema.field(self.names.index(name)).type)
 
     def assemble(self, data: Callable[[str], pa.Array], rows: places.Rows, at: LedgerAt) -> pa.RecordBatch:
-        """The batch that Spark gets. ``data`` gives the codec's columns by name. Raises InvalidArgumentError for a null
-        in a column, or inside one, that was declared NOT NULL, because Spark would crash on it."""
+        """Return the batch for Spark. ``data`` returns a column of the codec by name. Raises InvalidArgumentError for a
+        null in or inside a column that was declared NOT NULL, because Spark would crash on it."""
         columns = []
         for name, field in zip(self.names, self.schema, strict=True):
             column = data(name) if name in self.data else places.column(name, rows, at)
@@ -126,14 +127,14 @@ def _not_null(what: str, at: LedgerAt) -> InvalidArgumentError:
 
 
 def ddl(columns: Mapping[str, str]) -> str:
-    """The columns as text for ``.schema``."""
+    """Return the columns as text for ``.schema``."""
     return ", ".join(f"{name} {kind.upper()}" for name, kind in columns.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Columns of some entries, by name. ``bad`` marks those that the codec could not decode, whose columns are null,
-    and ``why`` tells the reason by an entry's place; None: all were decoded."""
+    """The columns of some entries, by name. ``bad`` marks the entries that the codec could not decode, whose columns
+    are null; it is None if all were decoded. ``why`` returns the reason for the entry at an index."""
 
     column: Callable[[str], pa.Array]
     bad: Mask | None = None
@@ -142,9 +143,9 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class EntryRows:
-    """The :class:`RowCodec` of ``codec`` if each entry is one row. ``decode`` makes the data columns and gives no row
-    away; columns that are not wanted need not be made. ``accepted`` are the codecs whose extents it reads too; None:
-    any."""
+    """The :class:`RowCodec` of a ``codec`` whose entries are one row each. ``decode`` makes the data columns and drops
+    no row; it may leave out columns that are not wanted. ``accepted`` names the other codecs whose extents it reads, or
+    is None if it reads all."""
 
     codec: str
     columns: ReadColumns
@@ -170,7 +171,7 @@ class EntryRows:
         return None
 
     def rows(self, batch: EntryBatch | ColumnBatch | None, entry_ids: I64, at: LedgerAt) -> Iterator[pa.RecordBatch]:
-        """One batch; entries of which only the length is wanted are not decoded."""
+        """Yield one batch. Entries are not decoded if only their lengths are wanted."""
         assert not isinstance(batch, ColumnBatch), "each entry is one row"
         found = Decoded(_nothing)
         if batch is not None and (self.columns.data or self.corrupt_entries == SKIP):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's types as Arrow's and back, as the running pyspark maps them."""
+"""Converts Spark's types to Arrow's and back, as the installed pyspark maps them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ UTC = "UTC"
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 """The key in a string column's metadata by which Spark notes that a table declares it CHAR or VARCHAR."""
 NOT_DATA = ("variant", "geometry", "geography", "void", "calendarinterval")
-"""Spark types that have no Arrow type of their own, or one that says less."""
+"""Spark types that have no Arrow type of their own, or one that loses information."""
 
 
 def arrow_schema_of(spark_schema: Any) -> pa.Schema:
-    """The Arrow schema that Spark compares the first batch with: order, types and nullability, no metadata. Raises
-    InvalidArgumentError that names every column whose type has no Arrow form."""
+    """Return the Arrow schema that Spark compares the first batch with: order, types and nullability, no metadata.
+    Raises InvalidArgumentError that names every column whose type has no Arrow form."""
     unknown = [
         f"{field.name} {field.dataType.simpleString()}" for field in spark_schema.fields if not is_data(field.dataType)
     ]
@@ -35,11 +35,12 @@ def arrow_schema_of(spark_schema: Any) -> pa.Schema:
 
 
 def check_kept(spark_schema: Any) -> None:
-    """Raises InvalidArgumentError that names every column whose type says more than Arrow's, and what to cast it to. A
-    log's schema would lose that, and a read would give another type than was written."""
+    """Check that no column's type has attributes that Arrow cannot express: the log's schema would lose them, and a
+    read would return another type than was written. Raises InvalidArgumentError that names every such column and the
+    type to cast it to."""
     casts, wrong = list[str](), list[str]()
     for field in spark_schema.fields:
-        declared = (field.metadata or {}).get(CHAR_TYPE)  # Spark's own column types do not tell this
+        declared = (field.metadata or {}).get(CHAR_TYPE)  # the column's type does not show this
         kept = _kept(field.dataType)
         if declared is not None or kept != field.dataType:
             wrong.append(f"{field.name} {declared or field.dataType.simpleString()}")
@@ -53,7 +54,7 @@ def check_kept(spark_schema: Any) -> None:
 
 
 def _kept(kind: Any) -> Any:
-    """The type that a read gives for a column of this one."""
+    """Return the type that a read gives for a column written with this type."""
     from pyspark.sql import types
 
     match kind:
@@ -93,7 +94,7 @@ def _parts(kind: Any) -> Iterator[Any]:
 
 
 def arrow_type_of(kind: Any) -> pa.DataType:
-    """The Arrow type of a Spark type. Timestamps are in microseconds; those with a zone are in UTC."""
+    """Return the Arrow type of a Spark type. Timestamps are in microseconds; those with a zone are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     zone = {"timezone": UTC} if "timezone" in inspect.signature(to_arrow_type).parameters else {"timestamp_utc": True}
@@ -101,7 +102,8 @@ def arrow_type_of(kind: Any) -> pa.DataType:
 
 
 def struct_of(columns: Mapping[str, str]) -> Any:
-    """A StructType of nullable columns, from names and the types that fixed columns have."""
+    """Return a StructType of nullable columns, from their names and Spark types. It knows only the types of fixed and
+    of metadata columns."""
     from pyspark.sql import types
 
     header = types.StructType().add("key", types.StringType()).add("value", types.BinaryType())
@@ -118,7 +120,7 @@ def struct_of(columns: Mapping[str, str]) -> Any:
 
 
 def spark_schema_of(schema: pa.Schema) -> Any:
-    """The StructType of an Arrow schema; timestamps without a zone stay without one."""
+    """Return the StructType of an Arrow schema. Timestamps without a zone stay without one."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 
@@ -131,7 +133,7 @@ def spark_schema_of(schema: pa.Schema) -> Any:
 
 
 def name_of(kind: pa.DataType) -> str:
-    """The name that Spark has for a type, as messages show it; Arrow's where Spark has none."""
+    """Return Spark's name of a type for messages, or Arrow's name if Spark has none."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -142,13 +144,14 @@ def name_of(kind: pa.DataType) -> str:
 
 
 def name_of_field(field: Mapping[str, Any]) -> str:
-    """The same for a field of a log's schema, in Arrow's JSON form."""
+    """Return the name of a field's type, as :func:`name_of` does. ``field`` is part of a log's schema, in Arrow's JSON
+    form."""
     return name_of(arrow_schema.from_bytes(schemas.encode([dict(field)])).field(0).type)
 
 
 def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """``column`` as ``kind``, which is its type but for NOT NULL inside. Raises ValueError for a null where NOT NULL
-    stands."""
+    """Return ``column`` with the type ``kind``, which differs from its type only in NOT NULL inside. Raises ValueError
+    for a null where ``kind`` has NOT NULL."""
     if column.type == kind:
         return column
     if pa.types.is_struct(kind):
@@ -170,7 +173,8 @@ def tightened(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _part(column: pa.Array, inside: pa.Array, field: pa.Field) -> pa.Array:
-    """The values inside a list or map, tightened; a slice of it may use a part of them."""
+    """Return the values inside a list or map, tightened. Nulls count only among the values that the column uses, which
+    are a part of them if it is a slice."""
     if not field.nullable and len(column):
         first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
         if inside.slice(first, last - first).null_count:
@@ -179,13 +183,13 @@ def _part(column: pa.Array, inside: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def all_nullable(schema: pa.Schema) -> pa.Schema:
-    """The same columns with no NOT NULL anywhere, because the next DataFrame may hold nulls even if this one does
+    """Return the schema with every column nullable, because the next DataFrame may hold nulls even if this one does
     not."""
     return pa.schema([pa.field(field.name, nullable(field.type)) for field in schema])
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
-    """The same type with everything inside nullable, except keys of maps."""
+    """Return the type with everything inside nullable, except keys of maps."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, nullable(f.type)) for f in (kind.field(i) for i in range(kind.num_fields))])
     if pa.types.is_map(kind):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of columns as Spark compares them: case does not matter. Pure.
+"""Compares column names as Spark does: case does not matter. Pure.
 
-Spark tells a Python source nothing of ``spark.sql.caseSensitive``: no worker gets the session's settings. So a name
-means the column of exactly this name, or the only one that differs from it in case alone. A session in which case
-matters gets what it asks for too, because no codec has two columns that only case tells apart.
+A Python source cannot read ``spark.sql.caseSensitive``, because Spark passes the session's settings to no worker. So a
+name means the column with exactly this name, or else the only column that differs from it in case alone. A session in
+which case matters also gets the columns that it asks for, because no codec has two columns that differ only in case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from bk_core.errors import InvalidArgumentError
 
 
 def found(name: str, known: Collection[str]) -> str | None:
-    """The column of ``known`` that ``name`` means, or None. Raises InvalidArgumentError if it may mean several."""
+    """Return the column of ``known`` that ``name`` means, or None. Raises InvalidArgumentError if it may mean
+    several."""
     if name in known:
         return name
     folded = name.lower()
@@ -27,5 +28,5 @@ def found(name: str, known: Collection[str]) -> str | None:
 
 
 def respelled(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """``names`` as ``known`` spells them; names that it does not have stay as they are."""
+    """Return ``names`` as ``known`` spells them. Names that ``known`` does not have stay as they are."""
     return [found(name, known) or name for name in names]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user said: options, selections and offsets, checked."""
+"""Parses and checks the user's options, selections and offsets."""

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions as Spark and its users write them, and where a read of one source begins and ends with them. Pure.
+"""Reads and writes positions in the forms of Spark and its users, and finds where a read of one source begins and ends.
+Pure.
 
 A position is the *next* entry id or log offset to read, so starts are inclusive and ends exclusive everywhere. Its
 canonical form is that of :mod:`bk_core.logs.model.position` (RULES N7). Spark compares offsets as JSON text, so the
 same position must always give the same keys in the same order.
 
-Theory of ``startingTimestamp`` and ``endingTimestamp``. Entries carry no time, and both bounds are one function of the
-time: the first offset whose rows may have come at or after it. So ranges of time that follow each other overlap nowhere
-and leave nothing out. The rows of a job came when it was published, all of them at once; the head knows the time and
-the first offset of the last 128 publishes. Other rows came while their ledger was one of the last two in the log,
-because a leader adds to no older one (RULES N2), and before the next job was published. So a bound in the time of such
-a ledger is the start of the ledger: never too late, and too early by less than two ledgers.
+Theory of ``startingTimestamp`` and ``endingTimestamp``. Entries carry no time. The same function turns both options
+into offsets: it returns the first offset whose rows may have arrived at or after the time. So adjacent time ranges
+neither overlap nor leave a gap. All rows of a job arrive at once, when the job is published; the log's head has the
+time and the first offset of the last 128 publishes. All other rows come from a leader. They arrived while their ledger
+was one of the last two in the log, because a leader adds to no older one (RULES N2), and before the next job was
+published. So a time during the life of such a ledger becomes the ledger's first offset. This is never too late, and too
+early by less than two ledgers.
 """
 
 from __future__ import annotations
@@ -41,23 +43,24 @@ SEVERAL_ROWS = ("arrow",)
 """Codecs whose entries hold several rows."""
 
 SECONDS_MAX = 10**11
-"""A time below this is in seconds, by all likelihood: as milliseconds it is before 1973-03-03."""
+"""A positive time below this is refused, because it is probably in seconds: as milliseconds it is before 1973-03-03."""
 MILLISECONDS_MAX = 10**14
-"""A time from here on is in microseconds or nanoseconds: as milliseconds it is after the year 5138."""
+"""A time from this value on is refused, because it is probably in microseconds or nanoseconds: as milliseconds it is
+after the year 5138."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or end in each source: a position, EARLIEST or LATEST. ``positions`` are by the source's key; a
-    source without one has ``everywhere``."""
+    """Where to begin or end in each source: a position, EARLIEST or LATEST. ``positions`` maps the keys of sources to
+    their values; ``everywhere`` is the value of all other sources."""
 
     everywhere: int
     positions: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, source: Source) -> int:
-        """The position in ``source``, or EARLIEST or LATEST."""
+        """Return the position in ``source``, or EARLIEST or LATEST."""
         return self.positions.get(source.key, self.everywhere)
 
     def has(self, value: int) -> bool:
@@ -65,8 +68,8 @@ class Bound:
         return value in self.positions.values() if self.positions else value == self.everywhere
 
     def check(self, option: str, sources: Iterable[Source]) -> None:
-        """Check that ``positions``, if any, are of exactly these sources. Raises InvalidArgumentError that lists the
-        missing and the superfluous ones."""
+        """Check that ``positions``, if there are any, name exactly these sources. Raises InvalidArgumentError that
+        lists the missing and the superfluous ones."""
         if not self.positions:
             return
         keys = {source.key for source in sources}
@@ -85,13 +88,14 @@ AT_LATEST = Bound(LATEST)
 
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:
-    """What Spark writes into its checkpoint: the canonical form as a dict whose keys keep their order."""
+    """Return the form that Spark writes into its checkpoint: the canonical form, as a dict whose keys keep their
+    order."""
     body: dict[str, Any] = json.loads(encode_offset(offset))
     return body
 
 
 def from_json(data: Mapping[str, Any]) -> StreamOffset:
-    """Read a checkpoint offset. Raises InvalidArgumentError if it is none of ours, or of a newer version."""
+    """Read an offset from a checkpoint. Raises InvalidArgumentError if another source or a newer version wrote it."""
     try:
         return decode_offset(json.dumps(data))
     except InvalidArgumentError as error:
@@ -103,17 +107,17 @@ def from_json(data: Mapping[str, Any]) -> StreamOffset:
 
 
 def sources_in(offset: StreamOffset) -> tuple[Source, ...]:
-    """The sources that an offset has positions of, in reading order."""
+    """Return the sources that have a position in an offset, in reading order."""
     return (*map(LedgerSource, sorted(offset.ledgers)), *map(LogSource, sorted(offset.logs)))
 
 
 def parse_bound(option: str, text: str, selection: Selection) -> Bound:
     """Parse ``earliest``, ``latest``, or the short form ``{"events":1000234}`` or ``{"17":23}``. A number may be −2
-    (earliest) or −1 (latest). The keys must be those of the selection; those of a pattern are checked later on the
-    driver.
+    (earliest) or −1 (latest). The keys must be those of the selection. If that is a pattern, the driver checks them
+    later.
 
-    Raises InvalidArgumentError for anything else, and says where: the place in malformed JSON; keys that are missing,
-    not selected or given twice; a value that is no position; the form of a checkpoint.
+    Raises InvalidArgumentError for anything else, a checkpoint's offset included. The message names the place in
+    malformed JSON, keys that are missing, not selected or given twice, and values that are no positions.
     """
     word = text.strip().lower()
     if word in _WORDS:
@@ -126,7 +130,7 @@ def parse_bound(option: str, text: str, selection: Selection) -> Bound:
 
 
 def parse_times(option: str, text: str, selection: Selection) -> Bound:
-    """Parse a time for all logs, or ``{"events":1700000000000}`` with one for each. The keys must be those of the
+    """Parse one time for all logs, or ``{"events":1700000000000}`` with a time for each. The keys must be those of the
     selection. Raises InvalidArgumentError for anything else, and for a time in seconds."""
     if not text.lstrip().startswith("{"):
         return Bound(parse_time(option, text))
@@ -143,7 +147,7 @@ def _time_text(value: object) -> str:
 
 
 def parse_time(option: str, text: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 with a zone; fractions of a millisecond are dropped."""
+    """Parse milliseconds since 1970, or ISO 8601 with a zone. Fractions of a millisecond are dropped."""
     stripped = text.strip()
     expected = "milliseconds since 1970, or ISO 8601 with a zone such as 2026-01-31T12:00:00Z"
     if stripped.isascii() and stripped.isdigit():
@@ -217,7 +221,7 @@ def _by_number(key: str) -> tuple[int, str]:
 
 
 def resolve_bound(bound: int, earliest: int, latest: int) -> int:
-    """A bound as a number: EARLIEST and LATEST become what the log or ledger has now."""
+    """Return a bound as a position: ``earliest`` for EARLIEST, ``latest`` for LATEST."""
     if bound == EARLIEST:
         return earliest
     return latest if bound == LATEST else bound
@@ -226,9 +230,9 @@ def resolve_bound(bound: int, earliest: int, latest: int) -> int:
 def check_bounds(
     source: Source, earliest: int, latest: int, start: int, end: int, *, fail_on_data_loss: bool
 ) -> tuple[int, int]:
-    """``start`` and ``end``, which may be EARLIEST or LATEST, as numbers: ``earliest`` ≤ first ≤ stop ≤ ``latest``.
-    Raises NoSuchEntryError if entries were trimmed and InvalidArgumentError for bounds beyond the end, because a result
-    that silently lacks rows would look complete."""
+    """Return ``start`` and ``end``, which may be EARLIEST or LATEST, as positions: ``earliest`` ≤ first ≤ stop ≤
+    ``latest``. Raises NoSuchEntryError if wanted entries were trimmed (``fail_on_data_loss``) and InvalidArgumentError
+    for bounds beyond the end, because a result that silently lacks rows would look complete."""
     first, stop = resolve_bound(start, earliest, latest), resolve_bound(end, earliest, latest)
     where = f"{source} holds {earliest} to {latest} (exclusive), asked for {first} to {stop}"
     if first < earliest:
@@ -247,8 +251,8 @@ def check_bounds(
 
 
 def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int, now_ms: int) -> int:
-    """The first offset whose row may have come at or after ``at_ms`` (milliseconds since 1970), LATEST if no row has.
-    ``extents`` are all of the log, the open ones last; ``now_ms``: no row came later."""
+    """Return the first offset whose row may have arrived at or after ``at_ms`` (milliseconds since 1970), or LATEST if
+    there is none. ``extents`` are all extents of the log, the open ones last. No row arrived after ``now_ms``."""
     published = [each for each in head.published if each.rows]
     found = [each.base_offset for each in published if each.time_ms >= at_ms]
     newest = 0
@@ -260,7 +264,7 @@ def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int, now_ms: int)
         next_publish = bisect_right(published, base, key=_base)
         bounds = [each.time_ms for each in published[next_publish : next_publish + 1]]
         for later in extents[number + OPEN_AT_ONCE : number + OPEN_AT_ONCE + 1]:
-            if later.created_ms and not _is_published(published, later):  # a job makes its ledgers long before
+            if later.created_ms and not _is_published(published, later):  # a job makes ledgers long before its publish
                 between = extents[number + 1 : number + OPEN_AT_ONCE]
                 bounds.append(max(newest, later.created_ms, *(each.created_ms for each in between)))
         if min(bounds, default=now_ms) >= at_ms:
@@ -270,7 +274,7 @@ def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int, now_ms: int)
 
 
 def _is_published(published: Sequence[Published], extent: Extent) -> bool:
-    """Whether some of these publishes brought all rows of ``extent``. Compaction may have joined several."""
+    """Whether all rows of ``extent`` came with these publishes. Compaction may have joined the rows of several."""
     first = bisect_right(published, extent.base_offset, key=_base) - 1
     if extent.is_open or first < 0:
         return False

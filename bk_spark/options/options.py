@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a load or save: their table, and how Spark's strings become :class:`BkOptions` (RULES K7). Pure, but
-for the secrets that an option names by a file or a variable: they are read here, on the driver, once a load or save.
+"""The options of a load or save: their table, and how Spark's strings become :class:`BkOptions` (RULES K7). Pure, with
+one exception: a secret that an option names by a file or a variable is read here, on the driver, once for each load or
+save.
 
-The fields of :class:`BkOptions` are the table: an option is one field. docs/spark.md says what each means; a test
-compares its list with the table.
+The fields of :class:`BkOptions` are the table: each field lists the options that determine it. docs/spark.md describes
+every option; a test compares its list with the table.
 
-Spark gives keys in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same key.
-Options of another use (write options on a read) are checked and ignored, because a temporary view gives its options to
-reads and writes alike. The few that would change what a read means are refused (``STREAM_REFUSES``).
+Spark passes keys in lower case; ``writeQuorumSize``, ``write_quorum_size`` and ``write-quorum-size`` are the same key.
+Options of another use (write options on a read) are checked and ignored, because a temporary view passes its options to
+reads and writes alike. A stream refuses the few that would change its meaning (``STREAM_REFUSES``).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, B
 from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
 
 SMALL_TASK_BYTES_MAX = 256 << 10
-"""The most that option ``smallTaskBytes`` may be. All tasks together then hold at most 512 MiB on the driver (see
+"""The largest value of option ``smallTaskBytes``. With it, all tasks together hold at most 512 MiB on the driver (see
 :func:`bk_spark.write.held.bytes_max`), half of what Spark's ``spark.driver.maxResultSize`` allows by default."""
 BATCH_METADATA_TIMEOUT_MS, STREAM_METADATA_TIMEOUT_MS = 8_000, 60_000
 
 
 class Use(enum.Enum):
-    """What Spark wants the options for."""
+    """The kind of load or save that the options are for."""
 
     READ = "batch read"
     STREAM = "stream"
@@ -41,7 +42,7 @@ class Use(enum.Enum):
 
 
 class OptionKind(enum.Enum):
-    """How an option's text is read."""
+    """The way in which an option's text is parsed."""
 
     TEXT = "text"
     SECRET = "secret text"
@@ -58,8 +59,9 @@ class OptionKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OptionDefinition:
-    """A row of the table. ``minimum`` is for counts and bytes; ``kept``: a table made with CREATE TABLE keeps the
-    option, which must be no secret and unable to end a writer (:mod:`bk_spark.options.table_options`)."""
+    """A row of the table. ``minimum`` applies to counts and sizes. ``kept`` marks an option that a table made with
+    CREATE TABLE keeps; it must be no secret and must be unable to end a writer
+    (:mod:`bk_spark.options.table_options`)."""
 
     name: str
     kind: OptionKind
@@ -76,25 +78,24 @@ _READS = (Use.READ, Use.STREAM)
 
 
 def _option(*row: Any, **more: Any) -> Any:
-    """A field that is the value of one option; the arguments are those of :class:`OptionDefinition`."""
+    """Return a field that is the value of one option. The arguments are those of :class:`OptionDefinition`."""
     definition = OptionDefinition(*row, **more)
     return field(metadata=_made_of(definition))
 
 
 def _made_of(*definitions: OptionDefinition) -> dict[str, tuple[OptionDefinition, ...]]:
-    """The metadata of a field that these options determine."""
+    """Return the metadata of a field whose value these options determine."""
     return {"options": definitions}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BkOptions:
-    """The options of one load or save, checked; each field is made of the options of its row. Sizes are numbers.
+    """The checked options of one load or save. Each field is made from the options in its metadata. Sizes are in bytes.
 
-    ``starting`` and ``ending`` have for each source the next entry id or log offset, or EARLIEST or LATEST. With
-    ``starting_timestamp`` (milliseconds since 1970, for each source) ``starting`` is EARLIEST, and the time decides; so
-    it is with ``ending_timestamp`` and LATEST. ``client_settings``
-    are the ``bookkeeper.*`` pairs, those of TLS and of ZooKeeper, sorted; they are read by
-    :func:`bk_spark.workers.clients.client_config`.
+    ``starting`` and ``ending`` hold for each source the next entry id or log offset, or EARLIEST or LATEST. If
+    ``starting_timestamp`` (milliseconds since 1970, for each source) is given, it decides, and ``starting`` is
+    EARLIEST. The same holds for ``ending_timestamp`` and LATEST. ``client_settings`` has the ``bookkeeper.*`` pairs and
+    the settings of TLS, tokens and ZooKeeper, sorted, for :func:`bk_spark.workers.clients.client_config`.
     """
 
     metadata_service_uri: str = _option("metadataServiceUri", OptionKind.TEXT, _ALL, kept=True)
@@ -211,12 +212,12 @@ class BkOptions:
 
     @property
     def reads_ledgers(self) -> bool:
-        """Whether bare ledgers are selected, not logs."""
+        """Whether the selection names bare ledgers instead of logs."""
         return isinstance(self.selection, LedgerSelection)
 
     @property
     def log(self) -> str | None:
-        """The name of the one log to write; None if column ``log`` of each row names it (RULES K10). Raises
+        """The name of the one log to write, or None if column ``log`` of each row names it (RULES K10). Raises
         InvalidArgumentError for every other selection."""
         selection = self.selection
         if isinstance(selection, ColumnSelection):
@@ -237,14 +238,14 @@ OPTIONS: tuple[OptionDefinition, ...] = tuple(each for rows in _MADE_OF.values()
 """All options, in the order of the documentation."""
 
 SECRETS = frozenset(d.name for d in OPTIONS if d.kind is OptionKind.SECRET)
-"""Options whose values stand in no message."""
+"""Options whose values appear in no message."""
 
 STREAM_REFUSES: Mapping[str, str] = {
     "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",
     "endingEntryId": "a stream has no end; use a batch read, or trigger(availableNow=True)",
     "endingTimestamp": "a stream has no end; use a batch read, or trigger(availableNow=True)",
 }
-"""Options that would change what a stream means: an error, never ignored."""
+"""Options that a stream refuses instead of ignoring, because they would change its meaning. Each has its remedy."""
 
 CLIENT_PREFIX = "bookkeeper."
 PROTECTED_CLIENT_KEYS: Mapping[str, str] = {
@@ -276,9 +277,9 @@ SPARKS_OWN_PREFIX = "option."
 
 
 def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = False) -> BkOptions:
-    """Check every option and make a :class:`BkOptions`. ``use`` None: Spark has not said yet what for.
-    ``is_sink``: a stream is written, not a batch. Raises InvalidArgumentError for an unknown, malformed, missing or
-    conflicting option."""
+    """Check every option and make a :class:`BkOptions`. ``use`` is None as long as Spark has not said what the options
+    are for. ``is_sink`` means that a stream is written, not a batch. Raises InvalidArgumentError for an unknown,
+    malformed, missing or conflicting option."""
     texts, client = _sort_out(given, use)
     values = {d.name: _read(d, texts.get(d.name, d.default)) for d in OPTIONS}
     if not values["metadataServiceUri"]:
@@ -316,12 +317,13 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
 
 
 def normalise(name: str) -> str:
-    """``writeQuorumSize``, ``write_quorum_size`` and ``--write-quorum-size`` as one key."""
+    """Return the key that ``writeQuorumSize``, ``write_quorum_size`` and ``--write-quorum-size`` have in common."""
     return name.replace("_", "").replace("-", "").lower()
 
 
 def parse_bytes(option: str, text: str, minimum: int = 1) -> int:
-    """``128m``, ``1 GiB``, ``1048576``: powers of 1024, at least ``minimum``."""
+    """Parse a size such as ``128m``, ``1 GiB`` or ``1048576``. Units are powers of 1024. Raises InvalidArgumentError
+    for less than ``minimum`` bytes."""
     size = parse_size(text)
     if size is None or size < minimum:
         raise bad_value(option, text, "a size such as 128m, 1g or 1048576")
@@ -329,7 +331,7 @@ def parse_bytes(option: str, text: str, minimum: int = 1) -> int:
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """``15m``, ``30s``, ``500ms``, ``2h``, or milliseconds as a number alone, as Spark reads durations."""
+    """Parse a duration such as ``15m``, ``30s``, ``500ms`` or ``2h``. As in Spark, a number alone is milliseconds."""
     time_ms = parse_time_ms(text)
     if time_ms is None:
         raise bad_value(option, text, "a duration such as 15m, 30s or 500ms")
@@ -343,7 +345,7 @@ def parse_count(option: str, text: str, minimum: int) -> int:
 
 
 def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """Texts by the table's names, and the client's pairs."""
+    """Return the options' texts by the names in the table, and the client's ``bookkeeper.*`` pairs."""
     names = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)}
     texts: dict[str, str] = {}
     client: list[tuple[str, str]] = []
@@ -367,7 +369,7 @@ def _sort_out(given: Mapping[str, str], use: Use | None) -> tuple[dict[str, str]
 
 
 def _secret(values: Mapping[str, Any], name: str) -> bytes:
-    """A secret that is given by value, or by the file or the variable that has it."""
+    """Return a secret that is given by its value, by a file or by an environment variable."""
     given = [each for each in (name, f"{name}.path", f"{name}.env") if values[each]]
     if len(given) > 1:
         raise InvalidArgumentError(f"{' and '.join(given)} exclude each other", remedy=f"keep {given[-1]}")
@@ -379,7 +381,8 @@ def _secret(values: Mapping[str, Any], name: str) -> bytes:
 
 
 def _security_settings(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The options of TLS and ZooKeeper as settings of the client, which have their names without the dots."""
+    """Return the options of TLS, tokens and ZooKeeper as client settings. A setting has the option's name without
+    dots."""
     given = {d.name: values[d.name] for d in _MADE_OF["client_settings"] if values[d.name] is not None}
     return [(name.replace(".", ""), str(int(v)) if isinstance(v, bool) else v) for name, v in given.items()]
 

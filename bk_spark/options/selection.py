@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to read or write: exactly one of ``ledgerId(s)``, ``log(s)``, ``logPattern`` and a path.
+"""Parses what to read or write: exactly one of ``ledgerId(s)``, ``log(s)``, ``logPattern`` and a path.
 
-A *source* is one ledger or one log, and has a key in offsets. A selection is what the options name: some sources, a
+A *source* is one ledger or one log, and has a key in offsets. A *selection* is what the options name: some sources, a
 pattern that only the driver can resolve, or, for a write, the column that names the log of each row. Pure.
 """
 
@@ -20,7 +20,7 @@ LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 LEDGER_PREFIX = "ledger:"
 LEDGER_ID_MAX = 2**63 - 1
 LEDGERS_MAX = 100_000
-"""How many ledgers one selection may name."""
+"""The maximum number of ledgers in one selection."""
 LOG_COLUMN = "log"
 """The column that names the log of a row if neither option nor path does (RULES K10)."""
 
@@ -65,7 +65,7 @@ class LedgerSelection:
 
     @property
     def sources(self) -> tuple[LedgerSource, ...]:
-        """In reading order."""
+        """The ledgers, in reading order."""
         return tuple(map(LedgerSource, self.ledger_ids))
 
 
@@ -80,13 +80,13 @@ class LogSelection:
 
     @property
     def sources(self) -> tuple[LogSource, ...]:
-        """In reading order."""
+        """The logs, in reading order."""
         return tuple(map(LogSource, self.names))
 
 
 @dataclass(frozen=True, slots=True)
 class PatternSelection:
-    """Every named log whose whole name matches; the driver finds out which these are."""
+    """Every named log whose whole name matches ``pattern``. The driver looks up which these are."""
 
     pattern: str
 
@@ -107,12 +107,12 @@ class ColumnSelection:
 
 Selection: TypeAlias = LedgerSelection | LogSelection | PatternSelection | ColumnSelection
 SELECTORS = ("ledgerId", "ledgerIds", "log", "logs", "logPattern", "path", "paths")
-"""The options that select, of which exactly one must be given; Spark makes the last two from ``load(…)``."""
+"""The options that select, of which exactly one must be given. Spark makes the last two from ``load(…)``."""
 
 
 def select(given: Mapping[str, str], *, by_column: bool = False) -> Selection:
-    """The one selection that the options (by the names of SELECTORS) make. ``by_column``: no option means the column
-    ``log``. Raises InvalidArgumentError for none, more than one, or a malformed one."""
+    """Return the selection that the options name. ``given`` has them by the names in SELECTORS. With ``by_column``, no
+    option means the column ``log``. Raises InvalidArgumentError for no option, several options or a malformed one."""
     found = [(name, given[name]) for name in SELECTORS if name in given]
     if not found and by_column:
         return ColumnSelection()
@@ -130,15 +130,15 @@ def select(given: Mapping[str, str], *, by_column: bool = False) -> Selection:
 
 
 def parse_ledger_id(option: str, text: str) -> int:
-    """A ledger id, 0 to 2^63 − 1."""
+    """Parse a ledger id, 0 to 2^63 − 1."""
     if not text.strip().isascii() or not text.strip().isdigit() or int(text) > LEDGER_ID_MAX:
         raise bad_value(option, text, "a ledger id, for instance 17")
     return int(text)
 
 
 def parse_ledger_ids(option: str, text: str) -> tuple[int, ...]:
-    """``3,5,9-12``: ids and ranges, both ends included, as sorted ids without duplicates. Raises InvalidArgumentError
-    for anything else, for a range that runs backwards and for more than LEDGERS_MAX ledgers."""
+    """Parse ids and ranges such as ``3,5,9-12``, both ends included, into sorted ids without duplicates. Raises
+    InvalidArgumentError for anything else, for a range that runs backwards and for more than LEDGERS_MAX ledgers."""
     ids: set[int] = set()
     for part in text.split(","):
         first, dash, last = (each.strip() for each in part.partition("-"))
@@ -155,7 +155,7 @@ def parse_ledger_ids(option: str, text: str) -> tuple[int, ...]:
 
 
 def parse_log_name(text: str) -> str:
-    """A log's name (RULES N8). Raises InvalidArgumentError."""
+    """Return ``text`` if it is a log's name (RULES N8). Raises InvalidArgumentError."""
     if text.isdigit():
         raise InvalidArgumentError(
             "a log's name cannot be of digits only",
@@ -170,7 +170,7 @@ def parse_log_name(text: str) -> str:
 
 
 def parse_pattern(text: str) -> PatternSelection:
-    """``logPattern``: a regular expression of Python's ``re`` for the whole name. Raises InvalidArgumentError."""
+    """Parse ``logPattern``, a regular expression of Python's ``re`` for the whole name. Raises InvalidArgumentError."""
     try:
         re.compile(text)
     except re.error as error:
@@ -208,7 +208,7 @@ def _from_path(path: str) -> LedgerSelection | LogSelection:
 
 
 def _from_paths(text: str) -> Selection:
-    """Spark gives ``load(["a", "b"])`` as a JSON array."""
+    """Parse the JSON array that Spark makes from ``load(["a", "b"])``."""
     try:
         paths = json.loads(text)
     except ValueError:

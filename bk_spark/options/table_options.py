@@ -37,13 +37,14 @@ REFUSED: Mapping[str, str] = {
     },
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
 }
-"""Read options that a table must not hold, and what to do instead: what could end a writer, secrets, and what names
-one. Otherwise the maker of a table would choose which file of a reading user is sent where."""
+"""Read options that a table must not hold, each with what to do instead: those that could end a writer, secrets, and
+the names of a secret's file or variable. If a table held such a name, its maker would choose which file of a reading
+user is sent to which cluster."""
 
 OF_WHO_READS = ("token.path", "zookeeper.auth.path")
-"""Read options with which a table is made, and which it does not keep: every read gives its own. These files are sent
-to the cluster, so otherwise the maker of a table would have all readers send theirs to a cluster of the maker's
-choice."""
+"""Read options that CREATE TABLE accepts and the table does not keep; every read gives its own. The client sends the
+contents of these files to the cluster. If a table kept the names, all its readers would send their files to a cluster
+that the table's maker chose."""
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
 _MADE_BY_SPARK = "provider"  # Spark adds this key to the options when it creates a table, and only then
@@ -56,8 +57,8 @@ def creates_table(given: Mapping[str, str]) -> bool:
 
 
 def without_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """``given`` for a new table, without its LOCATION and without those of the user's TBLPROPERTIES that this format
-    does not know. Spark mixes TBLPROPERTIES with OPTIONS, but repeats the OPTIONS as ``option.…``."""
+    """Return ``given`` for a new table, without its LOCATION and without the user's TBLPROPERTIES that this format does
+    not know. Spark mixes TBLPROPERTIES with OPTIONS, but repeats the OPTIONS as ``option.…``."""
     folded = {normalise(key) for key in given}
     known = (_SPELLED.keys() | SPARKS_OWN) - {"path"}
     return {
@@ -70,8 +71,8 @@ def without_properties(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:
-    """``schema``, a StructType, with the options to keep in the metadata of its first column, as JSON. Write options
-    are left out. Raises InvalidArgumentError for a read option that a table must not hold (``REFUSED`` and
+    """Return ``schema``, a StructType, with the options to keep in the metadata of its first column, as JSON. Write
+    options are left out. Raises InvalidArgumentError for a read option that a table must not hold (``REFUSED`` and
     ``bookkeeper.*``)."""
     from pyspark.sql.types import StructField, StructType
 
@@ -84,11 +85,11 @@ def columns_of_new_table(given: Mapping[str, str], schema: Any) -> Any:
 
 
 def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
-    """The options of a read of ``schema``: its own, and the table's for those that it does not give.
+    """Return the options of a read of ``schema``: its own, and the table's options that the read does not give.
 
-    A read that names a cluster takes nothing from the table. One that names a log or ledgers takes neither the table's
-    selection nor its bounds. Raises InvalidArgumentError if there are no options at all, or kept ones that cannot be
-    used.
+    A read that names a cluster takes nothing from the table. A read that names a log or ledgers takes neither the
+    table's selection nor its bounds. Raises InvalidArgumentError if there are no options at all, and if the kept
+    options cannot be used.
     """
     own = {_SPELLED.get(normalise(key), normalise(key)) for key in given}
     if "metadataServiceUri" in own:
@@ -103,8 +104,8 @@ def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
 
 
 def check_write(given: Mapping[str, str]) -> None:
-    """Raises InvalidArgumentError for a write without options, or only with those of a query. Such a write goes to a
-    table by name, whose options Spark has forgotten, and the columns' metadata may be another table's."""
+    """Raises InvalidArgumentError for a write with no options except those of a query. Such a write goes to a table by
+    name. Spark has forgotten the table's options, and the columns' metadata may come from another table."""
     if {normalise(key) for key in given} - _OF_A_QUERY:
         return
     raise InvalidArgumentError(
@@ -129,7 +130,8 @@ def _to_keep(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kept_in(schema: Any) -> dict[str, str]:
-    """The options that the columns carry; only those that :data:`KEPT` lists are ever taken from there."""
+    """Return the options in the columns' metadata. Raises InvalidArgumentError if :data:`KEPT` does not list one of
+    them, or if the columns are not those of the table."""
     texts = [text for field in schema.fields if (text := (field.metadata or {}).get(METADATA_KEY)) is not None]
     if not texts:
         return {}

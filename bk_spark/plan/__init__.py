@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On the driver: from the selection to ranges of ledgers, and how much of them each task takes."""
+"""Planning on the driver: turns the selection into ranges of ledgers, and shares them out among tasks."""

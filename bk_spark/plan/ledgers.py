@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ledger as plans and streams see it: its end, its size, and whether digest type and password fit. Never fences."""
+"""Opens one ledger for plans and streams: finds its end and its size, and checks its digest type and password. Only
+``open_ledger`` with ``recover`` fences."""
 
 from __future__ import annotations
 
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
 
 TAIL_WAIT_S = 30.0
 REESTIMATE_GROWTH = 2
-"""The average entry of an open ledger is looked up anew when the ledger has grown by this factor."""
+"""The average entry size of an open ledger is measured again when the ledger has grown by this factor."""
 
 
 def open_ledger(
     bookkeeper: blocking.BookKeeper, options: BkOptions, ledger_id: int, *, recover: bool = False
 ) -> blocking.LedgerReader:
-    """Open a ledger as it is now, closed or not; ``recover`` fences and closes it."""
+    """Open a ledger as it is now, closed or not. ``recover`` fences and closes it first."""
     return bookkeeper.open_ledger(
         ledger_id, recover=recover, password=options.ledger_password, digest_type=digest_type_of(options)
     )
 
 
 class OpenLedger:
-    """Follows one ledger that may still grow: its LAC, and the average size of its entries. Sets ``changed``."""
+    """A follower of one ledger that may still grow. It tracks the LAC and the average entry size, and sets ``changed``
+    when the LAC may have moved and when it stops following."""
 
     def __init__(self, bookkeeper: BookKeeper, options: BkOptions, ledger_id: int, changed: asyncio.Event) -> None:
         self._bookkeeper, self._options, self._changed = bookkeeper, options, changed
@@ -64,7 +66,7 @@ class OpenLedger:
             self._task.result()
 
     def bytes_of(self, entries: int) -> int:
-        """Payload bytes of the first ``entries`` entries, estimated."""
+        """Estimate the payload bytes of the first ``entries`` entries."""
         return self._bytes * entries // self._entries if self._entries else 0
 
     @property
@@ -96,7 +98,7 @@ class OpenLedger:
 
 
 def digest_type_of(options: BkOptions) -> DigestType | None:
-    """Option digestType, or None to take what is recorded."""
+    """Return option digestType, or None to use the recorded digest type."""
     return None if options.digest_type is None else DigestType[options.digest_type]
 
 

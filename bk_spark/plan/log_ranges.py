@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a named log and bounds to ranges of ledgers. Sealed extents come from the log's pages alone; an open one is read
-up to its LAC.
+"""Turns a named log and bounds into ranges of ledgers. The log's pages describe sealed extents completely; an open
+extent is read up to its LAC.
 
-All of a plan comes from one head: pages are immutable and stay for days after they were unlinked (RULES N3, N6). So
-nothing that is trimmed, compacted or published meanwhile changes the plan.
+A whole plan comes from one head. Pages are immutable and stay for days after they were unlinked (RULES N3, N6). So a
+concurrent trim, compaction or publish does not change the plan.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> Resolved:
-    """A named log between the options' bounds, as it is now. Planning reads the head and pages. For an open extent it
-    also asks for the LAC, unless the bounds end before it or ``readMode=closedOnly`` is set."""
+    """Return the ranges of a named log between the options' bounds, as the log is now. Planning reads the head and
+    pages. For an open extent it also asks for the LAC, unless the bounds end before the extent or
+    ``readMode=closedOnly`` is set."""
     log = bookkeeper.log(source.name, password=options.ledger_password)
     head = log.head(sync=False).value  # the caller has synced
     check_digest(options, source, head.digest_type)
@@ -48,8 +49,8 @@ def resolve_log(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -
 
 
 def check_whole(source: LogSource, resolved: Resolved, first: int, stop: int) -> None:
-    """Check that the ranges hold every entry of these offsets, so that entries left out of a damaged list are noticed.
-    Raises MetadataCorruptError."""
+    """Check that the ranges cover every offset from ``first`` to ``stop`` − 1, because a damaged list of extents may
+    lack some. Raises MetadataCorruptError."""
     if sum(each.entries for each in resolved.ranges) != stop - first:
         raise MetadataCorruptError(
             f"{source} does not list all of its entries",
@@ -59,7 +60,7 @@ def check_whole(source: LogSource, resolved: Resolved, first: int, stop: int) ->
 
 
 def extents_of(bookkeeper: BookKeeper, source: LogSource, head: LogHead, first: int, stop: int) -> list[Extent]:
-    """The extents that hold these offsets, as ``head`` lists them. A plan is of one moment, and extents unlinked since
+    """Return the extents that hold these offsets, as ``head`` lists them. Extents that were unlinked after that head
     can still be read (RULES N6)."""
     from bk_core.logs.store import LogStore
 
@@ -67,12 +68,13 @@ def extents_of(bookkeeper: BookKeeper, source: LogSource, head: LogHead, first: 
 
 
 def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
-    """Where the options begin to read a log: an offset, EARLIEST or LATEST. For a time all its pages are read."""
+    """Return where the options begin to read a log: an offset, EARLIEST or LATEST. If the options give a time, all
+    pages of the log are read."""
     return _bound_of(bookkeeper, options.starting, options.starting_timestamp, source, head)
 
 
 def end_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
-    """As :func:`start_of`, where they end, exclusive."""
+    """Return where the options end to read a log, exclusive. See :func:`start_of`."""
     return _bound_of(bookkeeper, options.ending, options.ending_timestamp, source, head)
 
 
@@ -84,7 +86,7 @@ def _bound_of(bookkeeper: BookKeeper, bound: Bound, time_of: Bound | None, sourc
 
 
 def open_end(bookkeeper: BookKeeper, options: BkOptions, head: LogHead) -> tuple[int, tuple[Span, ...]]:
-    """The next offset that cannot be read yet, and the size of the open part."""
+    """Return the first offset that cannot be read yet, and the size of the open part."""
     extent = head.open_extents[0]
     try:
         opened = open_ledger(bookkeeper, options, extent.ledger_id)
@@ -109,8 +111,9 @@ def ranges_of(
     stop: int,
     spans: Sequence[Span],
 ) -> Resolved:
-    """The parts of ``extents`` between two offsets, which must be readable. ``spans`` estimate the bytes of the open
-    extent; sealed ones know theirs. The range of a ledger that was deleted has no layout: the caller drops it."""
+    """Return the parts of ``extents`` between two offsets; all of them must be readable. ``spans`` estimate the bytes
+    of the open extent; a sealed extent has its size. The range of a deleted ledger has no layout; the caller drops
+    it."""
     from bk_core.logs.reading import parts_of
 
     parts = parts_of(extents, first, stop)
@@ -146,8 +149,9 @@ def _size(extent: Extent, begin: int, end: int, spans: Sequence[Span]) -> int:
 def _layouts(
     bookkeeper: BookKeeper, options: BkOptions, head: LogHead, extents: Sequence[Extent]
 ) -> Callable[[Extent], PartitionLayout | None]:
-    """How to read each of ``extents``: from the log's record if it has the ensembles, otherwise from the ledger's
-    record, which is looked up now; None if the ledger was deleted (``failOnDataLoss``)."""
+    """Return a function that gives the layout of each of ``extents``. It comes from the log's record if that has the
+    ensembles, otherwise from the ledger's record, which is looked up now. It is None if the ledger was deleted and
+    ``failOnDataLoss=false``."""
     once, password = Layouts(), options.ledger_password
     unknown = list({each.ledger_id for each in extents if each.is_open or not each.fragments})
 

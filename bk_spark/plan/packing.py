@@ -32,7 +32,7 @@ class PartitionLayout:
 
     @classmethod
     def of(cls, metadata: LedgerMetadata, password: bytes) -> PartitionLayout:
-        """The layout in a ledger's record. Tasks verify MACs with the record's password or, if it has none,
+        """Return the layout in a ledger's record. Tasks verify MACs with the record's password or, if it has none,
         the user's."""
         return cls(
             metadata.ensemble_size,
@@ -44,8 +44,8 @@ class PartitionLayout:
         )
 
     def metadata(self) -> LedgerMetadata:
-        """The layout as a record. It does not say where the ledger ends: the ranges that are read are known
-        to exist."""
+        """Return the layout as a ledger's record. It does not say where the ledger ends, because the ranges to read are
+        known to exist."""
         return LedgerMetadata(
             ensemble_size=self.ensemble_size,
             write_quorum_size=self.write_quorum_size,
@@ -57,7 +57,7 @@ class PartitionLayout:
 
 
 class Layouts:
-    """Layouts, each kept once."""
+    """A cache that returns the same object for equal layouts."""
 
     def __init__(self) -> None:
         self._known: dict[PartitionLayout, PartitionLayout] = {}
@@ -89,7 +89,7 @@ class LedgerRange:
         return self.last - self.first + 1
 
     def split(self, entries: int) -> tuple[LedgerRange, LedgerRange]:
-        """The first ``entries`` entries, and the others. Neither part may be empty."""
+        """Split into the first ``entries`` entries and the rest. Neither part may be empty."""
         size, at = self.bytes * entries // self.entries, self.first + entries
         offset = None if self.offset is None else self.offset + entries
         return replace(self, last=at - 1, bytes=size), replace(self, first=at, bytes=self.bytes - size, offset=offset)
@@ -98,8 +98,8 @@ class LedgerRange:
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
     """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``. ``range_bytes`` is the cost of a
-    range besides its bytes, because each is a request of its own. ``entry_bytes``, if given, is the cost of an entry
-    whatever its size, because entries are not read."""
+    range in addition to its bytes, because each range is a request of its own. ``entry_bytes``, if given, is the cost
+    of each entry whatever its size; it is given if entries are not read."""
 
     bytes_max: int
     entries_max: int | None = None
@@ -109,20 +109,20 @@ class PartitionLimits:
 
 
 SMALL_PART = 8
-"""A range below this part of a task is not split for the sake of even tasks."""
+"""A range that costs less than one eighth of a task is not split to make tasks equal."""
 
 
 def pack(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> list[tuple[LedgerRange, ...]]:
-    """Pack ranges, in order, into tasks within the limits and of about the same size: large ranges are split,
-    neighbours joined. No task is above twice the average unless a single entry is. Entries are never split and keep
-    their order within and across tasks; ranges without entries vanish. There are at least ``partitions_min`` tasks, or
-    as many as entries."""
+    """Pack ranges, in order, into tasks of about the same size within the limits. Large ranges are split, and small
+    neighbours share a task. No task is above twice the average unless a single entry is. Entries are never split and
+    keep their order within and across tasks. Ranges without entries are dropped. There are at least ``partitions_min``
+    tasks, or one for each entry if there are fewer entries."""
     return _at_least(limits.partitions_min or 0, _Packing([r for r in ranges if r.entries > 0], limits).tasks())
 
 
 def _at_least(wanted: int, tasks: list[tuple[LedgerRange, ...]]) -> list[tuple[LedgerRange, ...]]:
-    """The same ranges in at least ``wanted`` tasks, if there are as many entries: the longest tasks are cut evenly.
-    Filling tasks falls short where entries are too large or too few to be shared out evenly."""
+    """Cut the longest tasks evenly until there are at least ``wanted`` tasks, or one for each entry if there are fewer
+    entries. :class:`_Packing` alone makes too few tasks if entries are too large or too few to be shared out evenly."""
     entries = [sum(each.entries for each in task) for task in tasks]
     pieces = [1] * len(tasks)
     longest: list[tuple[float, int]] = [(-count, number) for number, count in enumerate(entries)]
@@ -137,7 +137,7 @@ def _at_least(wanted: int, tasks: list[tuple[LedgerRange, ...]]) -> list[tuple[L
 
 
 def _cut(task: tuple[LedgerRange, ...], entries: int, pieces: int) -> Iterator[tuple[LedgerRange, ...]]:
-    """A task of so many entries as so many tasks of about as many entries each."""
+    """Cut a task of ``entries`` entries into ``pieces`` tasks with about the same number of entries each."""
     if pieces == 1:
         yield task
         return
@@ -155,7 +155,7 @@ def _cut(task: tuple[LedgerRange, ...], entries: int, pieces: int) -> Iterator[t
 
 
 class _Packing:
-    """Fills one task after the other, each with an equal share of the rest for as many tasks as are needed."""
+    """Fills one task after the other. Each task gets an equal share of what is left for the tasks still needed."""
 
     def __init__(self, ranges: Sequence[LedgerRange], limits: PartitionLimits) -> None:
         self._ranges = ranges
@@ -231,8 +231,8 @@ class Span:
 
 
 def admit(start: int, end: int, spans: Sequence[Span], entries_max: int | None, bytes_max: int | None) -> int:
-    """Where a micro-batch from ``start`` ends: at most ``end``, within both limits, yet after at least one entry.
-    ``spans`` are in order; positions without a span count no bytes. Never below ``start``."""
+    """Return where a micro-batch from ``start`` ends: at most at ``end``, within both limits, but after at least one
+    entry. ``spans`` are in order; positions without a span count no bytes. The result is never below ``start``."""
     if end <= start:
         return start
     if entries_max is not None:
@@ -243,8 +243,8 @@ def admit(start: int, end: int, spans: Sequence[Span], entries_max: int | None, 
 
 
 def bytes_between(spans: Sequence[Span], first: int, stop: int, most: int | None = None) -> int:
-    """Payload bytes of positions ``first`` to ``stop`` − 1, as far as ``spans`` cover them. Stops counting above
-    ``most``, because there may be 100,000 spans."""
+    """Return the payload bytes of positions ``first`` to ``stop`` − 1, as far as ``spans`` cover them. Counting stops
+    above ``most``, because there may be 100,000 spans."""
     size = 0
     for span in _from(spans, first):
         if span.begin >= stop or (most is not None and size > most):
@@ -266,7 +266,7 @@ def _end_by_bytes(start: int, end: int, spans: Sequence[Span], bytes_max: int) -
 
 
 def _from(spans: Sequence[Span], start: int) -> Iterator[Span]:
-    """The spans that may hold ``start`` or later positions, found by bisection."""
+    """Return the spans that may hold ``start`` or later positions, found by bisection."""
     first = bisect_right(spans, start, key=lambda span: span.begin) - 1
     return islice(spans, max(0, first), None)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a selection and bounds to ranges of ledgers, on the driver, once per plan (RULES K2, K3).
+"""Turns a selection and bounds into ranges of ledgers, on the driver, once for each plan (RULES K2, K3).
 
-The last add confirmed is resolved only here: tasks read exactly these ranges, so that a retried or speculated task
-reads the same rows. Called from ``partitions()``, never from ``schema()``, because fencing is a side effect.
+Only this module resolves the last add confirmed. Tasks read exactly the planned ranges, so that a retried or speculated
+task reads the same rows. ``partitions()`` calls this module; ``schema()`` never does, because fencing is a side effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def sources_of(bookkeeper: BookKeeper, selection: Selection) -> tuple[Source, ...]:
-    """The selected ledgers or logs in reading order. A pattern is looked up now, and may match nothing."""
+    """Return the selected ledgers or logs in reading order. The logs of a pattern are looked up now; there may be
+    none."""
     match selection:
         case PatternSelection():
             return tuple(LogSource(name) for name in sorted(bookkeeper.store.list_logs()) if selection.matches(name))
@@ -39,7 +40,7 @@ def sources_of(bookkeeper: BookKeeper, selection: Selection) -> tuple[Source, ..
 
 
 def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
-    """The snapshot that a ``load()`` reads. With ``readMode=fence`` the ledgers are recovered and closed afterwards.
+    """Return the snapshot that a ``load()`` reads. ``readMode=fence`` recovers and closes the ledgers.
 
     Raises NoSuchLedgerError, NoSuchLogError, NoSuchEntryError for trimmed offsets (``failOnDataLoss``), and
     InvalidArgumentError for bounds beyond the end and for a pattern that matches no log.
@@ -62,7 +63,7 @@ def resolve_batch(bookkeeper: BookKeeper, options: BkOptions) -> Resolved:
 
 
 def _resolve_selected(bookkeeper: BookKeeper, options: BkOptions, source: Source) -> Resolved:
-    """As :func:`resolve_source`; a log that a pattern matched and that was deleted since then has nothing."""
+    """Call :func:`resolve_source`. Return NOTHING for a log that matched a pattern and was deleted since then."""
     try:
         return resolve_source(bookkeeper, options, source)
     except NoSuchLogError:
@@ -72,7 +73,7 @@ def _resolve_selected(bookkeeper: BookKeeper, options: BkOptions, source: Source
 
 
 def no_log_matches(bookkeeper: BookKeeper, selection: Selection) -> NoSuchLogError:
-    """The error of a pattern that matches no log; it names the existing logs."""
+    """Return the error for a pattern that matches no log. It names the existing logs."""
     names = shown(sorted(bookkeeper.store.list_logs()))
     remedy = f"logs of the cluster: {names}" if names else "the cluster has no logs yet: append makes one"
     return NoSuchLogError(f"there are no {selection}", value=bookkeeper.store.uri, remedy=remedy)
@@ -90,14 +91,14 @@ def check_openable(bookkeeper: BookKeeper, options: BkOptions, source: Source) -
 
 
 def resolve_source(bookkeeper: BookKeeper, options: BkOptions, source: Source) -> Resolved:
-    """One ledger or log between the options' bounds, as it is now."""
+    """Return the ranges of one ledger or log between the options' bounds, as it is now."""
     if isinstance(source, LedgerSource):
         return resolve_ledger(bookkeeper, options, source)
     return resolve_log(bookkeeper, options, source)
 
 
 def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource) -> Resolved:
-    """A bare ledger between the options' bounds, as it is now."""
+    """Return the range of a bare ledger between the options' bounds, as it is now."""
     try:
         opened = open_ledger(bookkeeper, options, source.ledger_id, recover=options.read_mode == "fence")
     except NoSuchLedgerError:
@@ -118,7 +119,7 @@ def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSou
 def range_of_ledger(
     options: BkOptions, source: LedgerSource, metadata: LedgerMetadata, first: int, stop: int, size: int
 ) -> Resolved:
-    """Entries ``first`` to ``stop`` − 1 of a bare ledger."""
+    """Return entries ``first`` to ``stop`` − 1 of a bare ledger as one range."""
     wanted = LedgerRange(
         ledger_id=source.ledger_id,
         first=first,
@@ -134,9 +135,9 @@ def range_of_ledger(
 def resolve_part(
     bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, first: int, stop: int, spans: Sequence[Span]
 ) -> Resolved:
-    """Entries ``first`` to ``stop`` − 1 of a bare ledger for a micro-batch. They were confirmed before, so no LAC is
-    asked for. ``spans`` estimate the bytes of an open ledger. Raises NoSuchLedgerError if it was deleted
-    (``failOnDataLoss``)."""
+    """Return entries ``first`` to ``stop`` − 1 of a bare ledger for a micro-batch. They are known to be confirmed, so
+    no LAC is asked for. ``spans`` estimate the bytes of an open ledger. Raises NoSuchLedgerError if the ledger was
+    deleted (``failOnDataLoss``)."""
     try:
         metadata = bookkeeper.read_metadata(source.ledger_id).value
     except NoSuchLedgerError:
@@ -147,7 +148,7 @@ def resolve_part(
 
 
 def log_schemas(options: BkOptions) -> codecs.LogSchemas:
-    """The schemas of each selected log, as they are now (RULES K8); empty, without I/O, for codecs that need none.
+    """Return the schemas of each selected log, as they are now (RULES K8); empty, without I/O, for codecs without them.
     Raises NoSuchLogError, WrongPasswordError, MetadataUnavailableError."""
     if not codecs.keeps_schema(options):
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of planning, and how several things are looked up at a time."""
+"""The result of planning, and parallel lookups of several ledgers or logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bk_spark.plan.packing import LedgerRange
 logger = logging.getLogger("bk_spark.plan")
 
 LOOKUPS_MAX = 8
-"""How many ledgers or logs are looked up at a time."""
+"""The maximum number of ledgers or logs that are looked up at the same time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,8 +23,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What to read: ranges in order. ``ledgers`` are the records of the bare ledgers among them. ``written`` has for
-    each log (None: the bare ledgers) the codecs and schemas of its extents."""
+    """The result of a plan: the ranges to read, in order. ``ledgers`` has the records of the bare ledgers among them.
+    ``written`` maps each log, or None for the bare ledgers, to the codecs and schema numbers of its extents."""
 
     ranges: tuple[LedgerRange, ...] = ()
     ledgers: Mapping[LedgerId, LedgerMetadata] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Resolved:
 
     @classmethod
     def together(cls, parts: Iterable[Resolved]) -> Resolved:
-        """Several as one, in their order."""
+        """Join several results, in their order."""
         ranges: list[LedgerRange] = []
         ledgers: dict[LedgerId, LedgerMetadata] = {}
         written: dict[str | None, frozenset[tuple[str, int]]] = {}
@@ -44,7 +44,8 @@ class Resolved:
         return cls(tuple(ranges), ledgers, written)
 
     def without_lost(self) -> Resolved:
-        """Without the ranges that have no layout, because their ledgers were deleted, and with a warning about each."""
+        """Return the result without the ranges that have no layout because their ledgers were deleted. Log a warning
+        about each."""
         lost = [each for each in self.ranges if each.layout is None]
         for each in lost:
             warn_of_lost(each.log, each.ledger_id, each.entries)
@@ -55,14 +56,14 @@ NOTHING = Resolved()
 
 
 def warn_of_lost(log: str | None, ledger_id: LedgerId, entries: int) -> None:
-    """Say what a read with ``failOnDataLoss=false`` leaves out."""
+    """Log what a read with ``failOnDataLoss=false`` leaves out."""
     where = f"ledger {ledger_id}" if log is None else f"ledger {ledger_id} of log {log}"
     logger.warning("%s was deleted: %d entries are skipped (failOnDataLoss=false)", where, entries)
 
 
 def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """The results in order, several looked up at a time. Raises the error of the first that failed; no further one
-    begins then."""
+    """Return the results of ``work`` for ``items``, in order, with several calls at a time. Raises the error of the
+    first item that failed; no further call begins then."""
     if len(items) < 2:
         return [work(item) for item in items]
     pool = ThreadPoolExecutor(min(LOOKUPS_MAX, len(items)), "bookkeeper-plan")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch reads: what a task is told, and what it does."""
+"""Batch reads: the plans of tasks, and the reading in tasks."""

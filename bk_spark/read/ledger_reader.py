@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch reads: plan on the driver, read in tasks, columns all the way. A retried task starts afresh, and Spark drops
-what the failed attempt yielded; within a task nothing is read twice."""
+"""Batch reads: the driver plans and tasks read, in columns throughout. A retried task starts afresh, and Spark drops
+the rows of the failed attempt. Within a task nothing is read twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROWS_MIN = 10_000
 BYTES_MIN = 1 << 20
 ID_ROWS = 100_000
-"""Rows of a batch without values."""
+"""The number of rows in a batch without values."""
 
 
 class LedgerReader(DataSourceReader):
@@ -47,8 +47,8 @@ class LedgerReader(DataSourceReader):
         self.codec = codecs.row_codec(options, schema, log_schemas(options))
 
     def partitions(self) -> list[InputPartition]:
-        """Resolve what there is now, once. ``readMode=fence`` has a side effect: the ledgers are closed. So it is
-        refused if Spark plans more often than it reads (RULES K2)."""
+        """Resolve the selection once, as it is now. ``readMode=fence`` has a side effect: it closes the ledgers. So it
+        is refused if Spark plans more often than it reads (RULES K2)."""
         if self.options.read_mode == "fence" and compat.plans_by_pushdown():
             raise InvalidArgumentError(
                 "readMode=fence does not go with filter push-down, by which explain() alone would fence",
@@ -67,9 +67,9 @@ class LedgerReader(DataSourceReader):
 
 
 def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in order, in batches of at least 10,000 rows or 1 MiB if there are so many. ``plan`` is None
-    if Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError if no replica has an
-    entry, and PackageMismatchError on a worker with another version."""
+    """Yield the rows of a task, in order, in batches of at least 10,000 rows or 1 MiB; only the last batch may be
+    smaller. ``plan`` is None if Spark made a task for nothing to read. Raises NoSuchEntryError or EntryUnreadableError
+    if no replica has an entry, and PackageMismatchError on a worker with another version."""
     if plan is None:
         return
     if plan.version != __version__:
@@ -85,7 +85,7 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
 def value_rows(
     plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
 ) -> Iterator[pa.RecordBatch]:
-    """Rows with values: whole batches as the bookies sent them. Small ledgers are requested ahead."""
+    """Yield rows with values, in whole batches as the bookies sent them. Small ledgers are requested ahead."""
     reader = clients.detached_reader(options, plan.instance_id, plan.bookies)
     ranges = plan.ranges
     while ranges:
@@ -107,14 +107,15 @@ def value_rows(
 
 
 class Progress:
-    """Checks that all planned entries arrive, in order: a gap must never look like a result."""
+    """Checks that all planned entries arrive, in order. A gap must never look like a complete result."""
 
     def __init__(self, ranges: Sequence[LedgerRange]) -> None:
         self._ranges, self._number = ranges, 0
         self._expected = ranges[0].first if ranges else 0
 
     def take(self, number: int, batch: EntryBatch) -> LedgerRange:
-        """The range of a batch, which must continue the last one. Raises IntegrityError."""
+        """Return the range that a batch belongs to. The batch must continue the batch before it. Raises
+        IntegrityError."""
         while self._number < number:
             self._end_range()
         wanted = self._ranges[number]
@@ -129,8 +130,8 @@ class Progress:
         return wanted
 
     def without_lost(self) -> tuple[LedgerRange, ...]:
-        """The ranges after the one that cannot be read because its ledger was deleted, with a warning about the entries
-        of it that are skipped."""
+        """Return the ranges after the one whose ledger was deleted. Log a warning about the entries that are
+        skipped."""
         if self._expected == self._ranges[self._number].last + 1:
             self._end_range()
         lost = self._ranges[self._number]
@@ -159,7 +160,7 @@ class Progress:
 
 
 def wanted_range(planned: LedgerRange, columns: ColumnsWanted | None = None) -> WantedRange:
-    """The range as the client wants it."""
+    """Return the range in the form that the client takes."""
     from bk_core.client.reading.read_ahead import WantedRange
 
     assert planned.layout is not None, planned
@@ -168,7 +169,7 @@ def wanted_range(planned: LedgerRange, columns: ColumnsWanted | None = None) -> 
 
 
 def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
-    """Rows without values: the plan knows every entry, so no bookie is asked."""
+    """Yield rows without values. The plan has every entry id, so no bookie is asked."""
     for wanted in plan.ranges:
         at = place_of(wanted, plan)
         for first in range(wanted.first, wanted.last + 1, ID_ROWS):
@@ -177,8 +178,8 @@ def id_rows(plan: TaskPlan, codec: codecs.RowCodec) -> Iterator[pa.RecordBatch]:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches, because a small one costs Spark as much as a large one. Large ones are not
-    copied."""
+    """Yield the same rows in larger batches, because a small batch costs Spark as much as a large one. Large batches
+    are not copied."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -202,7 +203,7 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def place_of(wanted: LedgerRange, plan: TaskPlan) -> codecs.LedgerAt:
-    """Where the rows of a range come from."""
+    """Return where the rows of a range come from."""
     return codecs.LedgerAt(
         ledger_id=wanted.ledger_id,
         log=wanted.log,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one reading task is told, so that it asks no metadata store (RULES K3), in a small form. Pure.
+"""The plan of one reading task, in a compact form. It has all that the task needs, so that the task asks no metadata
+store (RULES K3). Pure.
 
-Theory. Spark keeps every partition of a plan as bytes on the driver and sends each to its task. A log of small ledgers
-has tens of thousands of ranges in a task. So ranges travel as columns of the narrowest integers that hold them, and
-what many share (log names, layouts) travels once.
+Theory. Spark keeps every partition of a plan as bytes on the driver and sends each to its task. In a log of small
+ledgers, a task has tens of thousands of ranges. So ranges travel as columns of the narrowest integers that hold them,
+and values that many ranges share (log names, layouts) travel once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 NONE = -1
-"""None in a column: no position, time or index is negative."""
+"""The value that stands for None in a column. No position, time or index is negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def _unpacked(others: Mapping[str, Any], table: _Table) -> TaskPlan:
 
 
 def _narrow(values: Sequence[int | None]) -> tuple[int, npt.NDArray[np.unsignedinteger[Any]]]:
-    """The least value, and how far each value is above it."""
+    """Return the least value and the distance of each value from it, in the narrowest unsigned integers."""
     column = np.array([NONE if value is None else value for value in values], dtype=np.int64)
     least = int(column.min(initial=np.iinfo(np.int64).max)) if len(values) else 0
     above = (column - least).view(np.uint64)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From resolved ranges to the plans of tasks: checked against the codec, packed, each with what it needs."""
+"""Turns resolved ranges into the plans of tasks: checks them against the codec, packs them, and gives each task what it
+needs."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
 
 RANGE_BYTES = 64 << 10
-"""The cost of reading a range besides its bytes, because it is a request of its own: as many bytes could be read
-instead."""
+"""The cost of a range in addition to its bytes, because it is a request of its own. The unit is bytes that could be
+read in the same time."""
 ID_BYTES = 16
-"""The cost of an entry of which only the id is wanted: as many bytes could be read instead."""
+"""The cost of an entry if only its id is wanted, in bytes that could be read in the same time."""
 
 Schemas = Mapping[str, Mapping[int, bytes]]
 
@@ -30,8 +31,8 @@ Schemas = Mapping[str, Mapping[int, bytes]]
 def task_plans(
     bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved, codec: codecs.RowCodec, *, stream: bool = False
 ) -> list[TaskPlan]:
-    """One plan for each Spark partition, with only what its task needs. Raises what ``codec.check`` raises: extents
-    that were written with another codec, or a schema that cannot be read."""
+    """Return one plan for each Spark partition, with only what its task needs. Raises what ``codec.check`` raises, for
+    extents of another codec and for a schema that cannot be read."""
     schemas = check_codec(bookkeeper, options, resolved, codec, stream=stream)
     limits = PartitionLimits(
         options.max_bytes_per_partition,
@@ -51,7 +52,7 @@ def task_plans(
 def check_codec(
     bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved, codec: codecs.RowCodec, *, stream: bool
 ) -> Schemas:
-    """The schemas of the logs that are read, after the codec accepted their extents; empty if the codec needs none."""
+    """Have the codec check the extents of each log. Return the schemas of the logs, or none if the codec needs none."""
     schemas: dict[str, Mapping[int, bytes]] = {}
     for log, written in resolved.written.items():
         if log is not None and codecs.keeps_schema(options):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams: the source that follows, the sink that writes each batch once."""
+"""Streams: a source that follows ledgers and logs, and a sink that writes each batch once."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of each source a micro-batch takes, and whether it is time for one. Pure: numbers in, numbers out.
+"""Decides how much of each source a micro-batch takes, and when to make one. Pure: numbers in, numbers out.
 
 Theory. The limits are for the whole batch. First each source with a backlog gets one entry, as far as the limits allow,
 so that a quiet log never waits for a busy one. The remaining room is divided by backlog, so that sources which lag far
-behind catch up together. If there are more sources than room, another source is the first each time.
+behind catch up together. If there are more sources than room, each batch begins with another source.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Backlog:
 
     @property
     def entries(self) -> int:
-        """0 also if the known end lies below ``begin``."""
+        """The number of entries; 0 if the known end lies below ``begin``."""
         return max(0, self.end - self.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None: no limit."""
+    """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None means no limit."""
 
     entries_max: int | None
     bytes_max: int | None
@@ -48,9 +48,9 @@ class SpanAdmission:
 
 
 def admit_all(backlogs: Mapping[Source, Backlog], limits: TriggerLimits, after: Source | None = None) -> SpanAdmission:
-    """Where a micro-batch over all sources ends: after at least one entry if there is any, otherwise within both
-    limits. Bytes are estimated from ``spans``. ``after`` is the source that was served first in the last batch; now it
-    is the last. Never below a source's begin."""
+    """Return where a micro-batch over all sources ends. It takes at least one entry if there is any, and otherwise
+    stays within both limits. Bytes are estimated from ``spans``. ``after`` is the source that was served first in the
+    last batch; this time it comes last. No end is below its source's begin."""
     ends = {source: max(each.begin, each.end) for source, each in backlogs.items()}
     waiting = {source: each for source, each in backlogs.items() if each.entries}
     if not waiting:
@@ -65,7 +65,7 @@ def admit_all(backlogs: Mapping[Source, Backlog], limits: TriggerLimits, after: 
 
 
 def _turned(order: list[Source], after: Source | None) -> list[Source]:
-    """The same sources in a circle that begins behind ``after``."""
+    """Rotate the sources so that the one behind ``after`` comes first."""
     if after is None or type(after) is not type(order[0]):
         return order
     turn = bisect_right(order, after)
@@ -106,7 +106,7 @@ def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: 
 
 
 def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
-    """The same backlogs, cut to ``room`` entries in all, in proportion; the remainder goes to the first ones."""
+    """Cut the backlogs to ``room`` entries in all, in proportion to their sizes. The first ones get the remainder."""
     total = sum(each.entries for each in backlogs.values())
     if total <= room:
         return dict(backlogs)
@@ -120,7 +120,8 @@ def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, B
 
 
 def _by_bytes(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
-    """The same backlogs, cut to ``room`` bytes in all, in proportion to the bytes that each could use of it."""
+    """Cut the backlogs to ``room`` bytes in all, in proportion to their bytes. Counting stops once a backlog exceeds
+    ``room``."""
     wanted = {source: bytes_between(b.spans, b.begin, b.end, room) for source, b in backlogs.items()}
     total = sum(wanted.values())
     if total <= room:
@@ -133,7 +134,7 @@ def _by_bytes(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Bac
 
 
 def end_by_bytes(backlog: Backlog, room: int) -> int:
-    """The end of as many entries as fit into ``room`` bytes; that may be none."""
+    """Return the end of the entries that fit into ``room`` bytes. It is ``begin`` if none fits."""
     begin, spans = backlog.begin, backlog.spans
     if room <= 0 or backlog.entries == 0:
         return begin

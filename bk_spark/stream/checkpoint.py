@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checkpoint directory of a Structured Streaming query holds, and what is wrong with it. ``bk spark offsets``
-shows it; a sink learns from it which logs its query reads and which input a batch is made of, because Spark tells it
-nothing else about the query's sources.
+"""Reads the checkpoint directory of a Structured Streaming query, and finds what is wrong with it. ``bk spark offsets``
+prints both. A sink reads it to learn which logs its query reads and which input a batch has, because Spark passes a
+sink nothing about the query's sources.
 
 Layout (Spark 3 to 4.3): ``metadata`` is ``{"id": the query's id}``. ``offsets/N`` is written when batch N is planned: a
 line ``v1``, a line of JSON about the batch, then for each source the position where the batch ends, or ``-`` for none;
@@ -29,7 +29,7 @@ _HEADING = 2  # the version, and Spark's line about the batch, whose times diffe
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProblem:
-    """A problem and its place. ``line`` counts from 1; 0: the file as a whole."""
+    """A problem and its place. ``line`` counts from 1; 0 means the whole file."""
 
     path: Path
     line: int
@@ -44,7 +44,8 @@ class CheckpointProblem:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBatch:
-    """A planned batch: the text of each source's position by the source's name (its number in v1), None for none."""
+    """A planned batch. ``positions`` maps each source's name (its number in v1) to the text of its position, or to None
+    if it has none."""
 
     number: int
     positions: dict[str, str | None]
@@ -65,7 +66,8 @@ class QueryCheckpoint:
 
 
 def local_folder(location: str) -> Path | None:
-    """The folder at a path or ``file:`` URI; None for a URI of another store. As in Hadoop, nothing is unquoted."""
+    """Return the folder at a path or ``file:`` URI, or None for a URI of another store. As in Hadoop, nothing is
+    unquoted."""
     scheme, colon, rest = location.partition(":")
     if colon and scheme.lower() == "file":
         return Path("/" + rest.lstrip("/"))
@@ -73,7 +75,8 @@ def local_folder(location: str) -> Path | None:
 
 
 def source_logs(location: str) -> set[str]:
-    """The uuids of the logs that the newest planned batch reads; empty if that is not known. Never raises."""
+    """Return the uuids of the logs that the newest planned batch reads; empty if its plan cannot be read. Never
+    raises."""
     try:
         folder = local_folder(location)
         numbers = [] if folder is None else _numbers(folder / "offsets")
@@ -84,8 +87,9 @@ def source_logs(location: str) -> set[str]:
 
 
 def plan_of(location: str, batch_id: int) -> bytes:
-    """Which input a planned batch is made of: a digest of where it ends in each of its sources, the same in each run of
-    the batch. The digests of the batches before it tell where it begins. Empty if it is not known."""
+    """Return a digest of where a planned batch ends in each of its sources. It is the same in each run of the batch.
+    With the digests of the batches before, which say where the batch begins, it identifies the batch's input. Empty if
+    the plan cannot be read."""
     folder = local_folder(location)
     text = None if folder is None else _read(folder / "offsets" / str(batch_id), [])
     ends = (text or "").splitlines()[_HEADING:]
@@ -93,8 +97,8 @@ def plan_of(location: str, batch_id: int) -> bytes:
 
 
 def is_batch_planned(location: str) -> bool:
-    """Whether a batch is planned and not committed, as is the case while a micro-batch runs. True also if that is not
-    known. A continuous trigger notes the end of an epoch only after it."""
+    """Whether a batch is planned and not committed, as while a micro-batch runs. A continuous trigger writes the plan
+    of an epoch only after the epoch. Also true if the checkpoint cannot be read."""
     try:
         folder = local_folder(location)
         if folder is None or not (folder / "metadata").is_file():
@@ -105,7 +109,8 @@ def is_batch_planned(location: str) -> bool:
 
 
 def find_checkpoints(text: str) -> list[Path]:
-    """The checkpoint at a path or ``file:`` URI, or those directly below it. Raises InvalidArgumentError."""
+    """Return the checkpoint at a path or ``file:`` URI, or the checkpoints directly below it. Raises
+    InvalidArgumentError."""
     path = local_folder(text)
     if path is None:
         raise InvalidArgumentError(
@@ -153,7 +158,7 @@ def _query_id(path: Path, problems: list[CheckpointProblem]) -> str | None:
 
 
 def _numbers(directory: Path) -> list[int]:
-    """Batches with a file, in order; temporary files and checksums have other names."""
+    """Return the numbers of batches with a file, in order. Temporary files and checksums have other names."""
     if not directory.is_dir():
         return []
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
@@ -163,7 +168,7 @@ def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems:
     for name, numbers in (("offsets", offsets), ("commits", commits)):
         missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers)) if numbers else []
         for number in missing[:10]:
-            why = "the file is missing, and Spark needs those between"
+            why = "the file is missing, and Spark needs every batch between the first and the last"
             problems.append(CheckpointProblem(path / name / str(number), 0, why))
     if commits and (not offsets or commits[-1] > offsets[-1]):
         why = "the batch was done, and its plan is missing: the query cannot go on"
@@ -195,7 +200,7 @@ def _batch(path: Path, problems: list[CheckpointProblem]) -> CheckpointBatch | N
         return None
     if len(lines) < 2 or not isinstance(_as_json(lines[1]), dict):
         problems.append(
-            CheckpointProblem(path, 2, "what Spark knows of the batch is missing or not JSON: the file was cut")
+            CheckpointProblem(path, 2, "Spark's line about the batch is missing or not JSON: the file was cut")
         )
         return None
     positions: dict[str, str | None] = {}
@@ -210,7 +215,7 @@ def _batch(path: Path, problems: list[CheckpointProblem]) -> CheckpointBatch | N
 
 
 def _positions(lines: list[str], path: Path, problems: list[CheckpointProblem]) -> Iterator[tuple[int, str, str]]:
-    """(line, source, position); sources have no names in v1."""
+    """Yield (line, source, position). Sources have no names in v1, only numbers."""
     for place, line in enumerate(lines[2:], 3):
         if lines[0] == "v1":
             if line or place < len(lines):  # no line follows the last line feed
@@ -248,7 +253,8 @@ def _as_json(text: str) -> object | None:
 
 
 def _logs_in(line: str) -> list[str]:
-    """The uuids in a source's offset. An offset of ours has ``cluster`` and ``logs`` (RULES N7)."""
+    """Return the uuids of the logs in a source's offset. Only an offset of this source has ``cluster`` and ``logs``
+    (RULES N7)."""
     try:
         offset = json.loads(line)
         logs = offset["logs"] if "cluster" in offset else {}

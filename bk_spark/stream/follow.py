@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows ledgers and logs on the client's loop for :mod:`bk_spark.stream.watch`. Never fences; wakes as soon as an
-entry is confirmed. Each source has a task of its own, so trouble with one does not hold up the others."""
+"""Follows ledgers and logs on the client's loop for :mod:`bk_spark.stream.watch`. It never fences, and wakes as soon as
+an entry is confirmed. Each source has a task of its own, so trouble with one source does not delay another."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import CancelWatch
 
 HEAD_READS_PER_S = 20
-"""Heads read again per second, over all logs: with many logs each is read less often."""
+"""How many heads are read again per second, over all logs. With many logs each head is read less often."""
 REFINE_S = 0.2
-"""How often the stream's position is looked at while it lags, to learn the sizes of the next entries."""
+"""How often, in seconds, the stream's position is checked while it reads pages, to look up the sizes of the next
+entries."""
 
 
 def begin_following(options: BkOptions, reading: Reading) -> Begin:
-    """How a :class:`~bk_spark.stream.watch.Watch` begins to follow the sources that the stream is ``reading``."""
+    """Return the function with which a :class:`~bk_spark.stream.watch.Watch` begins to follow the stream's sources.
+    ``reading`` has the stream's positions."""
 
     def begin(times: WatchTimes) -> tuple[Board, Run]:
         bookkeeper = clients.client(options)
@@ -53,7 +55,7 @@ class Followers:
         self._settled: set[Source] = set()  # closed ledgers: nothing new will come
 
     async def run(self) -> None:
-        """Follow until nobody asks any more, or until an error that will not pass."""
+        """Follow until the board has had no caller for a while, or until an error that will not pass."""
         try:
             while self._board.goes_on():
                 await self._look_for_sources()
@@ -99,7 +101,7 @@ class Followers:
                 if confirmed or source not in self._reading.positions:
                     self._board.gone(source, error)
                     return
-                confirmed = await self._is_synced(source)  # a server that is behind may not know it yet
+                confirmed = await self._is_synced(source)  # a metadata server that is behind may not have it yet
                 continue
             except TRANSIENT as error:
                 self._board.trouble(source, error)
@@ -109,7 +111,7 @@ class Followers:
             await asyncio.sleep(self._times.retry_s)
 
     async def _is_synced(self, source: Source) -> bool:
-        """Bring the server that answers up to date; returns whether that succeeded."""
+        """Bring the metadata server that answers up to date. Return whether that succeeded."""
         try:
             await asyncio.to_thread(self._bookkeeper.store.sync)
         except TRANSIENT as error:
@@ -126,7 +128,7 @@ class Followers:
 
 
 class FollowedLedger:
-    """Follows a bare ledger. Nothing new comes to a closed one, and nothing is held open for it."""
+    """Follows a bare ledger. A closed ledger does not grow, so no reader of it is kept open."""
 
     def __init__(self, bookkeeper: BookKeeper, options: BkOptions, source: LedgerSource, board: Board) -> None:
         self._bookkeeper, self._options, self._source, self._board = bookkeeper, options, source, board
@@ -190,14 +192,13 @@ class FollowedLog:
         self._open: tuple[Extent, OpenLedger] | None = None
 
     async def run(self) -> None:
-        """Follow until the log is deleted: then NoSuchLogError is raised. Also raises what opening and
-        waiting raise."""
+        """Follow until the log is deleted. Raises NoSuchLogError then, and what opening and waiting raise."""
         cancel = None
         try:
             cancel = await self._set_watch()
             while True:
                 await self._turn()
-        except NoSuchLedgerError as error:  # of the open extent: a new head will tell what follows it
+        except NoSuchLedgerError as error:  # the open extent's ledger: a new head will list what follows it
             raise EntryUnreadableError(
                 f"the open ledger of {self._source} is gone", value=str(error.value), remedy="bk log show"
             ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the sealed part of a log is, stretch by stretch, for admission by bytes.
+"""Estimates the size of the sealed part of a log, stretch by stretch, for admission by bytes.
 
 A log may have 100,000 extents in pages, too many to read for an estimate. The head knows the size of each page. The
 extents themselves are looked up only where the stream reads next, and again as it goes on.
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
 
 EXTENTS_MAX = 20_000
-"""How many extents are looked up at a time."""
+"""A look-up ends once it has found this many extents."""
 ROUNDS_MAX = 20
 
 
 def coarse_spans(head: LogHead) -> tuple[Span, ...]:
-    """The spans in the head alone: one for each page and for each sealed extent outside pages."""
+    """Return the spans that the head alone has: one for each page and one for each sealed extent outside pages."""
     return _spans([*head.pages, *head.sealed_tail])
 
 
 def joined_spans(coarse: Sequence[Span], fine: Sequence[Span]) -> tuple[Span, ...]:
-    """``coarse`` spans with the finer ones in their place. Coarse spans before the fine ones are dropped."""
+    """Return the ``coarse`` spans with the ``fine`` ones in their place. Coarse spans before the fine ones are
+    dropped."""
     if not fine:
         return tuple(coarse)
     end = fine[-1].end
@@ -51,8 +52,8 @@ class LogSpans:
         self.sealed: tuple[Span, ...] = ()
 
     async def update(self, head: LogHead, position: int | None) -> None:
-        """Bring ``sealed`` up to date for a stream that reads on at ``position`` (None: not known yet). Reads pages
-        that were not read before. Raises MetadataUnavailableError, MetadataCorruptError."""
+        """Bring ``sealed`` up to date for a stream that reads next at ``position``, which is None if not known yet.
+        Reads pages that were not read before. Raises MetadataUnavailableError, MetadataCorruptError."""
         known = head.uuid, head.epoch, len(head.pages)
         if known != self._known:
             self._fine, self._known = (), known
@@ -78,7 +79,7 @@ class LogSpans:
         return self._fine[-1].end < paged and position >= middle
 
     def _look_up(self, head: LogHead, coarse: Sequence[Span], position: int) -> tuple[Span, ...]:
-        """Spans of the extents from ``position`` on, for about ``bytes_ahead``."""
+        """Return the spans of the extents from ``position`` on, for about ``bytes_ahead``."""
         paged, stop = _paged_end(head), position
         found: list[Span] = []
         size = 0
@@ -103,7 +104,7 @@ def _spans(parts: Iterable[PageRef | Extent]) -> tuple[Span, ...]:
 
 
 def _cut(span: Span, begin: int) -> Span:
-    """The part of ``span`` from ``begin`` on."""
+    """Return the part of ``span`` from ``begin`` on."""
     if begin <= span.begin:
         return span
     return Span(begin, span.end, span.bytes * (span.end - begin) // (span.end - span.begin))

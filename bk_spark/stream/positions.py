@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream knows of its sources, and what a checkpoint's positions mean there (RULES N7). Pure.
+"""The state of a stream's sources, and the meaning of a checkpoint's positions in them (RULES N7). Pure.
 
 Theory. A position in a log names the log's uuid and epoch, so a log that was made again or overwritten is noticed. A
-new log of a pattern, or the rows that replaced an overwritten log, begin in the middle of a query. Such a source first
-enters the offset without any row being read: its begin is durable then, and a replayed batch has the same rows.
+new log of a pattern and the rows that replace an overwritten log begin in the middle of a query. Such a source enters
+the offset with a batch that reads no row of it. So its begin is durable before its first row is read, and a replayed
+batch has the same rows.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ ANOTHER_CHECKPOINT = "use another checkpointLocation for this query"
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """A source at one moment: positions ``start`` to ``next`` − 1 can be read; ``spans`` say how large they are.
-    ``head`` is the log's record, None for a bare ledger. ``is_open``: more may be confirmed beyond ``next``."""
+    """A source at one moment. Positions ``start`` to ``next`` − 1 can be read; ``spans`` say how large they are.
+    ``head`` is the log's record, None for a bare ledger. If ``is_open``, more may be confirmed beyond ``next``."""
 
     start: int
     next: int
@@ -46,8 +47,8 @@ class SourceSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All sources at one moment. ``gone`` are those that do not exist (any more), with the error that said so.
-    ``cluster`` is the INSTANCEID. ``version`` grows with each change."""
+    """All sources at one moment. ``gone`` maps the sources that do not exist to the error that said so. ``cluster`` is
+    the INSTANCEID. ``version`` grows with each change."""
 
     cluster: str
     sources: Mapping[Source, SourceSeen]
@@ -57,14 +58,15 @@ class Seen:
 
 @dataclass(slots=True)
 class Reading:
-    """Where the stream reads, for those who follow its sources. It is replaced as a whole, so any thread may look."""
+    """The positions where the stream reads next, for the followers of its sources. ``positions`` is replaced as a
+    whole, so any thread may read it."""
 
     positions: Mapping[Source, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the query goes on in one source. ``is_fresh``: this position is in no checkpoint yet."""
+    """Where the query continues in one source. ``is_fresh`` means that this position is in no checkpoint yet."""
 
     begin: int
     is_fresh: bool = False
@@ -80,7 +82,7 @@ class PositionPart:
 
 
 def offset_at(seen: Seen, ends: Mapping[Source, int], old: StreamOffset | None = None) -> StreamOffset:
-    """``ends`` as an offset. A source that is gone keeps its position in ``old``."""
+    """Return ``ends`` as an offset. A source that is gone keeps its position in ``old``."""
     logs: dict[str, LogPosition] = {}
     ledgers: dict[int, int] = {}
     for source, end in ends.items():
@@ -97,8 +99,8 @@ def offset_at(seen: Seen, ends: Mapping[Source, int], old: StreamOffset | None =
 
 
 def initial_ends(options: BkOptions, seen: Seen, dated: Mapping[Source, int] | None = None) -> dict[Source, int]:
-    """Where a new query begins in each source; ``dated`` are the positions of ``startingTimestamp``. Raises
-    NoSuchLogError or NoSuchLedgerError for a source that does not exist, NoSuchEntryError for trimmed entries,
+    """Return where a new query begins in each source. ``dated`` has the positions for ``startingTimestamp``. Raises
+    NoSuchLogError or NoSuchLedgerError for a source that does not exist, NoSuchEntryError for trimmed entries, and
     InvalidArgumentError for a start beyond the end or for positions of other sources."""
     if not isinstance(options.selection, PatternSelection):  # a log of a pattern may vanish at any moment
         for error in seen.gone.values():
@@ -118,7 +120,7 @@ def initial_ends(options: BkOptions, seen: Seen, dated: Mapping[Source, int] | N
 
 
 def standings(offset: StreamOffset, seen: Seen, options: BkOptions) -> dict[Source, Standing]:
-    """Where the query goes on from ``offset`` in each present source: those of the offset, and new logs of a pattern.
+    """Return where the query continues from ``offset``: in each source of the offset, and in new logs of a pattern.
 
     Raises ClusterMismatchError, InvalidArgumentError for an offset of other sources, LogRecreatedError,
     LogOverwrittenError (``onOverwrite``); and for deleted or trimmed sources (``failOnDataLoss``) NoSuchLogError,
@@ -143,8 +145,8 @@ def standings(offset: StreamOffset, seen: Seen, options: BkOptions) -> dict[Sour
 
 
 def ended_before(found: Mapping[Source, Standing], seen: Seen) -> list[Source]:
-    """The sources that nobody writes and that end before the position to read on from. Either entries were lost, or a
-    server of the metadata store is behind. Entries appended next would be skipped."""
+    """Return the sources without a writer that end before the stream's position. Either entries were lost, or a
+    metadata server is behind. If entries were lost, the stream would skip those that are appended next."""
     return [
         source
         for source, standing in found.items()
@@ -153,8 +155,8 @@ def ended_before(found: Mapping[Source, Standing], seen: Seen) -> list[Source]:
 
 
 def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions) -> list[PositionPart]:
-    """What a micro-batch from ``start`` to ``end`` reads, in order. Raises what :func:`standings` raises. A source that
-    ``start`` does not have is not read: it enters the offset with this batch."""
+    """Return what a micro-batch from ``start`` to ``end`` reads, in order. Raises what :func:`standings` raises. A
+    source that ``start`` does not have is not read: it enters the offset with this batch."""
     for offset in (start, end):
         check_cluster(offset, seen.cluster)
         check_sources(sources_in(offset), options)
@@ -184,8 +186,8 @@ def check_cluster(offset: StreamOffset, cluster: str) -> None:
 
 
 def check_sources(held: Iterable[Source], options: BkOptions) -> None:
-    """Raises InvalidArgumentError unless an offset's sources are those of the selection. For a pattern all must match
-    it, and there may be fewer."""
+    """Raises InvalidArgumentError unless an offset's sources are those of the selection. If that is a pattern, each of
+    them must match it, and logs that match may be missing."""
     selection, have = options.selection, set(held)
     if isinstance(selection, LedgerSelection | LogSelection):
         wanted: set[Source] = set(selection.sources)
@@ -200,7 +202,7 @@ def check_sources(held: Iterable[Source], options: BkOptions) -> None:
         raise InvalidArgumentError(
             "the checkpoint belongs to something else",
             value=f"the query reads {selection}; {'; '.join(listed)}",
-            remedy=f"{ANOTHER_CHECKPOINT}, or select by logPattern: a stream takes new logs up then",
+            remedy=f"{ANOTHER_CHECKPOINT}, or select by logPattern, which takes up new logs",
         )
 
 
@@ -224,7 +226,7 @@ def _part(
 
 
 def next_of(offset: StreamOffset, source: Source) -> int:
-    """The next position of ``source``, which the offset must have."""
+    """Return the next position of ``source``. The offset must have the source."""
     if isinstance(source, LedgerSource):
         return offset.ledgers[source.ledger_id]
     return offset.logs[source.name].next
@@ -243,20 +245,20 @@ def _not_trimmed(source: Source, wanted: int, known: SourceSeen, options: BkOpti
 
 
 def _check_gone(source: Source, seen: Seen, options: BkOptions) -> None:
-    """Handle a source that has a position and does not exist."""
+    """Raises the error for a source that has a position and does not exist, unless ``failOnDataLoss=false``."""
     if not options.fail_on_data_loss:
         return
     kind = NoSuchLedgerError if isinstance(source, LedgerSource) else NoSuchLogError
     raise kind(
-        f"{source} was deleted, and the stream is not through with it for all that is known",
+        f"{source} was deleted, and the stream may not have read all of it",
         value=str(options.selection),
         remedy=f"set failOnDataLoss=false to go on without it, or {ANOTHER_CHECKPOINT}",
     ) from seen.gone.get(source)
 
 
 def _is_overwritten(source: Source, offset: StreamOffset, known: SourceSeen, options: BkOptions) -> bool:
-    """Whether a log was overwritten since; never a ledger. Raises LogRecreatedError for another log of this name, and
-    LogOverwrittenError (``onOverwrite``)."""
+    """Whether a log was overwritten after ``offset``; False for a ledger. Raises LogRecreatedError if the name belongs
+    to another log now, and LogOverwrittenError for an overwritten log if ``onOverwrite=fail``."""
     head = known.head
     if head is None:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning a micro-batch: from parts of sources to ranges of ledgers, exactly the same rows when it is replayed."""
+"""Plans a micro-batch: turns parts of sources into ranges of ledgers. A replayed batch has exactly the same rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[PositionPart], seen: Seen) -> Resolved:
-    """The ranges of ``parts``. These were confirmed when they were given out, so no LAC is asked for. Raises
-    NoSuchLedgerError for a ledger that was deleted (``failOnDataLoss``), and NoSuchEntryError if the ledgers do not
-    hold every entry of a part."""
+    """Return the ranges of ``parts``. Their entries were confirmed when Spark got the offsets, so no LAC is asked for.
+    Raises NoSuchLedgerError for a ledger that was deleted (``failOnDataLoss``), and NoSuchEntryError if the ledgers do
+    not hold every entry of a part."""
 
     def plan(part: PositionPart) -> Resolved:
         return _plan_part(bookkeeper, options, part, seen.sources[part.source])
@@ -31,7 +31,7 @@ def plan_parts(bookkeeper: BookKeeper, options: BkOptions, parts: Sequence[Posit
 
 
 def dated_starts(bookkeeper: BookKeeper, options: BkOptions, seen: Seen) -> dict[Source, int]:
-    """Where ``startingTimestamp`` begins in each log; the options refuse it for ledgers. Reads all pages."""
+    """Return where ``startingTimestamp`` begins in each log; the options refuse it for ledgers. Reads all pages."""
     return {
         source: log_ranges.start_of(bookkeeper, options, source, known.head)
         for source, known in seen.sources.items()
@@ -58,13 +58,13 @@ def _plan_part(bookkeeper: BookKeeper, options: BkOptions, part: PositionPart, k
 
 
 def _newest_head(bookkeeper: BookKeeper, options: BkOptions, source: LogSource) -> LogHead:
-    """The head as of now. A server of the metadata store may be behind: a batch that is replayed after a restart may
-    end beyond what that server knows. And in an old list an extent looks open although others follow it by now."""
+    """Return the newest head. A metadata server may be behind, so that a batch which is replayed after a restart ends
+    beyond that server's head. An old head may also show an extent as open although other extents follow it by now."""
     return bookkeeper.log(source.name, password=options.ledger_password).head().value
 
 
 def _covered_to(ranges: Sequence[LedgerRange], first: int) -> int:
-    """How far the ranges go on without a gap from ``first``."""
+    """Return the offset up to which the ranges have no gap, from ``first`` on."""
     at = first
     for each in ranges:
         if each.offset != at:

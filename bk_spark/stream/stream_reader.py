@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream source: follows ledgers and logs without fencing, exactly the same rows when a batch is replayed.
+"""The stream source. It follows ledgers and logs without fencing, and a replayed batch has exactly the same rows.
 
 One instance lives in a process on the driver for the whole run and answers offsets from memory
 (:mod:`bk_spark.stream.watch`). Another is pickled into tasks and only reads, so partitions carry everything. These
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 BEHIND_MAX_S = 30.0
-"""How long a source may end before the stream's position: a server of the metadata store may be behind the others."""
+"""How long, in seconds, a source may end before the stream's position. A metadata server may be behind for a while."""
 
 
 class StreamReader(compat.StreamReaderBase):
@@ -52,7 +52,7 @@ class StreamReader(compat.StreamReaderBase):
         self._reading = positions.Reading()
         self._initial: Json | None = None
         self._last: Json | None = None
-        self._told: Json | None = None  # the offset that the followers know
+        self._told: Json | None = None  # the offset that ``_reading`` was made from
         self._asked: tuple[Json, int, bool] | None = None  # the question that ``_last`` answers
         self._let_go: Json | None = None  # the start of the batch that has waited long enough
         self._served_first: Source | None = None
@@ -63,7 +63,8 @@ class StreamReader(compat.StreamReaderBase):
     # --- offsets ---------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Json:
-        """Where a new query begins. Called again when batch 0 is replayed, when ``latest`` may have moved."""
+        """Return where a new query begins. Spark calls it again to replay batch 0; ``latest`` may have moved by
+        then."""
         seen = self._seen()
         dated = None
         if self.options.starting_timestamp is not None:
@@ -76,9 +77,9 @@ class StreamReader(compat.StreamReaderBase):
         return self._initial
 
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:
-        """The end of the next micro-batch, from memory. pyspark before 4.2 gives neither start nor limit.
+        """Return the end of the next micro-batch, from memory. pyspark before 4.2 passes neither start nor limit.
 
-        The first answer to a new query that begins at ``latest`` is its start: the empty batch 0 makes that durable.
+        A new query that begins at ``latest`` first gets its start, so that the empty batch 0 makes the start durable.
         Raises what :func:`bk_spark.stream.positions.standings` raises, and the error that ended following the sources.
         """
         start = start if start is not None else self._last if self._last is not None else self.initialOffset()
@@ -103,18 +104,20 @@ class StreamReader(compat.StreamReaderBase):
         return compat.default_read_limit(self.options.max_entries_per_trigger, self.options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> Json:
-        """Where the sources end now, for the progress report, which shows the lag."""
+        """Return where the sources end now, for the progress report, which shows the lag."""
         seen = self._seen()
         return offsets.to_json(positions.offset_at(seen, {source: each.next for source, each in seen.sources.items()}))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The first ``latestOffset`` fixes the target, not this call: a replayed batch comes before it."""
+        """Note that the next ``latestOffset`` fixes the target. It is not fixed here, because Spark may replay a batch
+        first."""
         self._available_now, self._target = True, None
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch. The range was confirmed when ``end`` was given out, so it is only looked up."""
+        """Return the tasks of one micro-batch. Its entries were confirmed when ``end`` was returned, so they are only
+        looked up."""
         first, stop = offsets.from_json(start), offsets.from_json(end)
         seen = self._seen(start)
         parts = positions.parts(first, stop, seen, self.options)
@@ -138,7 +141,7 @@ class StreamReader(compat.StreamReaderBase):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _seen(self, at: Json | None = None) -> Seen:
-        """What there is. ``at`` is the offset that is read next: the followers look up sizes there."""
+        """Return the state of all sources. ``at`` is the offset to read next; the followers look up sizes there."""
         if at is not None and at != self._told:
             offset = offsets.from_json(at)
             held = offsets.sources_in(offset)
@@ -169,7 +172,7 @@ class StreamReader(compat.StreamReaderBase):
     def _ends(
         self, start: Json, standings: Mapping[Source, Standing], seen: Seen, limit: Any
     ) -> Mapping[Source, int] | None:
-        """Where the next micro-batch ends in each source, or None while it must wait for more entries."""
+        """Return where the next micro-batch ends in each source, or None while it must wait for more entries."""
         options, unlimited = self.options, compat.is_unlimited(limit)
         if self._available_now:
             if self._target is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming writes to named logs: exactly once by query and batch, however often a batch is replayed (RULES N5).
+"""Streaming writes to named logs. Each batch of a query is written exactly once, even if it is replayed (RULES N5).
 
 Spark plans a writer for each micro-batch, and makes another one for ``commit``. They share only options, columns and
 messages. Only a task knows the query's id, so messages carry it.
@@ -34,8 +34,8 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class StreamWriter(compat.StreamWriterBase):
-    """One micro-batch, to be written, committed or aborted. Committing and aborting need no ``target``, and work even
-    if none could be written now."""
+    """The writer of one micro-batch. ``commit`` and ``abort`` need no ``target``, and work even if no batch could be
+    written now."""
 
     def __init__(
         self, options: BkOptions, target: WriteTarget | None, *, overwrite: bool, checkpoint_location: str | None = None
@@ -47,9 +47,9 @@ class StreamWriter(compat.StreamWriterBase):
     def plan(
         cls, options: BkOptions, schema: Any, *, overwrite: bool = False, checkpoint_location: str | None = None
     ) -> StreamWriter:
-        """As :meth:`LogWriter.plan`. Also raises InvalidArgumentError before pyspark 4.1, for ``txnVersion`` and, as
-        far as they can be seen, for a continuous trigger and for a stream that reads the log that it writes (RULES
-        K9)."""
+        """Check and plan as :meth:`LogWriter.plan` does. Also raises InvalidArgumentError before pyspark 4.1 and for
+        ``txnVersion``. If the checkpoint can be read, raises it for a continuous trigger and for a stream that reads
+        the log that it writes (RULES K9)."""
         if not compat.HAS_STREAM_WRITER:
             raise InvalidArgumentError(
                 "writing a stream needs pyspark 4.1 or later",
@@ -74,7 +74,7 @@ class StreamWriter(compat.StreamWriterBase):
         return cls(options, target, overwrite=overwrite, checkpoint_location=checkpoint_location)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task attempt; see :func:`bk_spark.write.task_ledgers.write_rows`."""
+        """Write the rows of one task attempt; see :func:`bk_spark.write.task_ledgers.write_rows`."""
         assert self.target is not None
         partition, number = task_numbers()
         query_id, batch_id = query_of_task()
@@ -100,19 +100,19 @@ class StreamWriter(compat.StreamWriterBase):
             return PublishId.txn(app_id, batch_id), Transaction(app_id, batch_id, plan)
         if query_id is None:
             raise InvalidArgumentError(
-                "the tasks do not know which query they worked for, so a batch could be written twice",
+                "the tasks did not report the id of their query, so a batch could be written twice",
                 value=f"batch {batch_id}",
                 remedy="name the query's batches with option txnAppId",
             )
         return PublishId.stream(query_id, batch_id), Transaction(query_id, batch_id, plan)
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        """Never raises: Spark would report that error instead of the cause."""
+        """Clean up after a failed batch. Never raises, because Spark would report that error instead of the cause."""
         abort(self.options, messages)
 
 
 def query_of_task() -> tuple[str | None, str]:
-    """The ids of the query and the micro-batch of the running task."""
+    """Return the ids of the query and the micro-batch of the running task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -123,7 +123,7 @@ def query_of_task() -> tuple[str | None, str]:
 
 def _check_no_loop(name: str, uuid: str, location: str) -> None:
     """Raises InvalidArgumentError if the stream reads the log that it writes, because it would never end (RULES K9).
-    This is noticed only if the checkpoint is a local folder that the stream itself names: Spark tells a sink nothing
+    This works only if the stream itself names a local folder as its checkpoint, because Spark passes a sink nothing
     else about its query's sources."""
     if uuid in checkpoint.source_logs(location):
         raise InvalidArgumentError(

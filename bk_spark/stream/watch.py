@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream knows of all its sources, kept fresh on the client's own loop (RULES K1).
+"""Keeps the state of all sources of a stream fresh, on the client's own loop (RULES K1).
 
 Spark calls ``latestOffset`` up to 26 times a second, and the JVM waits in a blocking read meanwhile. So the answer
 comes from memory, and only the first call waits for I/O. The followers (:mod:`bk_spark.stream.follow`) write what they
-find on a :class:`Board`. They end a minute after the last call, or with the process. A source that cannot be reached
-keeps its last answer, and is reported after a minute.
+find on a :class:`Board`. They end a minute after the last call, or with the process. If a source cannot be reached, its
+last state stays valid for a minute; then the error is raised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRANSIENT = (MetadataUnavailableError, TransportError, QuorumError, EntryUnreada
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchTimes:
-    """In seconds. Tests make them short."""
+    """The times of a watch, in seconds. Tests shorten them."""
 
     first_look_s: float = 10.0
     idle_s: float = 60.0
@@ -43,7 +43,7 @@ class WatchTimes:
 
 
 class Board:
-    """Where the followers of one run write what they find. Any thread may call it."""
+    """The state of all sources, as the followers of one run have found it. Any thread may call it."""
 
     def __init__(self, cluster: str, times: WatchTimes) -> None:
         self._times = times
@@ -63,8 +63,8 @@ class Board:
     # --- by the followers --------------------------------------------------------------------------------------------
 
     def expect(self, sources: Iterable[Source]) -> None:
-        """These are the sources of the first look; callers wait until each has answered. Later calls change nothing: a
-        later source appears when it answers."""
+        """Set the sources of the first look, and clear the trouble with their list. Callers wait until each of these
+        sources has answered. A later call does not change them: a new source appears when it answers."""
         with self._news:
             self._troubles.pop(None, None)
             if self._expected is None:
@@ -72,7 +72,7 @@ class Board:
                 self._news.notify_all()
 
     def note(self, source: Source, found: SourceSeen) -> None:
-        """``source`` is as ``found`` now."""
+        """Record ``found`` as the state of ``source``."""
         with self._news:
             self._troubles.pop(source, None)
             if self._sources.get(source) == found:
@@ -84,7 +84,7 @@ class Board:
             self._changed()
 
     def gone(self, source: Source, error: BookKeeperError) -> None:
-        """``source`` does not exist (any more)."""
+        """Record that ``source`` does not exist."""
         with self._news:
             self._troubles.pop(source, None)
             self._sources.pop(source, None)
@@ -92,26 +92,28 @@ class Board:
             self._changed()
 
     def trouble(self, source: Source | None, error: BookKeeperError) -> None:
-        """``source``, or for None the list of sources, cannot be reached now; that may pass."""
+        """Record an error that may pass. ``source`` is the source that cannot be reached, or None for the list of
+        sources."""
         with self._news:
             since, _ = self._troubles.get(source, (time.monotonic(), error))
             self._troubles[source] = since, error
             self._news.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Following ends with ``error``, which the next caller gets at once."""
+        """End the run with ``error``, which the next caller gets at once."""
         with self._news:
             self._failure, self._over = self._failure or error, True
             self._news.notify_all()
 
     def end(self) -> None:
-        """Nobody follows any more."""
+        """End the run: the followers have stopped."""
         with self._news:
             self._over = True
             self._news.notify_all()
 
     def goes_on(self) -> bool:
-        """Whether somebody still asks. If not, the run is over, and the next call starts another."""
+        """Whether the followers must go on. If no caller has asked for ``idle_s``, this ends the run, and the next call
+        begins another."""
         with self._news:
             if not self._waiting and time.monotonic() - self._called > self._times.idle_s:
                 self._over = True
@@ -125,7 +127,7 @@ class Board:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing new is written here any more."""
+        """Whether the run has ended and no error of it is left to raise."""
         return self._over and self._failure is None
 
     @property
@@ -135,8 +137,8 @@ class Board:
             return self._has_answer()
 
     def seen(self, timeout_s: float) -> Seen | None:
-        """What there is; waits up to ``timeout_s`` for the first look. None: the run ended, begin another. Raises as
-        :meth:`Watch.seen`."""
+        """Return the state of all sources; wait up to ``timeout_s`` for the first look. Return None if the run has
+        ended and the caller must begin another. Raises what :meth:`Watch.seen` raises."""
         with self._news:
             self._called = time.monotonic()
             if not self._has_answer():
@@ -168,7 +170,7 @@ class Board:
         return self._expected is not None and self._expected <= self._sources.keys() | self._gone.keys()
 
     def _lasting_trouble(self) -> BookKeeperError | None:
-        """The trouble to report: any while there is no answer, otherwise one that lasts."""
+        """Return the trouble to raise: any trouble while there is no answer, otherwise only trouble that lasts."""
         since = time.monotonic() if not self._has_answer() else time.monotonic() - self._times.give_up_s
         told = [(began, error) for began, error in self._troubles.values() if began <= since]
         return min(told, key=lambda each: each[0])[1] if told else None
@@ -183,7 +185,7 @@ class Board:
 
 
 class Run(Protocol):
-    """Followers at work."""
+    """A run of followers."""
 
     def cancel(self) -> object:
         """End the followers soon. Never raises."""
@@ -191,11 +193,11 @@ class Run(Protocol):
 
 
 Begin = Callable[[WatchTimes], tuple[Board, Run]]
-"""Connects, starts followers, and returns their board."""
+"""Connects, starts followers, and returns their board and their run."""
 
 
 class Watch:
-    """The latest :class:`Seen` of all sources. Connects to nothing before the first call."""
+    """The latest :class:`Seen` of all sources. It connects at the first call."""
 
     def __init__(self, begin: Begin, times: WatchTimes | None = None) -> None:
         self._begin, self._times = begin, times or WatchTimes()
@@ -205,11 +207,12 @@ class Watch:
         self._was_answered = False
 
     def seen(self) -> Seen:
-        """The sources as last seen, from memory. The first call, and the first after a run ended, look anew.
+        """Return the sources as last seen, from memory. The first call, and the first call after a run ended, wait for
+        a new look.
 
         Raises the error that ended following: at once if it is final, after ``give_up_s`` if it may pass. Raises
-        MetadataUnavailableError if the first look takes longer than ``first_look_s``. A caller that was answered before
-        waits for ``give_up_s`` even if a run begins anew: its query goes on, only its last call was long ago.
+        MetadataUnavailableError if the first look takes longer than ``first_look_s``. Once a call was answered, a new
+        run gets ``give_up_s`` for its first look, because the query is running already.
         """
         times = self._times
         deadline = time.monotonic() + (times.give_up_s if self._was_answered else times.first_look_s)

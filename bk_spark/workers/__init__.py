@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python process of Spark keeps: connections, its log line, work that need not be repeated."""
+"""Helpers of Spark's Python processes: shared connections, a log line for each task, and less repeated work."""

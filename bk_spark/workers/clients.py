@@ -36,25 +36,25 @@ CLIENTS_MAX = 8
 READERS_MAX = 8
 FALLBACK_JITTER_S = 1.0
 AGAIN_S = 0.5
-"""The pause before the metadata service is asked again, in case it refused at once."""
+"""The pause, in seconds, before the metadata service is asked again, in case it refused at once."""
 TASK_DEFAULTS: Mapping[str, int] = {
     "window_bytes_max": 8 << 20,
     "slow_bookie_bytes_max": 24 << 20,
     "process_window_bytes_max": 32 << 20,
     "frame_bytes": 3 << 20,
 }
-"""Less than the client's own settings, because many tasks share a machine, and each stays below 128 MiB (RULES K5).
-Frames are larger: a task writes whole columns, so writers, bookies and readers pay the cost of a frame once for three
-times the rows."""
+"""Client settings for tasks. The windows are smaller than the client's defaults, because many tasks share a machine and
+each must stay below 128 MiB (RULES K5). Frames are three times as large, because a task writes whole columns: writers,
+bookies and readers then handle a third as many frames."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class ProcessCache(Generic[T]):
-    """At most ``size_max`` things of this process; the least recently used is closed first. A thing that is not usable
-    any more (``is_usable``) is closed and made anew, so that a broken one is not returned for ever. A forked child
-    begins with an empty cache and closes nothing: the sockets belong to the parent."""
+    """A cache of at most ``size_max`` things of this process. It closes the least recently used one first. A thing that
+    has become unusable (``is_usable``) is closed and replaced, so that a broken one is not returned for ever. A forked
+    child begins with an empty cache and closes nothing, because the sockets belong to the parent."""
 
     def __init__(
         self, size_max: int, close: Callable[[T], None], is_usable: Callable[[T], bool] = lambda thing: True
@@ -68,7 +68,7 @@ class ProcessCache(Generic[T]):
         self._things: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The thing of ``key``, made if need be. ``make`` runs at most once at a time."""
+        """Return the thing of ``key``; make it if there is none. Only one ``make`` runs at a time."""
         full_key = (os.getpid(), key)
         surplus: list[T] = []
         with self._lock:
@@ -112,8 +112,8 @@ _readers: ProcessCache[DetachedReader] = ProcessCache(READERS_MAX, _close_quietl
 
 
 def client_config(options: BkOptions) -> ClientConfig:
-    """The client's configuration from the ``bookkeeper.*`` pairs. Raises InvalidArgumentError for an unknown key,
-    naming the nearest, and for a value that is not accepted."""
+    """Return the client's configuration, made from the ``bookkeeper.*`` pairs. Raises InvalidArgumentError for an
+    unknown key, naming the nearest, and for a value that is not accepted."""
     from bk_core.client import ClientConfig
 
     known = {normalise(field.name): field for field in fields(ClientConfig)}
@@ -134,7 +134,7 @@ def client_config(options: BkOptions) -> ClientConfig:
 
 
 def client(options: BkOptions) -> BookKeeper:
-    """This process's session with the cluster. Raises MetadataUnavailableError within 10 seconds."""
+    """Return this process's session with the cluster. Raises MetadataUnavailableError within 10 seconds."""
     from bk_core.blocking import connect
 
     config = client_config(options)
@@ -143,14 +143,14 @@ def client(options: BkOptions) -> BookKeeper:
 
 
 def patiently(options: BkOptions, work: Callable[[BookKeeper], R]) -> R:
-    """The result of ``work`` with this process's client. It is tried again while the metadata service is away.
+    """Return the result of ``work`` with this process's client. Try again while the metadata service cannot be reached.
 
-    ``work`` must be safe to repeat whatever became of it: planning makes at most an empty log, a publish is settled by
-    its id (RULES N4), and a ledger whose creation got no answer is an orphan that no log names.
+    ``work`` must be safe to repeat even if a failed try took effect: planning makes at most an empty log, the publish
+    id settles a publish (RULES N4), and a ledger whose creation got no answer is an orphan that no log names.
 
     Between tries the client is kept, because it reconnects by itself and open ledger writers depend on it. (The cache
     replaces one that was closed.) After the last try the client is dropped, so that the next caller in this process
-    begins a session of its own. Raises what ``work`` raises; MetadataUnavailableError once ``metadataTimeout`` has
+    begins a session of its own. Raises what ``work`` raises, and MetadataUnavailableError once ``metadataTimeout`` has
     passed.
     """
     deadline = time.monotonic() + options.metadata_timeout_ms / 1000
@@ -181,8 +181,8 @@ def discard(broken: BookKeeper) -> None:
 def detached_reader(
     options: BkOptions, instance_id: str, bookies: Mapping[BookieId, BookieServiceInfo]
 ) -> DetachedReader:
-    """A reader of entries that asks no metadata store while one of these bookies answers for each entry (RULES K3). It
-    is kept for the next task of this process that reads from the same cluster."""
+    """Return a reader of entries. It asks the metadata store only if none of these bookies answers for an entry (RULES
+    K3). It is kept for the next task of this process that reads from the same cluster."""
     from bk_core.blocking import DetachedReader
 
     config = client_config(options)
@@ -207,7 +207,7 @@ def _record_of(
 
 
 def bookie_infos(bookkeeper: BookKeeper) -> dict[BookieId, BookieServiceInfo]:
-    """The endpoints of all bookies that can be read from now."""
+    """Return the endpoints of all bookies that can be read from now."""
     return {**bookkeeper.store.read_only_bookies(), **bookkeeper.store.writable_bookies()}
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bk_spark.task")
 _ours = logging.getLogger("bk_spark")
 if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not _ours.level:  # Spark sets it in workers whose lines it collects
-    _ours.setLevel(logging.INFO)  # Spark takes what passes the root logger, at least WARNING; our lines are INFO
+    _ours.setLevel(logging.INFO)  # else ours would have the root logger's level, WARNING; our lines are INFO
 RANGES_SHOWN = 3
 
 
 def reading(line: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches``; when they end, also early (``limit``) or by an error, a line about them is logged."""
+    """Yield ``batches``. When they end, also early (``limit``) or by an error, log a line about them."""
     try:
         while (batch := line.timed(batches)) is not None:
             yield batch
@@ -38,7 +38,7 @@ def reading(line: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     finally:
         line.log()
         if isinstance(batches, Generator):
-            batches.close()  # Spark closed this one early, so reads under way are not wanted
+            batches.close()  # if Spark closed this generator early, stop the reads under way
 
 
 class Reading:
@@ -76,8 +76,8 @@ class Reading:
 
 
 class Writing:
-    """The batches of a write; as a context manager it logs its line at the end. ``ledgers`` are the written ones;
-    ``is_held``: the task sends entries to the driver."""
+    """The batches of a write. As a context manager it logs its line at the end. ``ledgers`` are the written ledgers;
+    ``is_held`` means that the task sends entries to the driver."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], partition: int, attempt: int) -> None:
         self._batches, self._partition, self._attempt = batches, partition, attempt
@@ -110,7 +110,7 @@ class Writing:
 
 
 def shown(ranges: Sequence[LedgerRange]) -> str:
-    """Ledgers and their entries: the first few, and how many more."""
+    """Return text about the first few ranges, and how many more there are."""
     first = [f"{one.ledger_id}:{one.first}-{one.last}" for one in ranges[:RANGES_SHOWN]]
     logs = sorted({one.log for one in ranges if one.log is not None})
     more = f" and {len(ranges) - RANGES_SHOWN} more" if len(ranges) > RANGES_SHOWN else ""

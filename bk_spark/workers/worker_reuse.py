@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spares a reused Python worker work that would be repeated for every task, over all modules ever imported.
+"""Keeps a reused Python worker from repeating work for every task, over all modules ever imported.
 
 Theory. After every task Spark's daemon runs ``gc.collect()``: 22 ms for what pyspark alone imports, 64 ms with this
 package, gRPC and pandas. Before every task Spark 4.0 calls ``importlib.invalidate_caches()``. Then each importer of an
 archive reads the archive's directory again: that of pyspark with a thousand files, once for every package in it, and
-that of Spark's jar. This takes 400 ms, for a task that may have ten rows. Neither is of use: imported modules live as
+that of Spark's jar. This takes 400 ms, for a task that may have ten rows. Neither is needed: imported modules live as
 long as the process, and the archives that a process starts with (``PYTHONPATH``) do not change.
 """
 
@@ -22,10 +22,10 @@ def settle() -> None:
     """Exempt all living objects from garbage collection, if modules were imported since the last call, and let the
     importers of the archives in ``PYTHONPATH`` keep the directories that they have read.
 
-    Called when a task begins, and first by the workers that plan a load; mostly only the first and second call
-    have work to do. Existing garbage is collected before. Frozen objects are still freed when nothing refers to them;
-    only a cycle of them that becomes garbage later stays. Nothing else of the process changes: thresholds, allocators
-    (RULES K5), new objects, archives added later.
+    It is called when a worker plans a load and when a task begins. Usually only the first and second call have work to
+    do. Existing garbage is collected before. Frozen objects are still freed when nothing refers to them; only a cycle
+    of them that becomes garbage later stays. Nothing else of the process changes: thresholds, allocators (RULES K5),
+    new objects and archives added later stay as they are.
     """
     global _modules_frozen  # the state of the process, like the collector's own
     if len(sys.modules) > _modules_frozen:

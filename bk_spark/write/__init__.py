@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch writes: ledgers of tasks, published in one step."""
+"""Batch writes: tasks write ledgers, and the driver publishes them in one step."""

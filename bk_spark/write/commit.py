@@ -40,13 +40,13 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 def publish(options: BkOptions, publish_id: PublishId, wanted: PublishOptions, messages: Messages) -> int:
-    """List the tasks' ledgers in the log of ``options``, or otherwise in the logs that the tasks name, in partition
-    order, all or none. Entries that small tasks sent get ledgers first. Returns the number of rows published.
-    ``wanted`` has no schema; that comes from the tasks.
+    """Add the tasks' ledgers, all or none and in partition order, to the log of ``options`` or, if it names none, to
+    the logs that the tasks name. Entries that small tasks sent are written to ledgers first. Return the number of rows
+    published. ``wanted`` has no schema; the tasks report it.
 
-    Without rows nothing changes, unless old rows must go, the transaction must be remembered or a log gets its columns
-    (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would lose
-    rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
+    Without rows nothing changes, except that an overwrite removes old rows, a transaction is recorded, and a log gets
+    its schema (codec ``arrow``). Raises PublishConflictError if a message is missing (a continuous trigger, which would
+    lose rows), InvalidArgumentError for too many logs, and what :meth:`NamedLog.publish` and
     :func:`~bk_core.logs.named_log.publish_to_logs` raise. If the outcome is unknown, a retry settles it by the publish
     id.
     """
@@ -56,7 +56,7 @@ def publish(options: BkOptions, publish_id: PublishId, wanted: PublishOptions, m
         try:
             fan_out.check_count(len(logs))
         except InvalidArgumentError:
-            clients.patiently(options, partial(delete, extents=tasks_extents(written)))  # nobody has seen them
+            clients.patiently(options, partial(delete, extents=tasks_extents(written)))  # no log names them
             raise
     ledgers = gathered.extents_by_log(options, publish_id, written)
     how = replace(wanted, schema=schema_of(messages))
@@ -67,8 +67,7 @@ def publish(options: BkOptions, publish_id: PublishId, wanted: PublishOptions, m
 def _publish(
     bookkeeper: BookKeeper, options: BkOptions, publish_id: PublishId, how: PublishOptions, ledgers: gathered.Extents
 ) -> None:
-    """The one step that makes the rows visible. It may be repeated, because it is settled by the publish id (RULES
-    N4)."""
+    """Make the rows visible in one step. It may be repeated, because the publish id settles it (RULES N4)."""
     if options.log is None:
         if ledgers:
             bookkeeper.publish_to_logs(ledgers, publish_id, password=options.ledger_password, options=how)
@@ -78,7 +77,8 @@ def _publish(
 
 
 def check_complete(messages: Messages) -> list[WrittenLedgers]:
-    """What every task reported. Raises PublishConflictError if one reported nothing: its rows would be lost."""
+    """Return the reports of all tasks. Raises PublishConflictError if one is missing, because its rows would be
+    lost."""
     missing = sum(1 for message in messages if message is None)
     if missing:
         raise PublishConflictError(
@@ -91,15 +91,15 @@ def check_complete(messages: Messages) -> list[WrittenLedgers]:
 
 
 def abandon(bookkeeper: BookKeeper, messages: Messages) -> int:
-    """Delete the ledgers of a write that can never be published; returns how many. It deletes only if some message is
-    None: then ``commit`` never ran. Best effort: ledgers that stay are orphans for vacuum."""
+    """Delete the ledgers of a write that can never be published. Return how many. It deletes only if some message is
+    None, because ``commit`` never ran then. Best effort: ledgers that stay are orphans, which vacuum deletes."""
     if not any(message is None for message in messages):
         return 0
     return delete(bookkeeper, tasks_extents(each for each in messages if isinstance(each, WrittenLedgers)))
 
 
 def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
-    """Delete ledgers that certainly no publish has named, best effort; returns how many."""
+    """Delete ledgers that certainly no publish has named, best effort. Return how many were deleted."""
     deleted = 0
     for extent in extents:
         try:
@@ -109,24 +109,24 @@ def delete(bookkeeper: BookKeeper, extents: Iterable[NewExtent]) -> int:
             continue
         except MetadataUnavailableError as error:
             logger.warning("ledger %d of an aborted write and those after it stay: %s", extent.ledger_id, error)
-            break  # each other would wait as long, and the write has failed already
+            break  # every further one would wait as long, and the write has failed already
         except BookKeeperError as error:
             logger.warning("ledger %d of an aborted write stays until vacuum: %s", extent.ledger_id, error)
     return deleted
 
 
 def tasks_extents(messages: Iterable[WrittenLedgers]) -> list[NewExtent]:
-    """The ledgers that the tasks made, in partition order."""
+    """Return the ledgers that the tasks made, in partition order."""
     return [extent for message in messages for _, extent in message.extents]
 
 
 def schema_of(messages: Messages) -> bytes | None:
-    """The schema that the entries were written with: the same for all tasks, because the driver gave it to them."""
+    """Return the schema that the entries were written with. All tasks have the same, because the driver chose it."""
     found = {m.schema for m in messages if isinstance(m, WrittenLedgers)}
     assert len(found) <= 1, "the tasks of a write have one codec"
     return next(iter(found), None)
 
 
 def query_of(messages: Messages) -> str | None:
-    """The streaming query that the tasks worked for."""
+    """Return the id of the streaming query that the tasks worked for, or None."""
     return next((m.query_id for m in messages if isinstance(m, WrittenLedgers) and m.query_id), None)

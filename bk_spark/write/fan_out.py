@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which log a row goes to: the one that the options name, or the one in its column ``log`` (RULES K10). Pure.
+"""Decides which log a row goes to: the one that the options name, or the one in its column ``log`` (RULES K10). Pure.
 
 An option or a path wins over the column, as Kafka's ``topic`` does. Codecs with fixed columns then leave the column
 out; for other codecs it is a column like any other.
@@ -29,8 +29,8 @@ logger = logging.getLogger("bk_spark.write.log_writer")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What becomes of a DataFrame's columns. The codec gets ``written``, a StructType; ``log_column`` is how the
-    DataFrame spells the column that names the log, None: the options name it."""
+    """The use of a DataFrame's columns in a write. The codec gets ``written``, a StructType. ``log_column`` is the
+    DataFrame's spelling of the column that names the log, or None if the options name it."""
 
     written: Any
     log_column: str | None = None
@@ -42,8 +42,8 @@ class Columns:
     def routed(
         self, rows: pa.RecordBatch, partition: int, first_row: int
     ) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        """The rows of each log, in order, with the codec's columns only. The log is None if the options name it. Raises
-        InvalidArgumentError for a null or impossible name, with partition and row."""
+        """Yield the rows of each log, in order, with the codec's columns only. The log is None if the options name it.
+        Raises InvalidArgumentError for a null, with partition and row, and for an impossible name, with partition."""
         kept = rows.select(self.written.names) if len(self.written.names) < rows.num_columns else rows
         if self.log_column is None:
             yield None, kept
@@ -77,15 +77,15 @@ class Columns:
 
 
 def columns_of_write(options: BkOptions, schema: Any) -> Columns:
-    """What a write does with a DataFrame of ``schema``, a StructType. Raises InvalidArgumentError if neither the
-    options nor a column of text names a log."""
+    """Return how a write uses the columns of ``schema``, a StructType. Raises InvalidArgumentError if neither the
+    options nor a string column ``log`` names a log."""
     from pyspark.sql.types import StructType
 
     name = spelling.found(LOG_COLUMN, schema.names)
     found = None if name is None else schema[name]
     without = StructType([field for field in schema.fields if field.name != name])
     if options.log is not None:
-        if found is None or codecs.codec_of(options).columns is None:  # it can hold a column of the user's
+        if found is None or codecs.codec_of(options).columns is None:  # any column log is the user's data
             return Columns(schema)
         logger.info("column %s is left out: every row goes to log %s", LOG_COLUMN, options.log)
         return Columns(without)

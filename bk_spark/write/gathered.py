@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tasks of a write made, as ledgers in the order of their rows: the driver writes the entries that small tasks
-sent in their messages into ledgers of its own (decision 0073).
+"""Gathers what all tasks of a write made, as ledgers in the order of their rows. The driver writes the entries that
+small tasks sent in their messages into ledgers of its own (decision 0073).
 
-Neighbours share a ledger, so a write whose tasks are all small makes one ledger for each log. A ledger is closed before
-it is published, with each entry on an ack quorum, as a task's is; nobody sees it before that.
+Small tasks in a row share a ledger, so a write whose tasks are all small makes one ledger for each log. Like a task's
+ledger, it is closed before it is published, with each entry on an ack quorum. No reader sees it before that.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Extents = dict[str, list["NewExtent"]]
 
 
 def extents_by_log(options: BkOptions, publish_id: PublishId, messages: Sequence[WrittenLedgers]) -> Extents:
-    """The ledgers of each log, in partition order. If this raises, the ledgers that it made are deleted, best effort.
-    Raises what creating, writing and closing a ledger raises."""
+    """Return the ledgers of each log, in partition order. If this raises, the ledgers that it made are deleted, best
+    effort. Raises what creating, writing and closing a ledger raises."""
     counts_rows = any(message.schema is not None for message in messages)
     for left in reversed(range(TRIES)):
         gathering = Gathering(options, publish_id, counts_rows=counts_rows)
@@ -55,7 +55,7 @@ def extents_by_log(options: BkOptions, publish_id: PublishId, messages: Sequence
 
 
 class Gathering:
-    """One try to write what small tasks sent. ``counts_rows``: an entry may hold several rows of a DataFrame."""
+    """One try to write what small tasks sent. ``counts_rows`` means that an entry may hold several rows."""
 
     def __init__(self, options: BkOptions, publish_id: PublishId, *, counts_rows: bool) -> None:
         self._options, self._publish_id, self._counts_rows = options, publish_id, counts_rows

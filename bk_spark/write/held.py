@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from bk_core.model import DigestType
 
 FULL_TASKS = 1024
-"""Tasks of this many partitions may each hold the whole limit; those of higher partitions hold less."""
+"""The tasks of this many first partitions may each hold the whole limit. Tasks of later partitions hold less."""
 ENTRY_BYTES = 8
-"""What an entry counts beside its payload: its length, and the cost of handling it."""
+"""The bytes that an entry counts in addition to its payload, for its length and for the cost of handling it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogAt:
-    """What must be known about a log to write for it: its ledgers carry the log's uuid and have its digest type."""
+    """The facts about a log that its ledgers need: they carry the log's uuid and have its digest type."""
 
     name: str
     uuid: str
@@ -41,8 +41,8 @@ class LogAt:
 
 @dataclass(frozen=True, slots=True)
 class HeldEntries:
-    """Entries of one task for one log, as they travel: ``lengths`` are numbers of 32 bits. ``rows`` of the DataFrame
-    are in them."""
+    """Entries of one task for one log, in the form in which they travel. ``lengths`` are 32-bit numbers. ``rows`` is
+    the number of DataFrame rows in the entries."""
 
     log: LogAt
     lengths: bytes
@@ -59,15 +59,15 @@ class HeldEntries:
 
 
 def bytes_max(partition: int, limit: int) -> int:
-    """How much the task of ``partition`` may hold, if ``limit`` is the most for any task.
+    """Return how many bytes the task of ``partition`` may hold. ``limit`` is the most for any task.
 
-    A task does not know how many tasks there are, but there are more than its own number. From partition FULL_TASKS on
-    the share falls with the square of that number, so all tasks of a write together hold less than 2 × FULL_TASKS ×
-    ``limit``, however many they are: 64 MiB by default.
+    A task knows only its own partition's number, not how many tasks there are. From partition FULL_TASKS on, the share
+    falls with the square of that number. So all tasks of a write together hold less than 2 × FULL_TASKS × ``limit``,
+    however many they are: 64 MiB by default.
     """
     return limit if partition < FULL_TASKS else limit * FULL_TASKS**2 // (partition + 1) ** 2
 
 
 def size_of(batch: EntryBatch) -> int:
-    """What a batch counts against :func:`bytes_max`."""
+    """Return how many bytes a batch counts against :func:`bytes_max`."""
     return batch.payload_bytes + ENTRY_BYTES * len(batch)

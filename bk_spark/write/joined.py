@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes batches of entries as large as a frame, because a frame costs its writer, its bookies and every reader about as
-much whether it is small or large.
+"""Makes batches of entries as large as a frame, because a small frame costs its writer, its bookies and every reader
+about as much as a large one.
 
-Spark hands rows over in batches of 10,000. Small batches are copied, one behind the other, into a buffer that is used
-again once its entries were sent; so nothing of Spark's memory is kept, and the system is asked for none. A large batch
-is cut into equal parts, which are views of it.
+Spark hands rows over in batches of 10,000. Small batches are copied, one behind the other, into a buffer that is reused
+once its entries were sent. So no memory of Spark is kept, and none is allocated. A large batch is cut into equal parts,
+which are views of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _slots = Slots(FREE_BYTES_MAX)  # of this process, whose tasks and commits run o
 
 
 class Joiner:
-    """Entries of one ledger on their way into frames. Each method gives what is to be sent now, in order."""
+    """The entries of one ledger on their way into frames. ``add`` and ``rest`` yield the batches to send now, in
+    order."""
 
     def __init__(self) -> None:
         self._lengths: list[U32] = []
@@ -33,7 +34,7 @@ class Joiner:
         self._filled = self._count = 0
 
     def add(self, batch: EntryBatch, frame_bytes: int) -> Iterator[EntryBatch]:
-        """Take a batch; ``frame_bytes`` is how much is to be sent together."""
+        """Take a batch. ``frame_bytes`` is the number of bytes to send together."""
         if batch.payload_bytes > frame_bytes // 2:
             yield from self.rest()
             yield from _parts(batch, frame_bytes)
@@ -48,14 +49,14 @@ class Joiner:
             start = stop
 
     def rest(self) -> Iterator[EntryBatch]:
-        """What was taken and not given yet."""
+        """Yield the entries that were taken and not yielded yet."""
         buffer, lengths, filled = self._buffer, self._lengths, self._filled
         self._buffer, self._lengths, self._filled, self._count = None, [], 0, 0
         if buffer is not None:
             yield EntryBatch(lengths=np.concatenate(lengths), payload=buffer[:filled].toreadonly())
 
     def _fitting(self, batch: EntryBatch, start: int, frame_bytes: int) -> int:
-        """Up to which entry of the batch there is room."""
+        """Return up to which entry of the batch there is room, exclusive."""
         offsets, room = batch.offsets(), (frame_bytes if self._buffer is None else len(self._buffer)) - self._filled
         stop = int(offsets.searchsorted(int(offsets[start]) + room, side="right")) - 1
         return min(stop, start + SLICE_ENTRIES_MAX - self._count)
@@ -70,8 +71,8 @@ class Joiner:
 
 
 def _parts(batch: EntryBatch, frame_bytes: int) -> Iterator[EntryBatch]:
-    """The batch in as few parts as there must be, of about equally many bytes: a small last one would cost its readers
-    as much as a large one."""
+    """Cut the batch into the fewest possible parts of about the same size. A small last part would cost its readers as
+    much as a large one."""
     most = max(frame_bytes // 2, frame_bytes - int(batch.lengths.max()))  # a part may have an entry more than its share
     count = max(-(-batch.payload_bytes // most), -(-len(batch) // SLICE_ENTRIES_MAX))
     ends = batch.offsets().searchsorted([batch.payload_bytes * part // count for part in range(1, count)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch writes to named logs: each task attempt fills ledgers of its own, the driver publishes them together.
+"""Batch writes to named logs: each task attempt fills ledgers of its own, and the driver publishes them together.
 
 ``append`` adds to a log. ``overwrite`` replaces all old rows by the new ones in one compare-and-set. Both make a
 missing log; vacuum deletes the unlinked ledgers after their delay (RULES N6).
@@ -58,7 +58,7 @@ class LogWriter(DataSourceArrowWriter):
         return cls(target, publish_id, transaction, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task attempt; see :func:`bk_spark.write.task_ledgers.write_rows`."""
+        """Write the rows of one task attempt; see :func:`bk_spark.write.task_ledgers.write_rows`."""
         partition, number = task_numbers()
         return write_rows(self.target, Attempt(partition, number, self.publish_id), iterator)
 
@@ -70,12 +70,12 @@ class LogWriter(DataSourceArrowWriter):
         logger.info("published %d rows to %s as %s", rows, options.selection, self.publish_id.text)
 
     def abort(self, messages: Messages) -> None:
-        """Never raises: Spark would report that error instead of the cause."""
+        """Clean up after a failed job. Never raises, because Spark would report that error instead of the cause."""
         abort(self.target.options, messages)
 
 
 def publish_options(options: BkOptions, transaction: Transaction | None, *, overwrite: bool) -> PublishOptions:
-    """How to publish what the tasks wrote, but for their schema."""
+    """Return how to publish what the tasks wrote, except the schema."""
     return PublishOptions(
         transaction=transaction,
         overwrite=overwrite,
@@ -85,7 +85,8 @@ def publish_options(options: BkOptions, transaction: Transaction | None, *, over
 
 
 def transaction_of(options: BkOptions) -> Transaction | None:
-    """The job's transaction (RULES N5). Raises InvalidArgumentError for half of one."""
+    """Return the job's transaction (RULES N5), or None. Raises InvalidArgumentError if only one of its two options is
+    given."""
     if options.txn_app_id is not None and options.txn_version is not None:
         return Transaction(options.txn_app_id, options.txn_version)
     if options.txn_app_id is None and options.txn_version is None:
@@ -100,11 +101,11 @@ def transaction_of(options: BkOptions) -> Transaction | None:
 
 
 def plan_target(options: BkOptions, schema: Any, *, overwrite: bool) -> WriteTarget:
-    """Check everything that the tasks must know; a missing log is made."""
+    """Check the write and return what its tasks must know. A missing log is created."""
     columns = fan_out.columns_of_write(options, schema)
     if overwrite and columns.by_column:
         raise InvalidArgumentError(
-            "overwriting needs the name of the log: which ones a column does not name, nobody knows",
+            "overwriting needs the name of the log: a column does not tell which other logs to empty",
             value="no option log and no path",
             remedy='.option("log", "events"), or .mode("append")',
         )
@@ -138,7 +139,7 @@ def abort(options: BkOptions, messages: Messages) -> None:
 
 
 def check_bookies(bookkeeper: BookKeeper, options: BkOptions) -> None:
-    """Raises NotEnoughBookiesError before a job starts that could not create a single ledger."""
+    """Check, before the job starts, that it can create a ledger. Raises NotEnoughBookiesError."""
     writable = bookkeeper.store.writable_bookies()
     if len(writable) < options.ensemble_size:
         raise NotEnoughBookiesError(
@@ -149,7 +150,7 @@ def check_bookies(bookkeeper: BookKeeper, options: BkOptions) -> None:
 
 
 def task_numbers() -> tuple[int, int]:
-    """Partition and attempt number of the running task."""
+    """Return the partition and the attempt number of the running task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

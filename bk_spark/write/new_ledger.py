@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ledger for a log, made with its first entry: by a task for its rows, by the driver for those of small tasks."""
+"""One ledger for a log, created with its first entry: by a task for its own rows, or by the driver for the rows of
+small tasks."""
 
 from __future__ import annotations
 
@@ -43,13 +44,13 @@ class NewLedger:
         self._ledger: LedgerWriter | None = None
 
     def append(self, entries: EntryBatch, frame_bytes: int) -> None:
-        """Queue entries, to be sent ``frame_bytes`` at a time; waits while the window is full."""
+        """Queue entries, to be sent ``frame_bytes`` at a time. Wait while the window is full."""
         if self._ledger is None:
             self._ledger = clients.patiently(self._options, self._create)
         self._send(self._joiner.add(entries, frame_bytes))
 
     def send_rest(self) -> None:
-        """Send what waits for more."""
+        """Send the entries that wait for more entries."""
         self._send(self._joiner.rest())
 
     def _send(self, batches: Iterator[EntryBatch]) -> None:
@@ -58,8 +59,8 @@ class NewLedger:
             self._ledger.append_batch(batch)
 
     def finish(self, rows: int | None) -> NewExtent | None:
-        """Close the ledger and report it; None without entries. ``rows`` are those of the DataFrame in it if an entry
-        may hold several."""
+        """Close the ledger and return its extent, or None without entries. ``rows`` is the number of DataFrame rows in
+        it, given if an entry may hold several."""
         ledger, options = self._ledger, self._options
         if ledger is None:
             return None

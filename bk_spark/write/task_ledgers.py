@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task attempt writes: for each log that it has rows for, a ledger of its own, or a few entries in its message.
+"""Writes the rows of a task attempt: for each log into a ledger of its own, or as a few entries in the task's message.
 
-Several attempts of one partition may run, even at once, and a loser may end after ``commit``. So no two attempts share
-a ledger, and a ledger counts only once a log's head names it (RULES N4, N6). Spark drops the messages of losers, and
-with them the entries that they hold.
+Several attempts of one partition may run, even at once, and a superseded attempt may end after ``commit``. So no two
+attempts share a ledger, and a ledger counts only once a log's head names it (RULES N4, N6). Spark drops the messages of
+superseded attempts, and with them the entries that they hold.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ JOINED_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTarget:
-    """What every task of a write must know. ``log`` None: the rows name the log."""
+    """The facts that every task of a write needs. ``log`` is None if the rows name the log."""
 
     options: BkOptions
     log: LogAt | None
@@ -79,13 +79,13 @@ def write_rows(target: WriteTarget, attempt: Attempt, batches: Iterator[pa.Recor
 
 
 class RowRoom:
-    """How many more bytes a task may hold, in all its logs together."""
+    """The number of bytes that a task may still hold, in all its logs together."""
 
     def __init__(self, left: int) -> None:
         self._left = left
 
     def take(self, size: int) -> bool:
-        """Whether there is room; then it is taken."""
+        """Take ``size`` bytes if there is room. Return whether there was."""
         if size > self._left:
             return False
         self._left -= size
@@ -96,7 +96,7 @@ class RowRoom:
 
 
 class TaskLedgers:
-    """What a task attempt writes to all its logs."""
+    """The writes of a task attempt to all its logs."""
 
     def __init__(self, target: WriteTarget, attempt: Attempt) -> None:
         self._target, self._attempt = target, attempt
@@ -105,7 +105,7 @@ class TaskLedgers:
         self._room = RowRoom(held.bytes_max(attempt.partition, target.options.small_task_bytes))
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Queue a batch; waits while the window is full."""
+        """Queue a batch. Wait while the window is full."""
         for log, part in self._target.columns.routed(rows, self._attempt.partition, self._row):
             if part.num_rows:
                 ledger = self._of(log)
@@ -122,19 +122,19 @@ class TaskLedgers:
         return found
 
     def finish(self) -> tuple[tuple[tuple[str, NewExtent], ...], tuple[HeldEntries, ...]]:
-        """Close the ledgers and report them, by the names of their logs; then the entries that have none."""
+        """Close the ledgers. Return them with the names of their logs, and the entries that are held instead."""
         found = [(ledger.log.name, ledger.finish()) for ledger in self._ledgers.values()]
         extents = tuple((log, each) for log, each in found if isinstance(each, NewExtent))
         return extents, tuple(each for _, each in found if isinstance(each, HeldEntries))
 
     def give_up(self) -> None:
-        """Stop and delete the ledgers, best effort. Nobody was told of them, so nobody can publish them."""
+        """Stop and delete the ledgers, best effort. The driver does not know them, so it cannot publish them."""
         for ledger in self._ledgers.values():
             ledger.give_up()
 
 
 class TaskLedger:
-    """What a task attempt writes to one log: entries that it holds, or a ledger once they are too many."""
+    """The writes of a task attempt to one log: entries that it holds, or a ledger once they are too many."""
 
     def __init__(self, target: WriteTarget, attempt: Attempt, log: str | None, room: RowRoom) -> None:
         self._target, self._attempt, self._room = target, attempt, room
@@ -173,13 +173,13 @@ class TaskLedger:
         self._ledger.append(entries, frame_bytes)
 
     def send_rest(self) -> None:
-        """Send what waits for more."""
+        """Send the entries that wait for more entries."""
         with self._named():
             self._ledger.send_rest()
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors say which rows these are."""
+        """Add the partition to errors, and the log if a column names it."""
         try:
             yield
         except BookKeeperError as error:
@@ -188,7 +188,7 @@ class TaskLedger:
             raise
 
     def finish(self) -> NewExtent | HeldEntries | None:
-        """The closed ledger, or the entries that were held; None without entries."""
+        """Return the closed ledger or the held entries, or None without entries."""
         if self._held:
             return HeldEntries.of(self.log, self._held, self._rows)
         with self._named():
@@ -200,7 +200,7 @@ class TaskLedger:
 
 
 def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
-    """The head of the log, checked as in :func:`found`; a missing log is made (RULES N8)."""
+    """Return the head of the log, checked as in :func:`found`. Create a missing log (RULES N8)."""
     at, created = log.open_or_create(digest_type=digest_type_of(options))
     if created:
         logger.warning("created log %s", log.name)
@@ -208,9 +208,9 @@ def open_or_create(log: NamedLog, options: BkOptions) -> LogHead:
 
 
 def found(log: NamedLog, options: BkOptions, *, overwrite: bool) -> LogHead | None:
-    """The head of a log that can be written to, or None if there is no log yet. Raises LogHasLeaderError if a leader
-    writes it, because a publish would put rows in the middle (RULES N2); WrongDigestTypeError; InvalidArgumentError if
-    another codec wrote it."""
+    """Return the head of a log that can be written to, or None if there is no log yet. Raises LogHasLeaderError if a
+    leader writes it, because a publish would put rows in the middle (RULES N2), WrongDigestTypeError, and
+    InvalidArgumentError if another codec wrote it."""
     try:
         head: LogHead = log.head().value
     except NoSuchLogError:
@@ -231,7 +231,7 @@ def check_same_codec(log: str, written: str | None, codec: str) -> None:
     it all."""
     if written is not None and written != codec:
         raise InvalidArgumentError(
-            f"log {log} is written with another codec; with two in it only raw, as bytes, would read all of it",
+            f"log {log} is written with another codec, and only codec raw, as bytes, can read a log with two codecs",
             value=f"codec={codec}, the log's is {written}",
             remedy=f'.option("codec", "{written}"), another log, or .option("mixedCodecs", "true") if that is meant; '
             + see("codecs"),

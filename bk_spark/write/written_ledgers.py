@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The message in which a task tells the driver what it has written."""
+"""The message in which a task reports to the driver what it has written."""
 
 from __future__ import annotations
 
