@@ -166,8 +166,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-spare-is-looked-for-in-any-list",
         path="bk_core/client/bookkeeper.py",
-        old="        await asyncio.to_thread(self.store.sync)  # a change",
-        new="        await asyncio.sleep(0)  # a change",
+        old="        await asyncio.to_thread(self.store.sync)  # rarely needed",
+        new="        await asyncio.sleep(0)  # rarely needed",
         tests=(f"{_CLIENT}::test_bookie_that_registered_a_moment_ago_takes_the_place_of_one_that_failed",),
         breaks="a writer fails for want of a bookie that had come back",
         rule="M5",

@@ -80,21 +80,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "S4",
     ),
     Mutant(
-        "what the machine takes when a commit fails is dropped with it",
-        "bookie_server/engine/engine.py",
-        """ here on are written
-        self.feed(events.CommitFailed(reason, error.what, final, number))
-""",
-        """
-        self.feed(events.CommitFailed(reason, error.what, final, number))
-        if not final:
-            self._logs[number].committer.drop(resume=True)
-""",
-        (f"{_ENGINE}::test_a_stream_that_waits_for_room_is_answered_when_the_commit_it_waits_for_fails",),
-        "messages of a stream that waited for room vanish unanswered, and later acks name the wrong frames",
-        "P1",
-    ),
-    Mutant(
         "groups behind a failed one are written",
         "bookie_server/engine/committer.py",
         """        except BookKeeperError as error:
