@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/interop chaos``: rounds of faults on two bookies of ours and two of Apache's, which hold the same ledgers.
+"""``scripts/trial interop chaos``: rounds of faults on two bookies of ours and two of Apache's with the same ledgers.
 
 In each round our client and Apache's write a ledger each. Bookies are killed (``kill -9``) or stopped (SIGSTOP) under
 them and come back; clients of both kinds recover the ledgers, some at the same time. Then everything is healed, both
@@ -8,19 +8,15 @@ kinds open every ledger, and what they find is compared with what all clients we
 Two things that Apache's client does on its own bookies too are counted and no problem (docs/compatibility.md): its
 recovery tells readers a LAC that the ledger may end below, and its writer may never say that it was fenced.
 
-All that is random comes from the seed and the round's number. A round that fails prints both, and its folder is kept.
-With ``--secure`` all bookies want certificates and ours, of mode mixed, roles; all clients have both. ZooKeeper stays
-open. With ``--resume FILE`` the figures so far are kept there after every round, and the next call goes on from them.
+All that is random comes from the seed and the round's number. With ``--secure`` all bookies want
+certificates and ours, of mode mixed, roles; all clients have both. ZooKeeper stays open.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -49,8 +45,9 @@ from tests.interop.parties import (
 )
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import Read
-from tests.interop.worlds import MixedCluster, kept_if_it_fails
-from tests.kit.seeded_figures import SeededFigures
+from tests.interop.worlds import MixedCluster, mixed_cluster
+from tests.kit.waiting import until
+from tests.trials.harness import Figures, Trial
 
 T = TypeVar("T")
 OURS, APACHE = 2, (MAIN, SECOND)
@@ -61,7 +58,7 @@ ENTRIES_MAX = 1_000_000
 CALL_S, HEAL_S = 120.0, 30.0
 FIRST_ENTRIES = 20
 """Confirmed in each ledger before the first fault."""
-PROBLEMS_KEPT = 10
+TOLD = "what a client was told meanwhile"
 
 JAVA_CONF: Mapping[str, object] = {
     "addEntryTimeoutSec": 2,
@@ -230,17 +227,6 @@ def _judge_fence(told: Told) -> list[str]:
 # --- a round ---
 
 
-@dataclass(slots=True)
-class Report:
-    """What one round did. ``problems`` is empty when every promise was kept."""
-
-    number: int
-    seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-
-
 class Arena:
     """The cluster of many rounds, and clients of Apache's, which are dear to make."""
 
@@ -271,12 +257,12 @@ class Arena:
 
 
 class Round:
-    """One round on a running cluster."""
+    """One round on a running cluster. Problems of its figures are empty when every promise was kept."""
 
     def __init__(self, arena: Arena, seed: int, number: int) -> None:
         self._arena, self._cluster, self._number = arena, arena.cluster, number
         self._plan = plan_of(seed, number)
-        self._report = Report(number)
+        self._report = Figures(rounds=1)
         self._threads = ThreadPoolExecutor(max_workers=24, thread_name_prefix=f"round-{number}")
         self._ours: list[OurParty] = []
         self._away: dict[int, str] = {}  # bookie → how
@@ -284,8 +270,7 @@ class Round:
         self._absences: list[tuple[int, float]] = []  # bookie, and until when it did not serve
         self._returns: list[Future[None]] = []
 
-    def run(self) -> Report:
-        began = time.monotonic()
+    def run(self) -> Figures:
         try:
             told = self._go_through()
         finally:
@@ -293,11 +278,11 @@ class Round:
             self._threads.shutdown(wait=False, cancel_futures=True)
             for party in self._ours:
                 party.close()
+        self._report.counts["acknowledged"] = 0
         for each in told:
             problems = judge(each)
             self._report.problems += [f"ledger {each.ledger_id} of {each.plan.writer}: {text}" for text in problems]
             self._count(each)
-        self._report.seconds = time.monotonic() - began
         return self._report
 
     def _party(self, plan: ClientPlan) -> Party:
@@ -323,7 +308,11 @@ class Round:
             writer.begin(ENTRIES_MAX, each.pattern, first=0, window=each.plan.window, pause_ms=1)
             for writer, each in zip(writers, told, strict=True)
         ]
-        _wait_for(lambda: all(writer.lac() >= FIRST_ENTRIES for writer in writers))
+        until(
+            lambda: all(writer.lac() >= FIRST_ENTRIES for writer in writers),
+            CALL_S,
+            "nothing was written, though nothing fails yet",
+        )
         calls = self._carry_out(told)
         self._heal()
         for adding in addings:
@@ -462,7 +451,9 @@ class Round:
                 missing = [bookie for bookie in missing if bookie.bookie_id not in registered]
                 time.sleep(0.05 if missing else 0)
         for bookie in missing:
-            self._report.errors[f"{'ours' if bookie.is_ours else 'Apache'}: a bookie did not come back by itself"] += 1
+            self._report.table(TOLD)[
+                f"{'ours' if bookie.is_ours else 'Apache'}: a bookie did not come back by itself"
+            ] += 1
             bookie.kill()
             bookie.start()
 
@@ -483,15 +474,7 @@ class Round:
         counts["LACs beyond the end after a recovery by Apache's client"] += sum(
             lac > told.ends[0][1] for _, lac in told.lacs if told.ends
         )
-        self._report.errors.update(": ".join(text.split(": ")[:2]) for text in told.errors)
-
-
-def _wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + CALL_S
-    while not true():
-        if time.monotonic() > deadline:
-            raise TimeoutError("nothing was written, though nothing fails yet")
-        time.sleep(0.02)
+        self._report.table(TOLD).update(": ".join(text.split(": ")[:2]) for text in told.errors)
 
 
 def _again(call: Callable[[], T], within_s: float) -> T:
@@ -509,104 +492,34 @@ def _again(call: Callable[[], T], within_s: float) -> T:
 # --- many rounds ---
 
 
-@dataclass(slots=True)
-class Figures(SeededFigures):
-    """Sums over the rounds of all runs of one seed."""
+class ChaosWorld:
+    def __init__(self, arena: Arena, seed: int) -> None:
+        self._arena, self._seed = arena, seed
 
-    rounds: int = 0
-    seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
+    def round(self, number: int) -> Figures:
+        figures = Round(self._arena, self._seed, number).run()
+        if figures.problems:
+            figures.problems.append(f"the plan: {plan_of(self._seed, number)}")
+        return figures
 
-    def add(self, report: Report) -> None:
-        self.rounds += 1
-        self.seconds += report.seconds
-        self.counts.update(report.counts)
-        self.errors.update(report.errors)
-        self.problems += [f"round {report.number}: {problem}" for problem in report.problems[:PROBLEMS_KEPT]]
-
-    @property
-    def passed(self) -> bool:
-        """Something ran, something was acknowledged, and nothing is wrong."""
-        return self.rounds > 0 and self.counts["acknowledged"] > 0 and not self.problems
-
-    def command(self, rounds: str) -> str:
-        """What runs these rounds again."""
-        return f"scripts/interop chaos{' --secure' if self.secure else ''} --seed {self.seed} {rounds}"
-
-    def text(self) -> str:
-        """The report, in Markdown."""
-        lost = sum("LOST" in problem for problem in self.problems)
-        rows = {
-            "rounds": self.rounds,
-            **self.counts,
-            "acknowledged entries lost": lost,
-            "broken promises": len(self.problems),
-            "seconds": round(self.seconds),
-        }
-        lines = ["| | |", "|---|---:|", *(f"| {name} | {count:,} |" for name, count in rows.items()), ""]
-        lines += ["| what a client was told meanwhile | times |", "|---|---:|"]
-        lines += [f"| {text} | {count} |" for text, count in self.errors.most_common(30)]
-        return "\n".join([*lines, "", *(f"- {problem}" for problem in self.problems)]).rstrip() + "\n"
+    def finish(self) -> Figures:
+        return Figures()
 
 
-def run(arguments: argparse.Namespace) -> int:
-    try:
-        figures = Figures.load(arguments.resume, arguments.seed, secure=arguments.secure)
-    except ValueError as error:
-        print(f"interop chaos: {error}", file=sys.stderr)
-        return 2
-    try:
-        if arguments.only is None:
-            _run_all(figures, arguments)
-        else:
-            _run_part(figures, [arguments.only], None)
-    except KeyboardInterrupt:
-        print("interop chaos: interrupted", file=sys.stderr)
-    rounds = f"--rounds {figures.rounds}" if arguments.only is None else f"--only {arguments.only}"
-    print(f"`{figures.command(rounds)}`\n\n{figures.text()}")
-    return 0 if figures.passed and figures.rounds >= (1 if arguments.only is not None else arguments.rounds) else 1
-
-
-def _run_all(figures: Figures, arguments: argparse.Namespace) -> None:
-    deadline = time.monotonic() + arguments.minutes * 60
-    while figures.rounds < arguments.rounds and time.monotonic() < deadline:
-        numbers = list(range(figures.rounds, min(figures.rounds + CLUSTER_ROUNDS, arguments.rounds)))
-        _run_part(figures, numbers, arguments.resume, deadline)
-
-
-def _run_part(figures: Figures, numbers: list[int], resume: Path | None, deadline: float = float("inf")) -> None:
-    """Rounds on one cluster, which is left after one that failed."""
-    with kept_if_it_fails("chaos", ours=OURS, apache=APACHE, secure=figures.secure) as (cluster, problems):
-        arena = Arena(cluster)
-        for number in numbers:
-            report = _one_round(arena, figures, number)
-            figures.add(report)
-            problems += report.problems
-            if resume is not None:
-                figures.save(resume)
-            if problems or time.monotonic() > deadline:
-                break
-
-
-def _one_round(arena: Arena, figures: Figures, number: int) -> Report:
-    try:
-        report = Round(arena, figures.seed, number).run()
-    except Exception as error:  # the round could not be told to its end, which is a finding too
-        traceback.print_exc()
-        report = Report(number, problems=[f"ENDED EARLY: {type(error).__name__}: {error}"])
-    counts = report.counts
-    print(
-        f"round {number}: {report.seconds:.1f} s, {counts['acknowledged']} acknowledged, {_faults(counts)}", flush=True
+class ChaosTrial(Trial):
+    name = "interop chaos"
+    about = (
+        "Bookies of both kinds are killed and stopped under clients of both kinds, which take each other's ledgers "
+        "over. What all were told is compared with what both read in the end."
     )
-    for problem in report.problems:
-        print(f"  {problem}", flush=True)
-    if report.problems:
-        print(f"  the plan: {plan_of(figures.seed, number)}")
-        print(f"  again: {figures.command(f'--only {number}')}", flush=True)
-    return report
+    world_rounds = 50
+    wanted = ("acknowledged",)
 
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--secure", action="store_true", help="certificates for all, roles on our bookies")
 
-def _faults(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if name.startswith(("kill", "stop")))
+    @contextmanager
+    def world(self, path: Path, figures: Figures) -> Iterator[ChaosWorld]:
+        with mixed_cluster(path, ours=OURS, apache=APACHE, secure=self.ask.secure) as cluster:
+            yield ChaosWorld(Arena(cluster), self.ask.seed)

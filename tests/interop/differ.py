@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/differ``: the same random operations to a bookie of Apache's and to one of ours, and equal answers.
+"""``scripts/prove differ``: the same random operations to a bookie of Apache's and to one of ours, and equal answers.
 
 Frames are built and read by the pure codecs; no client is between. Answers are equal if they say the same, whatever
 their order and their form; where they differ, a rule of ``differ_rules`` must know it, each of which is a row of
 docs/compatibility.md. A difference without a rule ends the run: with the seed, and with the fewest operations that
 still show it.
 
-With ``--resume FILE`` the figures are kept there after each epoch, and the next call goes on from them.
 """
 
 from __future__ import annotations
@@ -14,15 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bk_cli.local.cluster import LocalCluster
 from bk_core.wire.bookie_rpc.frames import frames
@@ -34,6 +27,7 @@ from tests.interop.jars import MAIN, toolchain
 from tests.interop.java_process import FAST
 from tests.interop.peers import ApacheCluster
 from tests.kit import bookie_requests as make
+from tests.trials.harness import Figures, Trial
 
 ANSWERS_S = 10.0
 SETTLE_S = 0.04
@@ -54,23 +48,6 @@ APACHE_CONF = {
 
 NO_ENTRY = b"\xff" * 8
 Address = tuple[str, int]
-
-
-@dataclass
-class Tally:
-    """What a run came to."""
-
-    operations: int = 0
-    next_epoch: int = 0
-    seconds: float = 0.0
-    kinds: Counter[str] = field(default_factory=Counter)
-    rules: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: Tally) -> None:
-        self.operations += other.operations
-        self.seconds += other.seconds
-        self.kinds.update(other.kinds)
-        self.rules.update(other.rules)
 
 
 @dataclass(eq=False)
@@ -198,7 +175,7 @@ class Pair:
     def __init__(self, apache: Address, ours: Address, base: int = 0) -> None:
         self.addresses = apache, ours
         self._bases = base
-        self.tally = Tally()
+        self.figures = Figures()
         self.lines: list[tuple[Line, Line]] = []
 
     def next_base(self, number: int) -> int:
@@ -250,9 +227,9 @@ class Pair:
             by_key.setdefault(one.key, []).append(one)
         for key, same in by_key.items():
             left, right = apache.pop(key, []), ours.pop(key, [])
-            self.tally.operations += len(same)
+            self.figures.counts["operations"] += len(same)
             for one in same:
-                self.tally.kinds[one.kind] += 1
+                self.figures.table("operation")[one.kind] += 1
             if left != right:
                 self._differ(same, left, right)
         for contents in (*apache.values(), *ours.values()):
@@ -275,7 +252,7 @@ class Pair:
             pairs = [(a, b) for a, b in zip(apache, ours, strict=True) if a != b]
             rules = [next((rule for rule in RULES for one in asked if rule.fits(one, *pair)), None) for pair in pairs]
             if None not in rules:
-                self.tally.rules.update(rule.name for rule in rules if rule is not None)
+                self.figures.table("listed difference").update(rule.name for rule in rules if rule is not None)
                 return
         raise Difference(asked[0], apache, ours)
 
@@ -287,8 +264,8 @@ class Pair:
         finally:
             for line in lines:
                 line.close()
-        self.tally.operations += 1
-        self.tally.kinds[one.kind] += 1
+        self.figures.counts["operations"] += 1
+        self.figures.table("operation")[one.kind] += 1
         apache, ours = said
         if apache != ours:
             self._judge([one], [apache], [ours])
@@ -354,37 +331,16 @@ async def shrunk(pair: Pair, seed: int, number: int, found: Difference) -> list[
     return [operations[k] for k in sorted(keep)]
 
 
-async def differ(
-    pair: Pair, operations: int, seed: int, tally: Tally, told: Callable[[Tally], None] = lambda _: None
-) -> str:
-    """Run epochs until ``tally`` has so many operations; returns what is wrong, or nothing."""
-    while tally.operations < operations:
-        number, began = tally.next_epoch, time.monotonic()
-        pair.tally = Tally()
-        try:
-            await pair.run(seed, number, min(EPOCH_OPERATIONS, operations - tally.operations))
-        except Difference as found:
-            few = await shrunk(pair, seed, number, found)
-            steps = "".join(f"\n  {one}" for one in few) or " it does not show again: a race, or the time"
-            return f"seed {seed}, epoch {number}: {found}\nfewest operations that show it:{steps}"
-        pair.tally.seconds = time.monotonic() - began
-        tally.add(pair.tally)
-        tally.next_epoch += 1
-        told(tally)
-    return ""
-
-
-def report(tally: Tally, seed: int, version: str) -> Iterator[str]:
-    """What a run came to, as lines."""
-    yield f"{tally.operations:,} operations, seed {seed}, Apache's bookie {version}, {tally.seconds:,.0f} s"
-    yield ""
-    for kind, count in tally.kinds.most_common():
-        yield f"{count:>12,}  {kind}"
-    yield ""
-    yield "listed differences:"
-    for rule in RULES:
-        count = tally.rules[rule.name]
-        yield f"{count or 'NEVER':>12}  {rule.name}"
+async def differ(pair: Pair, operations: int, seed: int, epoch: int) -> Figures:
+    """Run an epoch. Its figures have a problem if answers differ and no rule says so."""
+    pair.figures = figures = Figures(rounds=1)
+    try:
+        await pair.run(seed, epoch, operations)
+    except Difference as found:
+        few = await shrunk(pair, seed, epoch, found)
+        steps = "".join(f"\n  {one}" for one in few) or " it does not show again: a race, or the time"
+        figures.problems.append(f"{found}\nfewest operations that show it:{steps}")
+    return figures
 
 
 @contextlib.contextmanager
@@ -400,47 +356,34 @@ def two_bookies(
             yield bookie.address, ("127.0.0.1", ours.bookies[0].port)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 only if all operations were tried and every difference is a listed one."""
-    ask = _parser().parse_args(arguments)
-    tally = _load(ask.resume, ask.seed)
+class DifferWorld:
+    def __init__(self, pair: Pair, seed: int, operations: int) -> None:
+        self._pair, self._seed, self._operations = pair, seed, operations
 
-    def told(so_far: Tally) -> None:
-        if ask.resume is not None:
-            _save(ask.resume, so_far, ask.seed)
-        rate = so_far.operations / so_far.seconds
-        print(f"  {so_far.operations:,} operations, {rate:,.0f} a second", file=sys.stderr, flush=True)
+    def round(self, epoch: int) -> Figures:
+        """One epoch. A difference is shown with the fewest operations after which it shows again."""
+        return asyncio.run(differ(self._pair, self._operations, self._seed, epoch))
 
-    with tempfile.TemporaryDirectory(prefix="differ") as path, two_bookies(ask.version, Path(path)) as both:
-        problem = asyncio.run(differ(Pair(*both), ask.operations, ask.seed, tally, told))
-    print("\n".join(report(tally, ask.seed, ask.version)))
-    if problem:
-        print(f"\nDIFFERENT: {problem}")
-    return 1 if problem else 0
+    def finish(self) -> Figures:
+        return Figures()
 
 
-def _load(path: Path | None, seed: int) -> Tally:
-    if path is None or not path.exists():
-        return Tally()
-    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    assert said.pop("seed") == seed, "the file is of another seed"
-    return Tally(**{**said, "kinds": Counter(said["kinds"]), "rules": Counter(said["rules"])})
+class DifferProof(Trial):
+    name = "differ"
+    about = "The same random operations to a bookie of Apache's and to one of ours: equal answers, or a listed rule."
+    unit = "epoch"
+    rounds = None
+    world_rounds = 1_000_000
 
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--operations", type=int, default=100_000, metavar="N", help="so many in all")
+        parser.add_argument("--version", default=MAIN, help=f"of Apache's bookie, by default {MAIN}")
 
-def _save(path: Path, tally: Tally, seed: int) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps({**vars(tally), "seed": seed}), encoding="utf-8")
-    new.replace(path)
+    def next(self, figures: Figures) -> int | None:
+        return figures.rounds if figures.counts["operations"] < self.ask.operations else None
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/differ", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--operations", type=int, default=100_000, metavar="N", help="so many in all")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there and go on from them")
-    parser.add_argument("--version", default=MAIN, help=f"of Apache's bookie, by default {MAIN}")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    @contextlib.contextmanager
+    def world(self, path: Path, figures: Figures) -> Iterator[DifferWorld]:
+        with two_bookies(self.ask.version, path) as both:
+            yield DifferWorld(Pair(*both), self.ask.seed, EPOCH_OPERATIONS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.interop.distributedlog``: Apache DistributedLog, unchanged, keeps its logs on our bookies.
+"""``scripts/trial interop distributedlog``: Apache DistributedLog, unchanged, keeps its logs on our bookies.
 
 Two writers in JVMs of their own (java/distributedlog/LogCalls.java) write records, one after the other: the first is
 killed, the second hangs until another takes over, a bookie is killed under the third. Record N has transaction id N, so
@@ -9,8 +9,8 @@ that each record that was acknowledged is looked for, in order, once, byte for b
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -170,5 +170,8 @@ def _fragments(cluster: LocalCluster, ledger_id: int) -> int:
         return len(store.read_ledger(ledger_id).value.fragments)
 
 
-if __name__ == "__main__":
-    sys.exit(run(parser("tests.interop.distributedlog", "DistributedLog on our bookies.").parse_args(), trial))
+def main(words: Sequence[str]) -> int:
+    """Run all steps. Returns the exit code."""
+    return run(
+        parser("scripts/trial interop distributedlog", "DistributedLog on our bookies.").parse_args(words), trial
+    )

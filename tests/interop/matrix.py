@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/interop matrix``: every cell on real processes, one line each, and a table at the end.
+"""``scripts/trial interop matrix``: every cell on real processes, one line each, and a table at the end.
 
 With ``--resume FILE`` each result is a line of that file; the next call runs what has not passed yet. Exit code 0 only
 if every cell that can exist, of those asked for, has passed, and there was one.
@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
+import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ from pathlib import Path
 
 from tests.interop.cells import BOOKIES, CLIENTS, OPERATIONS, WIRES, Cell, all_cells, pairwise
 from tests.interop.stories import Matrix
-from tests.interop.worlds import kept_if_it_fails
+from tests.interop.worlds import mixed_cluster
 
 CLUSTER_CELLS = 100
 """Then a new cluster: it keeps the disk and the JVMs small."""
@@ -91,11 +94,19 @@ class Results:
         return f"{sum(str(cell) in self.passed for cell in cells)}/{len(cells)}" if cells else "–"
 
 
-def run(arguments: argparse.Namespace) -> int:
+def main(words: Sequence[str]) -> int:
+    """Run the cells that the options ask for. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts/trial interop matrix", description="Every client on every bookie.")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep results there; go on with what did not pass")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name has this: java-4.18.0/mixed/v2")
+    parser.add_argument("--pairwise", action="store_true", help="the selection that CI runs")
+    parser.add_argument("--minutes", type=float, default=90.0, help="end after so long [default: 90]")
+    arguments = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
     cells = [cell for cell in (pairwise() if arguments.pairwise else all_cells()) if arguments.only in str(cell)]
     results = Results.load(arguments.resume)
     for cell in cells:
-        if cell.impossible and not arguments.quiet:
+        if cell.impossible:
             print(f"-    {cell}: {cell.impossible}")
     deadline = time.monotonic() + arguments.minutes * 60
     left = [cell for cell in cells if not cell.impossible and str(cell) not in results.passed]
@@ -116,14 +127,19 @@ def _run_part(cells: Sequence[Cell], results: Results, deadline: float) -> None:
     """Some cells on one cluster. What a failed one leaves behind is no reason for the next to fail: a new cluster."""
     left = list(cells)
     while left and time.monotonic() < deadline:
-        with kept_if_it_fails("matrix", ours=Matrix.OURS, apache=Matrix.APACHE) as (cluster, problems):
+        folder, passes = Path(tempfile.mkdtemp(prefix="matrix-")), True
+        with mixed_cluster(folder, ours=Matrix.OURS, apache=Matrix.APACHE) as cluster:
             matrix = Matrix(cluster)
-            while left and not problems and time.monotonic() < deadline:
-                problems += _run_cell(matrix, left.pop(0), results)
+            while left and passes and time.monotonic() < deadline:
+                passes = _passes(matrix, left.pop(0), results)
             matrix.close()
+        if passes:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"     logs and data are kept in {folder}", flush=True)
 
 
-def _run_cell(matrix: Matrix, cell: Cell, results: Results) -> list[str]:
+def _passes(matrix: Matrix, cell: Cell, results: Results) -> bool:
     began, error = time.monotonic(), ""
     try:
         matrix.play(cell)
@@ -133,4 +149,4 @@ def _run_cell(matrix: Matrix, cell: Cell, results: Results) -> list[str]:
     seconds = time.monotonic() - began
     results.add(cell, seconds, error)
     print(f"{'FAIL' if error else 'ok  '} {cell} {seconds:.1f} s {error}".rstrip(), flush=True)
-    return [error] if error else []
+    return not error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.interop.pulsar``: an Apache Pulsar broker, unchanged, keeps its topics on our bookies.
+"""``scripts/trial interop pulsar``: an Apache Pulsar broker, unchanged, keeps its topics on our bookies.
 
 The broker's jars come from Maven Central. Its client is ``pulsar-client`` of PyPI, which goes into a venv that lasts as
 long as this trial (tests/interop/pulsar_calls.py). Message N has sequence id N and the broker drops doubles, so that
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 import venv
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -269,5 +269,6 @@ def _members(cluster: LocalCluster, ledger_id: int) -> list[tuple[str, ...]]:
         return [fragment.ensemble for fragment in store.read_ledger(ledger_id).value.fragments]
 
 
-if __name__ == "__main__":
-    sys.exit(run(parser("tests.interop.pulsar", "A Pulsar broker on our bookies.").parse_args(), trial))
+def main(words: Sequence[str]) -> int:
+    """Run all steps. Returns the exit code."""
+    return run(parser("scripts/trial interop pulsar", "A Pulsar broker on our bookies.").parse_args(words), trial)

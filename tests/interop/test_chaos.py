@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few rounds of ``scripts/interop chaos`` on real processes, and what a round is judged by."""
+"""A few rounds of ``scripts/trial interop chaos`` on real processes, and what a round is judged by."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,7 @@ from tests.interop.chaos import (
     OURS,
     Arena,
     ClientPlan,
-    Figures,
     LedgerPlan,
-    Report,
     Round,
     Told,
     judge,
@@ -151,28 +148,3 @@ def test_the_plan_of_a_round_comes_from_its_seed() -> None:
         for _, client in each.recoverers
     }
     assert len(kinds) == 4, "writers and recoverers of both kinds"
-
-
-def test_the_figures_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
-    figures = Figures(7)
-    assert not figures.passed, "nothing ran"
-    figures.add(Report(0, 1.5, Counter(acknowledged=5), Counter({"append ours: fenced": 2})))
-    figures.save(tmp_path / "state")
-    again = Figures.load(tmp_path / "state", 7)
-    assert (again.passed, again.text()) == (True, figures.text())
-    again.add(Report(1, problems=["LOST: entry 1"]))
-    assert (again.rounds, again.passed) == (2, False)
-    assert "round 1: LOST: entry 1" in again.text()
-    with pytest.raises(ValueError, match="seed 7"):
-        Figures.load(tmp_path / "state", 8)
-
-
-def test_figures_with_certificates_and_without_are_never_added(tmp_path: Path) -> None:
-    for secure in (False, True):
-        path = tmp_path / f"state-{secure}"
-        Figures(7, secure).save(path)
-        loaded = Figures.load(path, 7, secure=secure)
-        words = ["scripts/interop", "chaos", *(["--secure"] if secure else []), "--seed", "7", "--only", "3"]
-        assert loaded.command("--only 3").split() == words
-        with pytest.raises(ValueError, match="--secure: give another file"):
-            Figures.load(path, 7, secure=not secure)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of ``scripts/differ``, and that it notices."""
+"""The short form of ``scripts/prove differ``, and that it notices."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop import differ as differing
-from tests.interop.differ import Address, Pair, Tally, differ, two_bookies
+from tests.interop.differ import Address, Pair, differ, two_bookies
+from tests.interop.differ_operations import EPOCH_OPERATIONS
 from tests.interop.differ_rules import RULES
 from tests.interop.jars import MAIN
 from tests.interop.java_process import QUICK
+from tests.trials.harness import Figures
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -28,17 +30,18 @@ def both(
         yield addresses
 
 
-def run(pair: Pair, operations: int, seed: int) -> tuple[str, Tally]:
-    tally = Tally()
-    return asyncio.run(differ(pair, operations, seed, tally)), tally
+def run(pair: Pair, operations: int, seed: int) -> Figures:
+    figures = Figures()
+    while figures.counts["operations"] < operations and not figures.problems:
+        figures.add(asyncio.run(differ(pair, min(EPOCH_OPERATIONS, operations), seed, figures.rounds)))
+    return figures
 
 
 def test_the_same_operations_have_the_same_answers(both: tuple[Address, Address]) -> None:
-    problem, tally = run(Pair(*both), 10_000, 7)
-    assert problem == ""
-    assert tally.operations >= 10_000
-    assert len(tally.kinds) > 15
-    assert tally.rules.total() > 0
+    figures = run(Pair(*both), 10_000, 7)
+    assert figures.problems == []
+    assert len(figures.table("operation")) > 15
+    assert figures.table("listed difference").total() > 0
 
 
 def test_a_difference_that_is_not_listed_is_shown_with_few_operations(
@@ -46,7 +49,7 @@ def test_a_difference_that_is_not_listed_is_shown_with_few_operations(
 ) -> None:
     name = "a normal add over an existing id with another payload"
     monkeypatch.setattr(differing, "RULES", tuple(rule for rule in RULES if rule.name != name))
-    problem, _ = run(Pair(*both, base=5_000), 20_000, 8)
+    (problem,) = run(Pair(*both, base=5_000), 20_000, 8).problems
     assert "EOK" in problem
     assert "EBADREQ" in problem
     few = problem.partition("that show it:")[2].strip().splitlines()

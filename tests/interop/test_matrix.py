@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A selection of the matrix in which all pairs of values meet, on one cluster. ``scripts/interop matrix`` runs all."""
+"""Cells of the matrix in which all pairs of values meet, on one cluster. ``scripts/trial interop matrix`` runs all."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apache's own tools on our bookies: each is run, and what it printed is compared with what is so.
 
-``scripts/apache-tools`` runs all of them and prints a table, tests/interop/test_tools.py most of them. They share one
-cluster of our bookies, and run in the order of :data:`TOOLS`: the last ones take bookies away.
+``scripts/trial interop tools`` runs all of them and prints a table, tests/interop/test_tools.py most of them. They
+share one cluster of our bookies, and run in the order of :data:`TOOLS`: the last ones take bookies away.
 """
 
 from __future__ import annotations
@@ -603,15 +603,12 @@ def trial(steps: Steps, path: Path, *, only: Sequence[str] = (), repeat: int = 1
                     step.found = tool(made)
 
 
-def main() -> int:
-    asks = parser("scripts/apache-tools", "Apache's tools on our bookies.")
+def main(words: Sequence[str]) -> int:
+    """Run the tools that the options ask for. Returns the exit code."""
+    asks = parser("scripts/trial interop tools", "Apache's tools on our bookies.")
     names = [tool.__name__ for tool in TOOLS]
     asks.add_argument("--only", nargs="+", choices=names, default=(), metavar="TOOL", help=", ".join(names))
     asks.add_argument("--repeat", type=int, default=1, metavar="N", help="run each tool so often")
     asks.add_argument("--bookies", choices=("ours", "apache"), default="ours", help="apache: on Apache's, to compare")
-    ask = asks.parse_args()
+    ask = asks.parse_args(words)
     return run(ask, functools.partial(trial, only=ask.only, repeat=ask.repeat, apache=ask.bookies == "apache"))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -193,23 +192,14 @@ class MixedCluster:
 
 
 @contextlib.contextmanager
-def kept_if_it_fails(
-    name: str, *, ours: int, apache: Sequence[str], secure: bool = False
-) -> Iterator[tuple[MixedCluster, list[str]]]:
-    """A cluster with a ZooKeeper in a folder of its own. What is put into the list are problems: if there is one, the
-    folder is kept. On a busy machine a start may time out; it is tried three times."""
-    problems: list[str] = []
-    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+def mixed_cluster(path: Path, *, ours: int, apache: Sequence[str], secure: bool = False) -> Iterator[MixedCluster]:
+    """A cluster with a ZooKeeper of its own. On a busy machine a start may time out; it is tried three times."""
+    zookeeper, cluster = _started(path, ours, apache, secure)
     try:
-        with contextlib.ExitStack() as stack:
-            zookeeper, cluster = _started(folder, ours, apache, secure)
-            stack.callback(zookeeper.stop)
-            yield stack.enter_context(cluster), problems
+        with cluster:
+            yield cluster
     finally:
-        if problems:
-            print(f"     logs and data are kept in {folder}", flush=True)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        zookeeper.stop()
 
 
 def _started(folder: Path, ours: int, apache: Sequence[str], secure: bool) -> tuple[ZooKeeperServer, MixedCluster]:

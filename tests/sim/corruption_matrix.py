@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to damage a small data directory, by number, and what became of it; ``corruption_cli.py`` runs them all."""
+"""Every way to damage a small data directory, by number, and what became of it. ``scripts/prove corrupt`` runs all."""
 
 from __future__ import annotations
 
 import logging
 import random
-import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -20,8 +17,8 @@ from tests.sim.corruption_files import Kind, pairs
 from tests.sim.corruption_image import BLOCK, Image, make_image
 from tests.sim.disk import SECTOR
 from tests.sim.storage import SEGMENT_BYTES
+from tests.trials.harness import Figures
 
-PROBLEMS_KEPT = 20
 SECTORS = SEGMENT_BYTES // SECTOR
 SPLICES = 10_000
 _GROUP_BITS = 64 * 8
@@ -29,24 +26,8 @@ UNCOVERED = ("padding", "space never written")
 """Bytes that no checksum covers and that nothing is read from."""
 
 
-@dataclass(slots=True)
-class Figures:
-    """What became of one kind of damage. ``outcomes`` by "region: outcome"; ``starts`` were done in full."""
-
-    name: str
-    total: int
-    done: int = 0
-    starts: int = 0
-    seconds: float = 0.0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-
-    def add(self, other: Figures) -> None:
-        self.done += other.done
-        self.starts += other.starts
-        self.seconds += other.seconds
-        self.outcomes.update(other.outcomes)
-        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
+DONE = "cases of damage"
+"""Heading of the table of cases by kind."""
 
 
 # --- the newest segment -----------------------------------------------------------------------------------------------
@@ -194,16 +175,13 @@ KINDS = {kind.name: kind for kind in _kinds()}
 def run(name: str, first: int, count: int, stride: int = 1) -> Figures:
     """So many cases of a kind, from number ``first`` on."""
     logging.disable(logging.CRITICAL)
-    kind, began = KINDS[name], time.perf_counter()
-    done = Figures(name, kind.total())
-    starts = sum(_judge_of(recorded).starts for recorded in (True, False))
-    for number in range(first, min(first + count * stride, done.total), stride):
+    kind, done = KINDS[name], Figures()
+    for number in range(first, min(first + count * stride, kind.total()), stride):
         region, verdict = kind.case(number)
-        done.done += 1
-        done.outcomes[f"{region}: {verdict.outcome}"] += 1
+        done.rounds += 1
+        done.table("what a start makes of it")[f"{name}: {region}: {verdict.outcome}"] += 1
         done.problems += [f"{name} {number}: {problem}" for problem in verdict.problems]
-    done.starts = sum(_judge_of(recorded).starts for recorded in (True, False)) - starts
-    done.seconds = time.perf_counter() - began
+    done.table(DONE)[name] = done.rounds
     return done
 
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strided sample of the corruption matrix; ``scripts/corrupt`` tries every bit, cut, sector and splice."""
+"""A strided sample of the corruption matrix; ``scripts/prove corrupt`` tries every bit, cut, sector and splice."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from argparse import Namespace
 
 import pytest
 
 from tests.sim.corruption import Judge, judge
-from tests.sim.corruption_cli import load, report, save
 from tests.sim.corruption_image import BLOCK, make_image
-from tests.sim.corruption_matrix import KINDS, Figures, run
+from tests.sim.corruption_matrix import DONE, KINDS, run
+from tests.sim.corruption_proof import CHUNK, CorruptProof
+from tests.trials.harness import Figures
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +27,7 @@ def test_damage_is_noticed_and_nothing_is_denied_or_invented(name: str) -> None:
     total, cases = KINDS[name].total(), REFUSED if "refused" in name else CASES
     figures = run(name, 0, cases, max(1, total // cases) | 1)
     assert figures.problems == []
-    assert figures.done >= min(cases, total) // 3
+    assert figures.rounds >= min(cases, total) // 3
 
 
 def test_an_image_that_nobody_touched_is_opened_without_a_word() -> None:
@@ -52,13 +53,12 @@ def test_what_a_scan_finds_decides_what_a_start_says() -> None:
         data[number >> 3] ^= 1 << (number & 7)
 
 
-def test_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
-    name = "newest segment: each sector zeroed"
-    figures = Figures(name, KINDS[name].total())
-    figures.add(run(name, 0, 4))
-    save(tmp_path / "state", {name: figures})
-    again = load(tmp_path / "state")[name]
-    assert again == figures
-    again.add(run(name, 4, 4))
-    assert again.done == 8
-    assert f"| {name} | 8 | 0 |" in report([again])
+def test_the_proof_goes_on_with_the_chunk_after_the_last_one_that_was_tried() -> None:
+    proof, figures = CorruptProof(Namespace(jobs=2)), Figures()
+    first, second, *_ = KINDS
+    assert str(proof.next(figures)) == f"{first} from 0"
+    figures.add(run(first, 0, 4))
+    assert str(proof.next(figures)) == f"{first} from 4"
+    figures.table(DONE)[first] = KINDS[first].total()
+    assert str(proof.next(figures)) == f"{second} from 0"
+    assert [chunk.first for chunk in proof.only([first])][:2] == [0, 2 * CHUNK]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metadata service is away for longer than one call of the client waits: what goes on, and what ends when.
 
-A real ZooKeeper is killed for 30 s under a real query by ``scripts/spark-trial --kind outages``.
+A real ZooKeeper is killed for 30 s under a real query by ``scripts/trial spark --kind outages``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from tests.sim.history import check_ledger, counts
 from tests.trials.bookie.clients import CALL_LIMIT_S, PATIENCE_S
 from tests.trials.bookie.faults import Undo, choose_faults
 from tests.trials.bookie.journal import Told, lines_of, read_journals
+from tests.trials.harness import Figures
 from tests.trials.kit.cluster import TrialCluster
 from tests.trials.kit.nursery import Child
 
@@ -24,50 +23,31 @@ END_LIMIT_S = 2 * CALL_LIMIT_S
 _STEP_S = 0.01
 
 
-@dataclass(slots=True)
-class RoundReport:
-    """What one round did. ``problems`` is empty when every promise was kept."""
-
-    number: int
-    ledgers: int = 0
-    seconds: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
-    faults: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    lost: int = 0
-    changed: int = 0
-    hangs: int = 0
-    problems: list[str] = field(default_factory=list)
-    takeovers_s: list[float] = field(default_factory=list)
-
-
 class Round:
     """One round on a running cluster. Everything random comes from ``seed`` and ``number``."""
 
     def __init__(self, cluster: TrialCluster, path: Path, seed: int, number: int) -> None:
         self._cluster, self._path, self._number = cluster, path, number
         self._rng = random.Random(f"{seed}/{number}")
-        self._report = RoundReport(number)
+        self._report = Figures(rounds=1)
         self._children: dict[str, Child] = {}
         self._agenda: list[tuple[float, int, Any]] = []  # (when, tie, what to do)
         self._undo: list[Undo] = []
         path.mkdir(parents=True)
 
-    def run(self) -> RoundReport:
-        began = time.monotonic()
+    def run(self) -> Figures:
         writers = self._start_writers()
         ledgers = self._wait_created(writers)
-        self._report.ledgers = len(ledgers)
+        self._report.counts["ledgers"] = len(ledgers)
         self._plan(writers, ledgers)
         self._carry_out()
-        self._heal()
+        self._cluster.heal()
         self._end_writers(writers)
         self._finish(ledgers)
         self._wait_ended(list(self._children))  # the tail: every ledger is closed now
         self._judge(ledgers)
         for child in self._children.values():
             child.release()
-        self._report.seconds = time.monotonic() - began
         return self._report
 
     # --- clients ---
@@ -138,11 +118,11 @@ class Round:
     def _hit(self, name: str, number: int) -> None:
         child = self._children[name]
         if child.is_running:
-            self._report.faults[f"{name.split('-')[0]} {signal.Signals(number).name}"] += 1
+            self._report.table("fault")[f"{name.split('-')[0]} {signal.Signals(number).name}"] += 1
             child.signal(number)
 
     def _begin(self, fault: Any) -> None:
-        self._report.faults[fault.kind] += 1
+        self._report.table("fault")[fault.kind] += 1
         undo = fault.begin()
         self._at(fault.after_s + fault.lasts_s, undo)
 
@@ -154,9 +134,6 @@ class Round:
             when, _, act = self._agenda.pop(0)
             time.sleep(max(0.0, began + when - time.monotonic()))
             act()
-
-    def _heal(self) -> None:
-        self._cluster.heal()
 
     # --- the end ---
 
@@ -176,7 +153,7 @@ class Round:
         for name in names:
             child = self._children[name]
             if child.wait(max(0.0, deadline - time.monotonic())) is None:
-                self._report.hangs += 1
+                self._report.counts["hangs"] += 1
                 self._report.problems.append(f"HANG: {name} did not end in time")
                 child.signal(signal.SIGKILL)
                 child.wait(END_LIMIT_S)
@@ -191,11 +168,8 @@ class Round:
                 bookie.kill()
                 bookie.start()  # for the next round
         if ledgers:
-            self._recover_finally(ledgers)
-
-    def _recover_finally(self, ledgers: list[int]) -> None:
-        self._start("final", "recover", ledgers=ledgers, final=True)
-        self._wait_ended(["final"])
+            self._start("final", "recover", ledgers=ledgers, final=True)
+            self._wait_ended(["final"])
 
     def _judge(self, ledgers: list[int]) -> None:
         report = self._report
@@ -206,14 +180,13 @@ class Round:
                 report.problems.append(f"UNREAD: ledger {ledger} could not be closed and read after all faults ended")
             for violation in check_ledger(told.operations.get(ledger, []), final):
                 report.problems.append(f"ledger {ledger}: {violation}")
-                report.lost += violation.broken.name in ("LOST", "DENIED")
-                report.changed += violation.broken.name not in ("LOST", "DENIED")
+                report.counts["lost" if violation.broken.name in ("LOST", "DENIED") else "changed or out of order"] += 1
         self._sum_up(told)
 
     def _sum_up(self, told: Told) -> None:
         report = self._report
-        report.hangs += len(told.hangs)
         report.problems += [f"HANG: {hang}" for hang in told.hangs] + [f"BUG: {bug}" for bug in told.bugs]
-        report.counts = counts(told.operations.values())
-        report.errors = told.errors
-        report.takeovers_s = told.takeovers_s
+        report.counts.update({"lost": 0, "changed or out of order": 0, "hangs": len(told.hangs)})
+        report.counts.update(counts(told.operations.values()))
+        report.tables["error that a client was given"] = told.errors
+        report.times_s["takeover, faults among them"] = told.takeovers_s

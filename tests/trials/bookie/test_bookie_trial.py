@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few rounds of the trial; ``scripts/trial`` runs hundreds."""
+"""A few rounds of the trial; ``scripts/trial bookie`` runs hundreds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.sim.history import Broken, check_ledger
-from tests.trials.__main__ import Figures
 from tests.trials.bookie.journal import Journal, digest, payload, read_journals
-from tests.trials.bookie.rounds import Round, RoundReport
+from tests.trials.bookie.rounds import Round
+from tests.trials.harness import Figures
 from tests.trials.kit.cluster import TrialCluster
 from tests.trials.kit.nursery import Nursery
 
@@ -31,18 +30,17 @@ SEED = 4
 @pytest.mark.rule("L7")
 @pytest.mark.parametrize(("rounds", "secure"), [(6, False), (3, True)], ids=["open", "secure"])
 def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path, rounds: int, secure: bool) -> None:
-    counts: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
+    figures = Figures()
     with TrialCluster(tmp_path / "cluster", zookeepers=1 if secure else 3, secure=secure) as cluster:
         assert bool(cluster.client_settings) is secure
         for number in range(rounds):
             report = Round(cluster, tmp_path / f"round-{number}", SEED, number).run()
             assert report.problems == []
-            counts.update(report.counts)
-            faults.update(report.faults)
+            figures.add(report)
+    counts = figures.counts
     assert counts["acknowledged"] > 100 * rounds, f"hardly anything was written, it proves nothing: {dict(counts)}"
     assert counts["read"] > counts["acknowledged"]
-    assert sum(faults.values()) > 2 * rounds
+    assert figures.table("fault").total() > 2 * rounds
 
 
 @pytest.mark.e2e
@@ -103,18 +101,3 @@ def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> N
     broken = {ids: check_ledger(told.operations[7], [digests[each] for each in ids]) for ids in ((0,), (0, 1, 3))}
     assert [violation.broken for violation in broken[0,]] == [Broken.LOST]
     assert [violation.broken for violation in broken[0, 1, 3]] == [Broken.REFUSED_PRESENT]
-
-
-def test_the_figures_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
-    figures = Figures(7)
-    assert not figures.passed, "nothing ran"
-    figures.add(RoundReport(0, ledgers=2, counts={"acknowledged": 5}, faults=Counter(cut=3), takeovers_s=[1.5, 0.5]))
-    figures.save(tmp_path / "state")
-    again = Figures.load(tmp_path / "state", 7)
-    assert "| 0.50 / 0.50 / 1.50 s |" in again.text()
-    assert (again.passed, again.text()) == (True, figures.text())
-    again.add(RoundReport(1, counts={"acknowledged": 1}, faults=Counter(cut=1), lost=1, problems=["LOST: entry 1"]))
-    assert (again.rounds, again.faults["cut"], again.passed) == (2, 4, False)
-    assert "round 1: LOST: entry 1" in again.text()
-    with pytest.raises(ValueError, match="seed 7"):
-        Figures.load(tmp_path / "state", 8)

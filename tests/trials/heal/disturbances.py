@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from bk_core.errors import NoSuchLedgerError
+from tests.kit.waiting import until
 from tests.trials.heal import schedule
 from tests.trials.heal.check import naming, read_copy
-from tests.trials.heal.nodes import HealCluster, Node, until
+from tests.trials.heal.nodes import HealCluster, Node
 from tests.trials.heal.oracle import Journals, holds, pattern_of
 from tests.trials.heal.schedule import Act
 

@@ -12,14 +12,12 @@ import socket
 import ssl
 import struct
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bk_cli.local.children import last_lines
 from bk_cli.local.cluster import APACHE_JAVA, APACHE_SETTINGS
 from bk_cli.local.cluster_layout import PORTS_ABOVE, free_bookie_ports
 from bk_cli.local.java import find_java
@@ -34,16 +32,15 @@ from tests.trials.bookie.clients import SETTINGS_VARIABLE
 from tests.trials.heal.schedule import Slot
 from tests.trials.heal.serve import OFFSET
 from tests.trials.kit.network import BRIDGE, host_of, make_bridge, set_cable
-from tests.trials.kit.network import connect as connect_network
 from tests.trials.kit.nursery import Child, Nursery
+from tests.trials.kit.process import ServerProcess
 from tests.trials.kit.security import TrialSecurity
 
 HOST = "127.0.0.1"
-READY_S, END_S, ADMIN_S = 60.0, 30.0, 3.0
+ADMIN_S = 3.0
 LOST_DELAY_S = 5
 SMALL_DISK_BYTES = 256 << 20
 ADMIN_PORT_ABOVE = PORTS_ABOVE[-1]
-_POLL_S = 0.05
 
 SETTINGS = f"""\
 unix_socket = false
@@ -65,27 +62,17 @@ upkeep = true
 """
 
 
-def until(true: Callable[[], bool], within_s: float, what: str, poll_s: float = 0.2) -> None:
-    """Raises TimeoutError, which says ``what`` did not happen."""
-    deadline = time.monotonic() + within_s
-    while not true():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}, not within {within_s:.0f} s")
-        time.sleep(poll_s)
-
-
-class Node:
+class Node(ServerProcess):
     """A bookie in its place; what it is called and what it holds change with its lives."""
 
     def __init__(self, cluster: HealCluster, slot: Slot, port: int) -> None:
+        name, network = f"bookie-{slot.number}", slot.number if cluster.network else None
+        super().__init__(cluster.nursery, name, cluster.path / f"{name}.log", network)
         self.slot, self.number, self.ours, self.port = slot, slot.number, slot.ours, port
         self._cluster = cluster
         self.host = host_of(slot.number) if cluster.network else HOST
-        self.data = cluster.path / f"bookie-{slot.number}"
-        self.log_path = cluster.path / f"bookie-{slot.number}.log"
-        self.bookie_id = f"bookie-{slot.number}" if slot.ours else f"{self.host}:{port}"
-        self.child: Child | None = None
-        self._log_start = 0
+        self.data = cluster.path / name
+        self.bookie_id = name if slot.ours else f"{self.host}:{port}"
         self._clock = cluster.path / f"clock-{slot.number}"
         self._clock.write_bytes(OFFSET.pack(0.0))
         self.data.mkdir()
@@ -97,29 +84,25 @@ class Node:
 
     def start(self, *, accept_loss: bool = False) -> None:
         """Start it; :meth:`wait_ready` says when it serves."""
-        self.log_path.touch()
-        self._log_start = self.log_path.stat().st_size
-        start = self._start_ours if self.ours else self._start_apache
-        self.child = start(accept_loss)
-        if self._cluster.network:
-            connect_network(self.number, self.child.pid, READY_S)
+        if self.ours:
+            self._start_ours(accept_loss)
+        else:
+            assert not accept_loss
+            self._start_apache()
 
-    def _start_ours(self, accept_loss: bool) -> Child:
+    def _start_ours(self, accept_loss: bool) -> None:
         arguments = ["bookie", "run", "--data", str(self.data), "--port", str(self.port), "--allow-loopback"]
         arguments += ["--bookie-id", self.bookie_id, "--listen-address", "0.0.0.0", "--advertised-address", self.host]
         arguments += ["--metadata-service-uri", self._cluster.uri, "--config", str(self._cluster.path / "bookies.toml")]
         arguments += ["--accept-loss"] if accept_loss else []
-        return self._cluster.nursery.start(
+        self.begin(
             "tests.trials.heal.serve:bookie",
-            self.log_path,
             arguments=arguments,
             clock=str(self._clock),
             broken=self._cluster.broken,
-            network=self._cluster.network,
         )
 
-    def _start_apache(self, accept_loss: bool) -> Child:
-        assert not accept_loss
+    def _start_apache(self) -> None:
         values = {
             "metadataServiceUri": self._cluster.uri,
             "bookiePort": self.port,
@@ -139,13 +122,7 @@ class Node:
         conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
         main = ["org.apache.bookkeeper.server.Main", "-c", str(conf)]
         command = [find_java().path, *APACHE_JAVA, "-cp", toolchain().class_path, *main]
-        return self._cluster.nursery.start(
-            "tests.trials.heal.serve:java", self.log_path, arguments=command, network=self._cluster.network
-        )
-
-    @property
-    def is_running(self) -> bool:
-        return self.child is not None and self.child.is_running
+        self.begin("tests.trials.heal.serve:java", arguments=command)
 
     @property
     def is_ready(self) -> bool:
@@ -153,50 +130,18 @@ class Node:
             with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=1):
                 return True
             return False
-        return any(line.startswith("ready ") for line in self.said().splitlines())
-
-    def said(self) -> str:
-        """Its log since it was started last."""
-        with self.log_path.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read().decode(errors="replace")
-
-    def wait_ready(self) -> None:
-        """Raises RuntimeError with the end of its log."""
-        deadline = time.monotonic() + READY_S
-        while not self.is_ready:
-            if not self.is_running or time.monotonic() > deadline:
-                raise RuntimeError(f"bookie {self.bookie_id} does not start: {last_lines(self.log_path)}")
-            time.sleep(_POLL_S)
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
+        return super().is_ready
 
     def stop(self) -> int | None:
         """SIGTERM; its exit code, None if it did not end in time and had to be killed."""
-        code = self._end(signal.SIGTERM)
-        if self.child is not None:
-            self.kill()
+        code = self.end(signal.SIGTERM)
+        self.kill()
         return code
 
     def ended(self, within_s: float) -> int | None:
         """The exit code of a process that ends by itself, or None after the time."""
         assert self.child is not None
         return self.child.wait(within_s)
-
-    def _end(self, number: int) -> int | None:
-        if self.child is None:
-            return 0
-        self.child.signal(number)
-        code = self.child.wait(END_S)
-        if code is not None:
-            self.child.release()
-            self.child = None
-        return code
-
-    def signal(self, number: int) -> None:
-        if self.child is not None:
-            self.child.signal(number)
 
     # --- around it ---
 

@@ -107,17 +107,21 @@ class Account:
         self.gone.clear()
 
 
-class Deck:
-    """Deals kinds: all of them before any comes again."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The main disturbance of a round."""
 
-    def __init__(self, rng: random.Random, kinds: Sequence[Kind]) -> None:
-        self._rng, self._kinds = rng, list(kinds)
-        self._left: list[Kind] = []
+    number: int
+    kind: Kind
 
-    def deal(self) -> Kind:
-        if not self._left:
-            self._left = self._rng.sample(self._kinds, len(self._kinds))
-        return self._left.pop()
+    def __str__(self) -> str:
+        return f"{self.number} ({self.kind.name})"
+
+
+def deal(seed: int, number: int, kinds: Sequence[Kind]) -> Turn:
+    """The turn of this number. Every kind comes before any comes again."""
+    deck = random.Random(f"{seed}/deck/{number // len(kinds)}").sample(kinds, len(kinds))
+    return Turn(number, deck[number % len(kinds)])
 
 
 def turn_of(rng: random.Random, kind: Kind, slots: Sequence[Slot], companions: Collection[Kind]) -> list[Act]:

@@ -9,9 +9,9 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 
 from bk_core import blocking
@@ -20,12 +20,14 @@ from bk_core.model import LedgerState
 from tests.interop.jars import toolchain
 from tests.interop.peer_client import PeerClient
 from tests.kit.uncertified import not_refusing
+from tests.kit.waiting import until
 from tests.trials.bookie.journal import Journal
+from tests.trials.harness import Figures
 from tests.trials.heal.check import Checked, check_copies, check_log, unhealed
 from tests.trials.heal.disturbances import BrokenPromiseError, World, carry_out
-from tests.trials.heal.nodes import HealCluster, until
+from tests.trials.heal.nodes import HealCluster
 from tests.trials.heal.oracle import Journals, pattern_of
-from tests.trials.heal.schedule import BOOKIES, FILL, KINDS, PARTITION, WIPE, Account, Act, Deck, Kind, Slot, turn_of
+from tests.trials.heal.schedule import BOOKIES, WIPE, Account, Act, Kind, Slot, Turn, turn_of
 from tests.trials.heal.traffic import UNENDED, Traffic
 
 HEALED_S = 120.0
@@ -41,21 +43,6 @@ ALL_LANES = ("direct,grpc,bookie-rpc", "grpc,bookie-rpc")
 SMALL = (1, 4)
 
 
-@dataclass(slots=True)
-class StageReport:
-    """What one cluster's life did. ``problems`` is empty when every promise was kept."""
-
-    seconds: float = 0.0
-    turns: int = 0
-    acts: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    healed_s: list[float] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    underreplicated: int = 0
-    in_recovery: int = 0
-
-
 def slots_of(apache: int, *, mounts: bool) -> list[Slot]:
     """The last ``apache`` of them are Apache's; those whose disk can be filled are ours."""
     return [
@@ -65,27 +52,15 @@ def slots_of(apache: int, *, mounts: bool) -> list[Slot]:
 
 
 class Stage:
-    """Turns on a cluster until ``deadline`` (of the monotonic clock), or of these kinds in this order; ``over`` tells
-    when to come to the end early."""
+    """A cluster under traffic, on which turns are made; a context manager. ``seed`` decides what is random about it."""
 
     def __init__(
-        self,
-        path: Path,
-        seed: str,
-        *,
-        apache: int,
-        isolated: bool,
-        kinds: Sequence[Kind] = (),
-        broken: str = "",
-        secure: bool = False,
-        tell: Callable[[str], None] = print,
+        self, path: Path, seed: str, kinds: Sequence[Kind], *, apache: int, isolated: bool, broken: str, secure: bool
     ) -> None:
-        self._seed, self._rng, self._tell = seed, random.Random(seed), tell
+        self._seed, self._rng, self._kinds = seed, random.Random(seed), kinds
         self._slots = slots_of(apache, mounts=isolated)
-        self._kinds = [kind for kind in KINDS if isolated or kind not in (FILL, PARTITION)]
-        self._order = list(kinds)
         self._apache = apache
-        self._report, self._account = StageReport(), Account()
+        self._report, self._account = Figures(), Account()
         self._cluster = HealCluster(path, self._slots, network=isolated, broken=broken, secure=secure)
         self._folder = path / "journals"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -94,34 +69,57 @@ class Stage:
         self._books = threading.Lock()
         self._settled: list[int] = []
         self._wiped: set[str] = set()
+        self._closing = ExitStack()
+        self._told: Counter[str] = Counter()
+        self._errors_told: Counter[str] = Counter()
 
-    def run(self, deadline: float, over: threading.Event) -> StageReport:
-        began = time.monotonic()
-        report = self._report
-        with self._cluster as cluster:
+    def __enter__(self) -> Stage:
+        with ExitStack() as undo:
+            cluster = undo.enter_context(self._cluster)
             self._world = World(cluster, self._journals)
-            traffic = Traffic(
-                cluster, self._folder, random.Random(f"{self._seed}/traffic"), ALL_LANES if self._apache else OUR_LANES
-            )
-            traffic.start()
-            try:
-                self._warm_up()
-                self._turns(deadline, over)
-            finally:
-                traffic.stop()
-            if traffic.error is not None:
-                report.problems.append(f"TRIAL: the clients' keeper ended: {traffic.error!r}")
-            if not report.problems and traffic.counts[UNENDED]:
-                report.problems.append(f"HANG: {traffic.counts[UNENDED]} {UNENDED}, though everything was healed")
-            if not report.problems:
-                self._end(traffic)
-            report.counts.update(traffic.counts)
-        report.counts.update(self._world.counts)
-        report.counts.update(self._journals.counts)
-        report.counts["acknowledged"] = sum(known.acked + 1 for known in self._journals.ledgers.values())
-        report.counts["log entries acknowledged"] = len(self._journals.log_acked)
-        report.errors.update(self._journals.errors)
-        report.seconds = time.monotonic() - began
+            lanes = ALL_LANES if self._apache else OUR_LANES
+            self._traffic = Traffic(cluster, self._folder, random.Random(f"{self._seed}/traffic"), lanes)
+            self._traffic.start()
+            undo.callback(self._traffic.stop)
+            self._warm_up()
+            self._closing = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def round(self, turn: Turn) -> Figures:
+        """Disturb, wait until all is healed, read the copies."""
+        self._report.rounds = 1
+        self._rng = random.Random(f"{self._seed}/{turn.number}")
+        time.sleep(self._rng.uniform(*QUIET_S))
+        self._turn(turn_of(self._rng, turn.kind, self._slots, [each for each in self._kinds if each.companion]))
+        return self._take_report()
+
+    def finish(self) -> Figures:
+        """End the clients; read every copy of every ledger, and the log, and ask Apache's client."""
+        traffic, report = self._traffic, self._report
+        traffic.stop()
+        if traffic.error is not None:
+            report.problems.append(f"TRIAL: the clients' keeper ended: {traffic.error!r}")
+        if traffic.counts[UNENDED]:
+            report.problems.append(f"HANG: {traffic.counts[UNENDED]} {UNENDED}, though everything was healed")
+        if not report.problems:
+            self._end(traffic)
+        report.counts["clusters"] += 1
+        report.counts["clusters with bookies of Apache's"] += bool(self._apache)
+        return self._take_report()
+
+    def _take_report(self) -> Figures:
+        """What is new since the last one."""
+        report, self._report = self._report, Figures()
+        totals = self._world.counts + self._traffic.counts + self._journals.counts
+        totals["acknowledged"] = sum(known.acked + 1 for known in self._journals.ledgers.values())
+        totals["log entries acknowledged"] = len(self._journals.log_acked)
+        report.counts.update(totals - self._told)
+        report.counts["lost"] += sum("LOST" in problem for problem in report.problems)
+        report.table("error that a client was given").update(self._journals.errors - self._errors_told)
+        self._told, self._errors_told = totals, self._journals.errors.copy()
         return report
 
     # --- turns ---
@@ -139,41 +137,25 @@ class Stage:
             self._report.counts["bookies that refused a client without a certificate"] += len(self._slots) - len(wrong)
             self._report.problems += [f"NOT SECURE: {each} refuses no client: {said}" for each, said in wrong.items()]
 
-    def _turns(self, deadline: float, over: threading.Event) -> None:
-        deck = Deck(self._rng, self._kinds)
-        while not over.is_set() and not self._report.problems:
-            if self._order:
-                kind = self._order.pop(0)
-            elif time.monotonic() < deadline:
-                kind = deck.deal()
-            else:
-                return
-            time.sleep(self._rng.uniform(*QUIET_S))
-            self._turn(turn_of(self._rng, kind, self._slots, [each for each in self._kinds if each.companion]))
-            if deadline == float("-inf") and not self._order:
-                return
-
     def _turn(self, acts: Sequence[Act]) -> None:
         report, began = self._report, time.monotonic()
-        report.turns += 1
         self._wiped = {self._cluster.node(act.slot).bookie_id for act in acts if act.kind is WIPE}
         with ThreadPoolExecutor(len(acts), thread_name_prefix="act") as threads:
             for act, said in zip(acts, threads.map(self._act, acts, timeout=ACT_S), strict=True):
-                report.acts[act.kind.name] += 1
-                report.problems += [f"turn {report.turns}: {act}: {text}" for text in said]
+                report.table("disturbance")[act.kind.name] += 1
+                report.problems += [f"{act}: {text}" for text in said]
         acted, checked = time.monotonic(), Checked()
         if not report.problems:
             report.problems += self._await_healed()
-            report.healed_s.append(round(time.monotonic() - acted, 2))
+            report.times_s["healed after a turn"] = [time.monotonic() - acted]
         if not report.problems:
             checked = self._check(self._settled)
         if not report.problems:
             self._account.healed()
             self._clean_up(checked)
-        self._tell(
-            f"turn {report.turns}: {', '.join(map(str, acts))}: {acted - began:.1f} s, healed and read in "
-            f"{time.monotonic() - acted:.1f} s, {checked.counts['copies']} copies; "
-            f"{len(self._journals.alive())} ledgers"
+        report.note = (
+            f"{', '.join(map(str, acts))}: {acted - began:.1f} s, healed and read in {time.monotonic() - acted:.1f} s, "
+            f"{checked.counts['copies']} copies; {len(self._journals.alive())} ledgers"
         )
 
     def _act(self, act: Act) -> list[str]:
@@ -280,18 +262,17 @@ class Stage:
 
     def _count_stuck(self, alive: Sequence[int]) -> None:
         store, report = self._cluster.store, self._report
-        report.underreplicated = len(list(store.list_underreplicated()))
+        marked = len(list(store.list_underreplicated()))
         states = Counter[LedgerState]()
         for ledger_id in store.list_ledgers():
             state = store.read_ledger(ledger_id).value.state
             states[state] += 1
             if ledger_id in alive and state is not LedgerState.CLOSED:
                 report.problems.append(f"STUCK: ledger {ledger_id} is {state.name}")
-        report.in_recovery = states[LedgerState.IN_RECOVERY]
-        if report.underreplicated or report.in_recovery:
-            report.problems.append(
-                f"STUCK: {report.underreplicated} under-replicated, {report.in_recovery} in recovery"
-            )
+        in_recovery = states[LedgerState.IN_RECOVERY]
+        report.counts.update({"under-replicated at the end": marked, "in recovery at the end": in_recovery})
+        if marked or in_recovery:
+            report.problems.append(f"STUCK: {marked} under-replicated, {in_recovery} in recovery")
 
     def _ask_apache(self, alive: Sequence[int]) -> list[str]:
         """Apache's client opens and reads some of the ledgers; ends and bytes must be the same."""

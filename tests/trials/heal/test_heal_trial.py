@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from tests.kit.amount import some
 from tests.trials.bookie.journal import Journal
-from tests.trials.heal.__main__ import Figures
+from tests.trials.harness import Figures
 from tests.trials.heal.oracle import Journals, holds, pattern_of, wrong_entries
 from tests.trials.heal.schedule import (
     ACK_QUORUM,
@@ -30,12 +29,12 @@ from tests.trials.heal.schedule import (
     WIPE,
     Account,
     Act,
-    Deck,
     Kind,
     TooManyGoneError,
+    deal,
     turn_of,
 )
-from tests.trials.heal.stage import StageReport, slots_of
+from tests.trials.heal.stage import slots_of
 from tests.trials.kit.network import networks_work
 
 SHORT, SECURE = ("wipe", "corrupt stopped", "drain"), ("drain",)
@@ -55,13 +54,16 @@ def test_a_cluster_heals_itself_after_a_wipe_rotten_bytes_and_a_drain(
     tmp_path: Path, kinds: tuple[str, ...], seed: int, secure: bool
 ) -> None:
     """A program of its own, since it makes networks and mounts where that is allowed."""
-    command = [sys.executable, "-m", "tests.trials.heal", "--kinds", *kinds, "--apache", "never", "--seed", str(seed)]
-    command += ["--resume", str(tmp_path / "figures"), "--work", str(tmp_path), *(["--secure"] if secure else [])]
+    options = ["--apache", "never", "--seed", str(seed), "--work", str(tmp_path), *(["--secure"] if secure else [])]
+    command = [sys.executable, "-m", "tests.trials", "trial", "heal", *options, "--only", *kinds]
+    command += ["--resume", str(tmp_path / "figures")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    figures = Figures.load(tmp_path / "figures", seed, secure=secure)
+    of = f"scripts/trial heal --seed {seed}{' --secure' if secure else ''} --only {' '.join(kinds)}"
+    figures = Figures.load(tmp_path / "figures", of)
     assert (ran.returncode, figures.problems) == (0, []), ran.stdout[-4_000:] + ran.stderr[-2_000:]
-    assert {name: figures.acts[name] for name in kinds} == dict.fromkeys(kinds, 1)
-    assert sum(figures.acts.values()) > len(kinds) or not networks_work(), "another bookie is disturbed meanwhile"
+    acts = figures.tables["disturbance"]
+    assert {name: acts[name] for name in kinds} == dict.fromkeys(kinds, 1)
+    assert acts.total() > len(kinds) or not networks_work(), "another bookie is disturbed meanwhile"
     counts = figures.counts
     assert counts["acknowledged"] > 500, "the clients hardly wrote anything: it proves nothing"
     assert counts["copies checked at last"] > 2 * counts["entries checked at last"] > 1_000
@@ -113,9 +115,9 @@ def test_every_turn_is_one_that_the_account_allows(apache: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(some(200, 40)):
         rng = random.Random(seed)
-        account, deck = Account(), Deck(rng, KINDS)
-        for _ in KINDS:
-            acts = turn_of(rng, deck.deal(), slots, [kind for kind in KINDS if kind.companion])
+        account = Account()
+        for number in range(len(KINDS)):
+            acts = turn_of(rng, deal(seed, number, KINDS).kind, slots, [kind for kind in KINDS if kind.companion])
             for each in acts:
                 account.begin(each)
                 seen[each.kind.name] += 1
@@ -187,22 +189,3 @@ def test_a_copy_has_what_its_write_sets_say() -> None:
     entries[2] = entries[3]
     del entries[6]
     assert wrong_entries(7, entries, held[0]) == ([6], [2])
-
-
-# --- the figures ---
-
-
-def test_the_figures_can_be_gone_on_from_and_tell_what_is_broken(tmp_path: Path) -> None:
-    figures = Figures(7)
-    assert not figures.passed, "nothing ran"
-    counts = Counter({"acknowledged": 5, "copies checked at last": 15})
-    figures.add("ours", StageReport(seconds=60.0, turns=2, acts=Counter(kill=2), counts=counts, healed_s=[1.0, 3.0]))
-    figures.save(tmp_path / "state")
-    again = Figures.load(tmp_path / "state", 7)
-    assert (again.passed, again.text()) == (True, figures.text())
-    again.add("mixed", StageReport(turns=1, problems=["LOST: ledger 3 ends at 4", "STUCK: not healed"]))
-    assert (again.passed, again.lost, again.turns) == (False, 1, 3)
-    assert "- cluster 2 (mixed): STUCK: not healed" in again.text()
-    assert json.loads((tmp_path / "state").read_text())["parts"] == {"ours": 60}
-    with pytest.raises(ValueError, match="seed 7"):
-        Figures.load(tmp_path / "state", 8)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.trials.bookie.journal import Journal
-from tests.trials.heal.nodes import END_S, HealCluster
+from tests.trials.heal.nodes import HealCluster
 from tests.trials.heal.oracle import Journals
 from tests.trials.kit.nursery import Child
+from tests.trials.kit.process import END_S
 
 WRITERS = 2
 UNENDED = "clients that did not end"
@@ -46,7 +47,7 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all of them in order. What is left open then, :meth:`recover_rest` closes."""
+        """End all of them in order, if that was not done. What is left open, :meth:`recover_rest` closes."""
         self._stopping.set()
         self._thread.join()
         for name, child in self._children.items():

@@ -9,100 +9,53 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 
-from bk_cli.local.children import last_lines
 from bk_cli.local.cluster_layout import LANE_PORTS_ABOVE, free_bookie_ports
 from bk_core.client import ClientConfig
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 from tests.trials.bookie.clients import SETTINGS_VARIABLE
-from tests.trials.kit.network import BRIDGE, connect, host_of, make_bridge, set_cable
-from tests.trials.kit.nursery import Child, Nursery
+from tests.trials.kit.network import BRIDGE, host_of, make_bridge, set_cable
+from tests.trials.kit.nursery import Nursery
+from tests.trials.kit.process import ServerProcess
 from tests.trials.kit.proxy import ProxyThread
 from tests.trials.kit.security import TrialSecurity
 from tests.trials.kit.zookeepers import ZooKeepers
 
 HOST = "127.0.0.1"
-READY_S = 40.0
-_POLL_S = 0.02
 
 
-class Bookie:
-    """One bookie process and the proxy before it. Its data outlives it."""
+class Bookie(ServerProcess):
+    """One bookie process and the proxy before it."""
 
-    def __init__(self, number: int, cluster: TrialCluster, port: int, network: bool) -> None:
-        self.number, self._cluster, self._port, self._network = number, cluster, port, network
-        self.log_path = cluster.path / f"bookie-{number}.log"
-        lanes = [((f"127.0.1.{number}", port + above), (self.host, port + above)) for above in LANE_PORTS_ABOVE]
+    def __init__(self, number: int, cluster: TrialCluster, port: int) -> None:
+        name, network = f"bookie-{number}", number if cluster.network else None
+        super().__init__(cluster.nursery, name, cluster.path / f"{name}.log", network)
+        self.number, self._cluster, self._port = number, cluster, port
+        host = host_of(number) if cluster.network else HOST
+        lanes = [((f"127.0.1.{number}", port + above), (host, port + above)) for above in LANE_PORTS_ABOVE]
         self.proxy = cluster.proxies.add(*lanes[0], *lanes[1:])
-        self.child: Child | None = None
-        self._log_start = 0
-        self.is_stopped = False
-        self.starts = 0
-
-    @property
-    def host(self) -> str:
-        return host_of(self.number) if self._network else HOST
 
     def start(self) -> None:
         """Start it; :meth:`wait_ready` says when it serves."""
-        self.log_path.touch()
-        self._log_start = self.log_path.stat().st_size
         address = f"127.0.1.{self.number}"
-        arguments = ["bookie", "run", "--data", str(self._cluster.path / f"bookie-{self.number}")]
-        arguments += ["--port", str(self._port)]
-        arguments += ["--bookie-id", f"bookie-{self.number}", "--allow-loopback"]
-        arguments += ["--listen-address", "0.0.0.0" if self._network else HOST, "--advertised-address", address]
+        listen = "0.0.0.0" if self._cluster.network else HOST
+        arguments = ["bookie", "run", "--data", str(self._cluster.path / self.name), "--port", str(self._port)]
+        arguments += ["--bookie-id", self.name, "--allow-loopback"]
+        arguments += ["--listen-address", listen, "--advertised-address", address]
         arguments += ["--metadata-service-uri", self._cluster.bookies_uri]
         arguments += ["--config", str(self._cluster.settings)]
-        self.child = self._cluster.nursery.start(
-            "bk_cli.main:run", self.log_path, arguments=arguments, network=self._network
-        )
-        if self._network:
-            connect(self.number, self.child.pid, READY_S)
-        self.is_stopped = False
-        self.starts += 1
-
-    @property
-    def is_ready(self) -> bool:
-        with self.log_path.open("rb") as log:
-            log.seek(self._log_start)
-            return any(line.startswith(b"ready ") for line in log)
-
-    def wait_ready(self, timeout_s: float = READY_S) -> None:
-        """Wait until it serves. RuntimeError with the end of its log if it does not, or has ended."""
-        deadline = time.monotonic() + timeout_s
-        while not self.is_ready:
-            if not self.is_running or time.monotonic() > deadline:
-                raise RuntimeError(f"bookie {self.number} does not start: {last_lines(self.log_path)}")
-            time.sleep(_POLL_S)
-
-    @property
-    def is_running(self) -> bool:
-        return self.child is not None and self.child.is_running
-
-    def kill(self) -> None:
-        if self.child:
-            self.child.signal(signal.SIGKILL)
-            self.child.wait(READY_S)
-            self.child.release()
-            self.child = None
+        self.begin("bk_cli.main:run", arguments=arguments)
 
     def stop(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing."""
-        if self.child:
-            self.is_stopped = True
-            self.child.signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        if self.child:
-            self.is_stopped = False
-            self.child.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def partition(self, *, away: bool) -> None:
         """Take the cable of its network out, or put it back: packets vanish without a word, both ways."""
-        assert self._network
         set_cable(self.number, away=away)
 
 
@@ -164,7 +117,7 @@ class TrialCluster:
         roles = None if self._security is None else self._security.roles()
         self._zookeepers.start(ClientConfig(**self.client_settings).store_settings(), roles)
         ports = free_bookie_ports(bookies)
-        self.bookies = [Bookie(number, self, port, self.network) for number, port in enumerate(ports, start=1)]
+        self.bookies = [Bookie(number, self, port) for number, port in enumerate(ports, start=1)]
         for bookie in self.bookies:
             bookie.start()
         for bookie in self.bookies:

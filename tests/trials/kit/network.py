@@ -26,13 +26,12 @@ def networks_work() -> bool:
     return probe.returncode == 0
 
 
-def enter_own_network(module: str = "tests.trials", *, mounts: bool = False) -> None:
-    """Begin this program again in a network of its own, with ``mounts`` also with mounts of its own; returns where that
-    was done before."""
+def enter_own_network() -> None:
+    """Begin this program again with a network and mounts of its own; returns where that was done before."""
     if os.environ.get(_INSIDE):
         return
-    command = ["unshare", "-nm" if mounts else "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "trial"]
-    command += [sys.executable, "-m", module, *sys.argv[1:]]
+    command = ["unshare", "-nm", "sh", "-c", 'ip link set lo up && exec "$@"', "trial"]
+    command += [sys.executable, "-m", "tests.trials", *sys.argv[1:]]
     os.execvpe("unshare", command, {**os.environ, _INSIDE: "1"})
 
 

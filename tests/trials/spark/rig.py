@@ -6,10 +6,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bk_core import blocking
@@ -17,6 +15,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, NoSuchLedgerError
 from bk_core.logs.model.head import Extent, NewExtent, PublishId
+from tests.trials.harness import Figures
 from tests.trials.kit.cluster import TrialCluster
 from tests.trials.spark.checker import Listed, Violation, Write, check_listed, check_rows
 from tests.trials.spark.drivers import Drivers, SparkDriver
@@ -31,18 +30,11 @@ ROWS = 160
 SHAPE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
 
 
-@dataclass(slots=True)
-class BlockReport:
-    """What some rounds of one kind did. ``problems`` is empty when every promise was kept."""
-
-    rounds: int = 0
-    seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    problems: list[tuple[int, str]] = field(default_factory=list)
-    """Round and what is wrong."""
+class BlockReport(Figures):
+    """What some rounds of one kind did."""
 
     def broken(self, number: int, problems: Sequence[Violation | str]) -> None:
-        self.problems += [(number, str(problem)) for problem in problems]
+        self.problems += [f"round {number}: {problem}" for problem in problems]
 
 
 class Rig:
@@ -259,13 +251,3 @@ class Space:
 def tagged(tag: str, count: int = ROWS) -> list[bytes]:
     """The rows of a job."""
     return [f"{tag}:{number}".encode() for number in range(count)]
-
-
-def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether it came true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few rounds of each kind of the Spark trial; ``scripts/spark-trial`` runs hundreds. Late zombies of speculation have
+"""A few rounds of each kind of the Spark trial; ``scripts/trial spark`` runs hundreds. Late zombies of speculation have
 a test of their own, tests/spark/modes/test_speculation.py."""
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,78 +23,47 @@ from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from tests.kit.lanes import Lane, Listener
-from tests.trials.kit.nursery import Child, Nursery
+from tests.trials.kit.nursery import Nursery
+from tests.trials.kit.process import READY_S, ServerProcess
 from tests.trials.storage.bookie import BOOKIE_ID
 from tests.trials.storage.counts import Counts
 from tests.trials.storage.oracle import Oracle, payload_of, size_of
 
-START_S = 90.0
 WRITERS = 5
 GROUP_BYTES = 300_000
 LIFE_S = 1.5
 """A life ends at any moment of so many seconds."""
 
 
-class Process:
-    """The bookie's process. Its data outlive it."""
+class Process(ServerProcess):
+    """The bookie's process."""
 
-    def __init__(self, nursery: Nursery, path: Path, uri: str, power: bool, seed: int) -> None:
-        self._nursery, self.path, self._uri, self._power = nursery, path, uri, power
+    def __init__(self, nursery: Nursery, path: Path, uri: str, power: bool, seed: str) -> None:
+        super().__init__(nursery, "the bookie", path / "bookie.log")
+        self.path, self._uri, self._power = path, uri, power
         self._rng = random.Random(seed)
-        self.log = path / "bookie.log"
         self._counts, self._taken = Counts(path / "counts"), Counter[str]()
-        self._child: Child | None = None
-        self.slowest_start_s = 0.0
-        self.starts = self._kills = 0
+        self._starts = self._kills = 0
 
-    def begin(self) -> None:
-        self.log.touch()
-        self._log_start = self.log.stat().st_size
-        power_seed = self._rng.randrange(1 << 30) if self._power else None
-        self._child = self._nursery.start(
+    def start(self) -> None:
+        self.begin(
             "tests.trials.storage.bookie:run",
-            self.log,
             data=str(self.path / "data"),
             uri=self._uri,
             counts=str(self.path / "counts"),
-            power_seed=power_seed,
+            power_seed=self._rng.randrange(1 << 30) if self._power else None,
         )
-        self.starts += 1
-
-    def wait_ready(self) -> None:
-        """RuntimeError with the end of its log if it does not serve in time."""
-        began = time.monotonic()
-        assert self._child is not None
-        while True:
-            with self.log.open("rb") as log:
-                log.seek(self._log_start)
-                said = log.read()
-            if b"\nready " in b"\n" + said:
-                break
-            if not self._child.is_running or time.monotonic() - began > START_S:
-                ended = f"ended with {self._child.exit_code}" if not self._child.is_running else "runs"
-                end = said[-600:].decode(errors="replace")
-                raise RuntimeError(f"the bookie is not ready after {time.monotonic() - began:.0f} s, it {ended}: {end}")
-            time.sleep(0.01)
-        self.slowest_start_s = max(self.slowest_start_s, time.monotonic() - began)
+        self._starts += 1
 
     def kill(self) -> None:
-        if self._child is not None:
-            self._child.signal(signal.SIGKILL)
-            self._child.wait(START_S)
-            self._child.release()
-            self._child = None
-            self._kills += 1
+        self._kills += self.child is not None
+        super().kill()
 
     def take_counts(self) -> Counter[str]:
-        """What became of segments, and kills, since the last call."""
-        totals = self._counts.totals() + Counter(kills=self._kills)
+        """Starts, kills and what became of segments since the last call."""
+        totals = self._counts.totals() + Counter({"starts": self._starts, "kills": self._kills})
         new, self._taken = totals - self._taken, totals
         return new
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._child.exit_code if self._child else None
 
 
 class StorageRound:
@@ -106,18 +74,21 @@ class StorageRound:
         self._busy: set[int] = set()
         self._ending = False
 
-    def run(self, runner: asyncio.Runner) -> None:
-        """The bookie runs before and after. RuntimeError if it does not start again."""
+    def run(self, runner: asyncio.Runner) -> float:
+        """The bookie runs before and after. Returns how long it took to start again; RuntimeError if it does not."""
         runner.run(self._life())
         self._process.kill()
         if self._rng.random() < 0.25:
-            self._process.begin()
+            self._process.start()
             time.sleep(self._rng.uniform(0.0, 0.4))
             self._process.kill()
             self._oracle.counts["killed in the start"] += 1
-        self._process.begin()
+        began = time.monotonic()
+        self._process.start()
         self._process.wait_ready()
+        took_s = time.monotonic() - began
         runner.run(self._read_back())
+        return took_s
 
     # --- load ---
 
@@ -304,7 +275,7 @@ def _registered(store: MetadataStore) -> dict[str, BookieServiceInfo]:
 async def _connected(store: MetadataStore) -> Lane:
     """RuntimeError if the bookie, which says that it is ready, is not registered for long; a disk without room for the
     trial's own load (read-only) is told apart by its log."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + READY_S
     while BOOKIE_ID not in (bookies := await asyncio.to_thread(_registered, store)):
         if time.monotonic() > deadline:
             raise RuntimeError("the bookie is ready and not registered")

@@ -9,9 +9,8 @@ import random
 import signal
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from bk_core.blocking import BookKeeper, LedgerWriter, connect
 from bk_core.errors import BookKeeperError
 from tests.kit.metadata_worlds import tree_of
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
+from tests.trials.harness import Figures
 
 HOST = "127.0.0.1"
 BOOKIES = 3
@@ -31,7 +31,7 @@ FINISH_S = 60.0
 MUTE_MAX = 1_000_000
 
 
-class World:
+class Place:
     """ZooKeeper behind a proxy that can be mute, three bookies as processes, a client; a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class World:
         self._zookeeper = ZooKeeperServer(durable=False)  # killed it is, but the machine stays up
         self._closing = contextlib.ExitStack()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Place:
         with contextlib.ExitStack() as undo:
             undo.callback(self._zookeeper.stop)
             self._zookeeper.start(self._path / "zookeeper")
@@ -98,7 +98,7 @@ class Call:
 class Calls:
     """What a client does all the time, ZooKeeper away or not; a context manager that ends it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Place) -> None:
         self._world, self._client = world, world.client
         self._stop = threading.Event()
         self._change = threading.Condition()
@@ -191,25 +191,14 @@ def timed(kind: str, work: Callable[[], Any]) -> Call:
     return Call(kind, began, time.monotonic(), "")
 
 
-@dataclass(slots=True)
-class RoundReport:
-    number: int
-    what: str = ""
-    seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    calls_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    problems: list[str] = field(default_factory=list)
-
-
 class Round:
     """One restart: away, back (mute for a while in some), then calls of every kind, at once."""
 
-    def __init__(self, world: World, calls: Calls, rng: random.Random, number: int) -> None:
+    def __init__(self, world: Place, calls: Calls, rng: random.Random, number: int) -> None:
         self._world, self._calls, self._rng = world, calls, rng
-        self._report = RoundReport(number)
+        self._number, self._report = number, Figures(rounds=1)
 
-    def run(self) -> RoundReport:
-        began = time.monotonic()
+    def run(self) -> Figures:
         sessions = self._world.sessions()
         down, back = self._restart()
         self._ask_everything(back)
@@ -218,12 +207,11 @@ class Round:
             self._report.problems.append(f"a call that was under way did not end within {FINISH_S:.0f} s")
         for call in self._calls.take():
             self._judge(call, down, back)
-        self._report.seconds = time.monotonic() - began
         return self._report
 
     def _restart(self) -> tuple[float, float]:
         """When it went and when it was back."""
-        number, rng, world = self._report.number, self._rng, self._world
+        number, rng, world = self._number, self._rng, self._world
         kills = number % 2 == 0
         away_s = rng.uniform(8, 12) if number % 20 == 19 else rng.choice((0.0, rng.uniform(0, 0.5), rng.uniform(1, 4)))
         mute_s = rng.uniform(0.3, 5) if number % 3 == 2 else 0.0
@@ -237,7 +225,7 @@ class Round:
         back = time.monotonic()
         self._report.counts["killed" if kills else "stopped"] += 1
         self._report.counts["mute for a while when back"] += bool(mute_s)
-        self._report.what = f"{'killed' if kills else 'stopped'}, away {back - down:.1f} s, {mute_s:.1f} s of it mute"
+        self._report.note = f"{'killed' if kills else 'stopped'}, away {back - down:.1f} s, {mute_s:.1f} s of it mute"
         return down, back
 
     def _ask_everything(self, back: float) -> None:
@@ -272,7 +260,7 @@ class Round:
         elif call.error:
             self._report.counts["calls that failed while it was away"] += 1
         elif call.ended > back:
-            self._report.calls_s[call.kind].append(call.ended - max(call.began, back))
+            self._report.times_s.setdefault(call.kind, []).append(call.ended - max(call.began, back))
         else:
             self._report.counts["calls that ended well before it was back"] += 1
 

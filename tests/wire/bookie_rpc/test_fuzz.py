@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few rounds of ``scripts/fuzz``, and that it would notice."""
+"""A few rounds of ``scripts/prove fuzz``, and that it would notice."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,10 +16,10 @@ from bookie_server.ports.access import tls
 from bookie_server.ports.access.tokens import Claims
 from bookie_server.ports.bookie_rpc import adds as bookie_adds
 from tests.kit.amount import some
-from tests.wire.bookie_rpc import fuzz_cli
 from tests.wire.bookie_rpc.fuzz import Tally, run_rounds
 from tests.wire.bookie_rpc.fuzz_doors import admin_round, hello_round
 from tests.wire.bookie_rpc.fuzz_ends import bookie_round, client_round
+from tests.wire.bookie_rpc.fuzz_proof import ROUNDS_A_CHUNK, FuzzProof, FuzzWorld
 from tests.wire.bookie_rpc.fuzz_tokens import token_round
 
 
@@ -97,13 +98,16 @@ def test_it_notices_connections_that_believe_too_much(monkeypatch: pytest.Monkey
         assert rounds_of(bookie_round, 6).problems != []
 
 
-def test_it_goes_on_where_it_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fuzz_cli, "ROUNDS_A_CHUNK", 1)
-    kept = tmp_path / "fuzz.json"
-    assert fuzz_cli.main(["--frames", "10", "--resume", str(kept), "--jobs", "1"]) == 0
-    first = kept.read_text(encoding="utf-8")
-    assert fuzz_cli.main(["--frames", "10", "--resume", str(kept), "--jobs", "1"]) == 0
-    assert kept.read_text(encoding="utf-8") == first
-    assert "0 problems" in capsys.readouterr().out
+def test_a_round_of_the_proof_tries_rounds_that_no_other_tries() -> None:
+    ask = Namespace(seed=1000, jobs=2, doors=True)
+    tried: list[int] = []
+    pool = SimpleNamespace(map=lambda _, chunks: [tried.extend(chunk) or (Tally(mutated=1), 9) for chunk in chunks])
+    world = FuzzWorld(pool, ask)  # type: ignore[arg-type]  # a pool that only notes
+    figures = world.round(0)
+    figures.add(world.round(1))
+    assert tried == list(range(1000, 1000 + 2 * 2 * ROUNDS_A_CHUNK))
+    assert (figures.rounds, figures.counts["mutated"], world.finish().note) == (2, 4, "at most 9 MiB a process")
+    ask.frames = 5
+    assert FuzzProof(ask).next(figures) == 2
+    ask.frames = 4
+    assert FuzzProof(ask).next(figures) is None

@@ -342,7 +342,7 @@ def test_absent_is_enoentry_of_a_known_ledger_and_enoledger_of_another() -> None
 
 
 def test_no_ledger_has_an_id_below_0() -> None:
-    """Statuses of Apache's bookies, found by scripts/differ."""
+    """Statuses of Apache's bookies, found by scripts/prove differ."""
     bookie, client = story()
     lac, listed, poll = answers(
         client.ask(

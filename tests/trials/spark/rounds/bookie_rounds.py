@@ -6,10 +6,13 @@ round."""
 
 from __future__ import annotations
 
+import time
+
+from tests.kit.waiting import comes_true
 from tests.trials.kit.cluster import Bookie
 from tests.trials.spark.checker import Write
 from tests.trials.spark.plan import PARTITIONS
-from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged
 from tests.trials.spark.rounds.checkpoint_rounds import batches_of
 
 WRITING_S = 120.0
@@ -56,7 +59,7 @@ class BookieRounds:
         else:
             limit = {"maxEntriesPerTrigger": ROWS}
             space.begin_stream(driver, plan, source, sink, checkpoint=space.checkpoint("0"), read=limit, write=how)
-        until(lambda: any(space.marks.has(f"writing-{number}-{part}") for part in range(PARTITIONS)), WRITING_S)
+        comes_true(lambda: any(space.marks.has(f"writing-{number}-{part}") for part in range(PARTITIONS)), WRITING_S)
         rng = plan.rng(number)
         fault, bookie = rng.choice(FAULTS), rng.choice(space.rig.cluster.bookies)
         harm(bookie, fault)
@@ -64,7 +67,7 @@ class BookieRounds:
         report.counts["faults"] += 1
         space.marks.set(f"go-on-{number}")
         if fault in ("SIGSTOP", "answers stall"):
-            until(lambda: False, STOPPED_S)
+            time.sleep(STOPPED_S)
             bookie.resume()
             bookie.proxy.heal()
         error = driver.answer().get("error")

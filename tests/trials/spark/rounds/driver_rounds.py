@@ -11,10 +11,11 @@ from __future__ import annotations
 import random
 import time
 
+from tests.kit.waiting import comes_true
 from tests.kit.zookeeper_proxy import Stop
 from tests.trials.spark.checker import Write
 from tests.trials.spark.drivers import SparkDriver
-from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged
 from tests.trials.spark.rounds.checkpoint_rounds import batches_of
 from tests.trials.spark.steps import head_multi_of
 
@@ -150,7 +151,7 @@ class Kill:
         work.begin(driver, self._run, "")
         mark = self._rng.choice(("", f"writing-{self._number}-{self._run}", f"commit-{self._number}-{self._run}"))
         if mark:
-            until(lambda: self._space.marks.has(mark), 20.0)
+            comes_true(lambda: self._space.marks.has(mark), 20.0)
         time.sleep(self._rng.uniform(0, 0.3 if mark else 2.0))
         driver.kill()
         self._run += 1
@@ -161,7 +162,7 @@ class Kill:
         work.begin(driver, self._run, "")
         if stop is not None:
             mark = f"commit-{self._number}-{self._run}"
-            until(lambda: self._space.marks.has(mark) or driver.has_answered, REACHED_S)
+            comes_true(lambda: self._space.marks.has(mark) or driver.has_answered, REACHED_S)
             time.sleep(self._rng.choice((0.0, 0.0, 0.01, 0.05, 0.2)) * self._rng.random())
             stop.let_go.set()
         error = driver.answer().get("error")

@@ -5,9 +5,10 @@ the next one is planned, while tasks write. It must go on by itself, and each ro
 from __future__ import annotations
 
 from bk_core.errors import BookKeeperError
+from tests.kit.waiting import comes_true
 from tests.trials.spark.checker import Write
 from tests.trials.spark.plan import PARTITIONS
-from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged
 
 OUTAGE_S = 30.0
 REACHED_S, BACK_S = 120.0, 30.0
@@ -51,17 +52,17 @@ class OutageRounds:
             limit: dict[str, object] = {"maxEntriesPerTrigger": ROWS}
             space.begin_stream(driver, plan, source, sink, checkpoint=checkpoint, read=limit)
         reached = [f"held-{first}-0", *(f"writing-{first}-{part}" for part in range(PARTITIONS))]
-        if not until(lambda: any(space.marks.has(mark) for mark in reached), REACHED_S):
+        if not comes_true(lambda: any(space.marks.has(mark) for mark in reached), REACHED_S):
             raise RuntimeError("the write did not come to where it was to stop")
         cluster = space.rig.cluster
         cluster.zookeepers.kill_all()
         for batch in range(STEP):
             space.marks.set(f"go-on-{first + batch}")
-        until(lambda: driver.has_answered, OUTAGE_S)  # it must not: nothing can be published meanwhile
+        comes_true(lambda: driver.has_answered, OUTAGE_S)  # it must not: nothing can be published meanwhile
         early = driver.has_answered
         cluster.zookeepers.launch_all()
         error = driver.answer().get("error")
-        if not until(lambda: self._is_back(space), BACK_S):
+        if not comes_true(lambda: self._is_back(space), BACK_S):
             raise RuntimeError("ZooKeeper is not back")
         if error is not None:
             return [f"the write failed{' during the outage' if early else ''}: {error[:1500]}"]

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import contextlib
 
+from tests.kit.waiting import comes_true
 from tests.spark.modes.servers import standalone_cluster
 from tests.trials.spark.checker import Write
 from tests.trials.spark.drivers import SparkDriver
-from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged, until
+from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged
 
 CONF = {
     "spark.executor.memory": "512m",
@@ -76,7 +77,7 @@ class SpeculationRounds:
     def _judge_at_the_end(self, space: Space, report: BlockReport, first: int, count: int, jobs: int) -> None:
         """When the last zombie has ended: nothing has changed, and a vacuum takes only what nobody sees."""
         begun = sum(space.marks.has(f"late-begun-{number}") for number in range(first, first + count))
-        until(lambda: len(space.marks.notes()) >= begun, ZOMBIES_S)
+        comes_true(lambda: len(space.marks.notes()) >= begun, ZOMBIES_S)
         ended = len(space.marks.notes())
         report.counts["zombies that began"] += begun
         report.counts["zombies that ended late"] += ended

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scripts/trial bookie``: rounds of faults on a cluster of real processes, and what became of every entry."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.trials.bookie.rounds import Round
+from tests.trials.harness import Figures, Trial
+from tests.trials.kit.cluster import TrialCluster
+
+BOOKIES = 7
+
+
+class BookieWorld:
+    def __init__(self, cluster: TrialCluster, path: Path, seed: int) -> None:
+        self._cluster, self._path, self._seed = cluster, path, seed
+
+    def round(self, number: int) -> Figures:
+        journals = self._path / f"round-{number}"
+        figures = Round(self._cluster, journals, self._seed, number).run()
+        if not figures.problems:
+            shutil.rmtree(journals)
+        return figures
+
+    def finish(self) -> Figures:
+        return Figures()
+
+
+class BookieTrial(Trial):
+    name = "bookie"
+    about = (
+        "ZooKeeper and seven bookies as processes behind proxies that fail; writers, tails and recoverers as processes "
+        "that are killed and stopped. Every history is checked by tests/sim/history.py."
+    )
+    isolates = True
+    wanted = ("acknowledged",)
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=3, help="servers of the metadata store")
+        parser.add_argument("--secure", action="store_true", help="bookies and clients of mode secure")
+
+    @contextmanager
+    def world(self, path: Path, figures: Figures) -> Iterator[BookieWorld]:
+        ask = self.ask
+        with TrialCluster(
+            path, bookies=BOOKIES, network=ask.networks, zookeepers=ask.zookeepers, secure=ask.secure
+        ) as cluster:
+            yield BookieWorld(cluster, path, ask.seed)
