@@ -18,16 +18,17 @@ from typing import Protocol
 
 from rich.console import Console
 
-from benchmarks import page, slow_sync, tables
-from benchmarks.figures import Figure, Record
 from benchmarks.groups.of_measurements import MeasurementGroup
-from benchmarks.results import Results
-from benchmarks.settings import Settings
+from benchmarks.report import page, tables
+from benchmarks.report.figures import Figure, Record
+from benchmarks.report.results import Results
+from benchmarks.report.tables import Conditions
+from benchmarks.running import slow_sync
+from benchmarks.running.settings import Settings
 from benchmarks.spark import group as spark
 from benchmarks.storage import group as storage
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
 from benchmarks.storage.figures import row as storage_row
-from benchmarks.tables import Conditions
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import Figure, Run
-from benchmarks.processes import OURS, PEERS, cost
+from benchmarks.report.figures import Figure, Run
+from benchmarks.running.processes import OURS, PEERS, cost
 
 if TYPE_CHECKING:
-    from benchmarks.world import World
+    from benchmarks.running.world import World
 
 
 Prepare = Callable[["World"], Callable[[], Run]]

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from benchmarks.figures import Figure
+from benchmarks.report.figures import Figure
 from bk_core import blocking
 from bk_core.logs.model.head import PublishId
 

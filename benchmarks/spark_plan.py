@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.figures import Figure, elapsed, repeat
+from benchmarks.report.figures import Figure, elapsed, repeat
 from bk_core.logs.model.head import LogHead
 
 EXTENTS = 100_000

@@ -15,14 +15,14 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
-from benchmarks.doomed import doomed
-from benchmarks.figures import Run, VariedBytes, elapsed, percentile
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache, kafka
 from benchmarks.peers.apache import Apache
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.raw import Raw
-from benchmarks.world import World
+from benchmarks.report.figures import Run, VariedBytes, elapsed, percentile
+from benchmarks.running.doomed import doomed
+from benchmarks.running.world import World
 from bk_core import client
 from bk_core.blocking import LedgerWriter
 from bk_core.entries.batch import EntryBatch

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyarrow import feather
 
-from benchmarks.figures import Run
 from benchmarks.flights import COLUMNS, THREE, flights
 from benchmarks.measurement import Measurement, Peer, Prepare
-from benchmarks.world import World
+from benchmarks.report.figures import Run
+from benchmarks.running.world import World
 
 ROWS = 3_000_000
 FEATHER_ROWS = 20_000

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from benchmarks.healing import BUDGET, ENTRY_BYTES, LEDGER_BYTES, LEDGERS, Apaches, Ours, drained, heals, killed
+from benchmarks.groups.healing import BUDGET, ENTRY_BYTES, LEDGER_BYTES, LEDGERS, Apaches, Ours, drained, heals, killed
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.peers.apache import VERSION
 

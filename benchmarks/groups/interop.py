@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.figures import Run, elapsed
 from benchmarks.groups.append import append_all
 from benchmarks.groups.read import filled, read_all
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
 from benchmarks.peers.apache import Apache
 from benchmarks.peers.bare_bookie import bare_cluster
-from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, CLIENT
-from benchmarks.world import BOOKIE_COUNT, World
+from benchmarks.report.figures import Run, elapsed
+from benchmarks.running.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, CLIENT
+from benchmarks.running.world import BOOKIE_COUNT, World
 from bk_core.blocking import BookKeeper, connect
 
 BYTES = 100e6

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.figures import Run
 from benchmarks.groups.append import append_all
 from benchmarks.measurement import Measurement
-from benchmarks.world import World
+from benchmarks.report.figures import Run
+from benchmarks.running.world import World
 from bk_cli.local.cluster import BookieProcess
 
 BYTES = 10e9

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from benchmarks.figures import Run, percentile
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
 from benchmarks.peers.apache import Apache
 from benchmarks.peers.bare_zookeeper import bare_cycles
-from benchmarks.world import World
+from benchmarks.report.figures import Run, percentile
+from benchmarks.running.world import World
 from bk_core import client
 from bk_core.logs.named_log import NamedLog
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.figures import Run
 from benchmarks.groups.read import into_page_cache
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.networks.bookies import Place
 from benchmarks.networks.network import FAR, LAN, LOSSY, Link, Network
 from benchmarks.peers import apache
-from benchmarks.processes import CLIENT
-from benchmarks.world import World
+from benchmarks.report.figures import Run
+from benchmarks.running.processes import CLIENT
+from benchmarks.running.world import World
 
 NEEDED_BYTES = 18e9
 SIZE, ROWS, BATCHES_IN_FLIGHT = 1_000, 1_000, 16

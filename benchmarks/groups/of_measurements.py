@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Figure
 from benchmarks.measurement import Measurement, measure
-from benchmarks.settings import Settings
+from benchmarks.report.figures import Figure
+from benchmarks.running.settings import Settings
+from benchmarks.running.world import World
 from benchmarks.storage.scratch import check_room, terminated_as_interrupted
-from benchmarks.world import World
 
 LEAST_BYTES = 3 << 30
 """Of disk, for servers and their files of a fixed size."""

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Run, percentile
 from benchmarks.groups.append import append_all
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache, kafka
 from benchmarks.peers.apache import Apache
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.raw import Raw
-from benchmarks.world import World, connected
+from benchmarks.report.figures import Run, percentile
+from benchmarks.running.world import World, connected
 from bk_core import client
 from bk_core.blocking import BookKeeper
 

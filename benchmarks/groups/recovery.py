@@ -8,12 +8,12 @@ import signal
 import time
 from collections.abc import Callable
 
-from benchmarks.doomed import doomed
-from benchmarks.figures import Run, percentile
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
 from benchmarks.peers.apache import Apache
-from benchmarks.world import World, connected
+from benchmarks.report.figures import Run, percentile
+from benchmarks.running.doomed import doomed
+from benchmarks.running.world import World, connected
 from bk_core import client
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.figures import Run, elapsed
 from benchmarks.groups.append import APACHE_BYTES, BYTES, QUORUM, append_all
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.peers import apache
 from benchmarks.peers.apache import Apache
 from benchmarks.peers.raw import RawTls
-from benchmarks.secured import Secured
-from benchmarks.world import World
+from benchmarks.report.figures import Run, elapsed
+from benchmarks.running.secured import Secured
+from benchmarks.running.world import World
 
 NEEDED_BYTES = 7e9
 ENTRY_BYTES = 1_000

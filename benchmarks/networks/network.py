@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.networks.bookies import Bookies, Place
-from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, ZOOKEEPER
+from benchmarks.running.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, ZOOKEEPER
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import BookKeeperError
 
 if TYPE_CHECKING:
     from benchmarks.peers.apache import Java
-    from benchmarks.world import World
+    from benchmarks.running.world import World
 
 RATE_BITS = 1_000_000_000
 TBF = ("tbf", "rate", f"{RATE_BITS}bit", "burst", "128kb", "latency", "20ms")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import Run
-from benchmarks.processes import APACHES_BOOKIES, APACHES_CLIENT
-from benchmarks.secured import Secured
+from benchmarks.report.figures import Run
+from benchmarks.running.processes import APACHES_BOOKIES, APACHES_CLIENT
+from benchmarks.running.secured import Secured
 
 if TYPE_CHECKING:
-    from benchmarks.world import World
+    from benchmarks.running.world import World
 
 VERSION = "4.17.3"
 BOOKIES = 3

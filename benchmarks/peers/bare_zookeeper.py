@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from kazoo.client import KazooClient
 
-from benchmarks.figures import Run
-from benchmarks.world import World
+from benchmarks.report.figures import Run
+from benchmarks.running.world import World
 
 RECORD = bytes(300)
 

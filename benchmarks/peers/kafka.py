@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from benchmarks.figures import Run, elapsed
 from benchmarks.peers import install
 from benchmarks.peers.broker import kafka_broker
-from benchmarks.processes import BROKER
+from benchmarks.report.figures import Run, elapsed
+from benchmarks.running.processes import BROKER
 from bk_core.errors import BookKeeperError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
 
-    from benchmarks.world import World
+    from benchmarks.running.world import World
 
 QUEUED_MESSAGES_MAX = 1_000_000
 PRODUCER = {

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from benchmarks.figures import Run, elapsed, percentile
 from benchmarks.peers.bare_clients import PATIENCE_S, BareReaders, BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE, WRITE_HUGE
-from benchmarks.processes import RAW_SERVERS
-from benchmarks.secured import Secured
+from benchmarks.report.figures import Run, elapsed, percentile
+from benchmarks.running.processes import RAW_SERVERS
+from benchmarks.running.secured import Secured
 from bk_cli.local.children import child_environment
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.model import DigestType
 
 if TYPE_CHECKING:
-    from benchmarks.world import World
+    from benchmarks.running.world import World
 
 SERVERS, QUORUM = 3, 2
 FILE_BYTES = 256 << 20

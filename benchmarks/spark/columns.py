@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.figures import Figure, elapsed, side_by_side
+from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.session import drop_rows, session
 from benchmarks.spark.world import World, new_log
 

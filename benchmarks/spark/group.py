@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.figures import Figure
 from benchmarks.peers import install
 from benchmarks.peers.broker import kafka_broker
-from benchmarks.settings import Settings
+from benchmarks.report.figures import Figure
+from benchmarks.running.settings import Settings
 from benchmarks.spark.topics import CONNECTOR_JARS
 from benchmarks.storage.scratch import check_room, terminated_as_interrupted
 from bk_cli.local.children import child_environment, last_lines

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figure
+from benchmarks.report.figures import Figure
 from benchmarks.spark.world import World, add_arguments, world_of
 from bk_cli.local.lifeline import end_with
 

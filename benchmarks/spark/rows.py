@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks.figures import Figure, elapsed, side_by_side
+from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
 from benchmarks.spark.session import drop_rows, drop_stream, session
 from benchmarks.spark.spent import Spent, measured

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.figures import Figure, percentile
+from benchmarks.report.figures import Figure, percentile
 from benchmarks.spark.session import session
 from benchmarks.spark.world import World, new_log
 from bk_core.blocking import connect

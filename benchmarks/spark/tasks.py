@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import Figure, elapsed, side_by_side
+from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.session import SLOTS, drop_rows, session
 from benchmarks.spark.world import World, new_log
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.figures import Figure, elapsed, side_by_side
 from benchmarks.flights import THREE, flights
+from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
 from benchmarks.spark.session import drop_rows, session
 from benchmarks.spark.topics import TUNED_CONSUMER, Topics, kafka_classpath

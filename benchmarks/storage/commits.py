@@ -14,7 +14,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from benchmarks.figures import elapsed, percentile
+from benchmarks.report.figures import elapsed, percentile
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.machine import DiskCounters
 from benchmarks.storage.world import ENTRY_BYTES, Bare, Store, block_buffer, ledgers_of, scaled_segment

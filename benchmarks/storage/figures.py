@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.figures import Figure, number
+from benchmarks.report.figures import Figure, number
 
 COLUMNS = ("figure", "unit", "median", "min", "max", "raw disk", "share", "wanted", "")
 

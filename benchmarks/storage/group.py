@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.settings import Settings
+from benchmarks.running.settings import Settings
 from benchmarks.storage import commits, compaction, memory, reads, startup
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.scratch import check_room, scratch

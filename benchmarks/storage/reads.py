@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from benchmarks.figures import percentile
+from benchmarks.report.figures import percentile
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.machine import DiskCounters
 from benchmarks.storage.world import ENTRY_BYTES, Ledger, Store, ledgers_of, scaled_segment

@@ -20,7 +20,7 @@ from collections import deque
 from pathlib import Path
 from random import Random
 
-from benchmarks.figures import VariedBytes
+from benchmarks.report.figures import VariedBytes
 from benchmarks.storage.child import Told, told_by
 from benchmarks.storage.figures import StorageFigure
 from benchmarks.storage.machine import DiskCounters, peak_bytes

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.figures import VariedBytes
 from benchmarks.peers.raw_server import open_direct
+from benchmarks.report.figures import VariedBytes
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FRAME_HEADER_BYTES, assemble, encode_frame, parse_header

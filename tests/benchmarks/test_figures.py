@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import page, tables
 from benchmarks.__main__ import arguments, chosen
-from benchmarks.figures import Figure, Run, side_by_side
 from benchmarks.groups.of_measurements import MeasurementGroup
 from benchmarks.measurement import Measurement, Peer, measure
-from benchmarks.processes import Processes, cost
-from benchmarks.results import Results
-from benchmarks.tables import Conditions
+from benchmarks.report import page, tables
+from benchmarks.report.figures import Figure, Run, side_by_side
+from benchmarks.report.results import Results
+from benchmarks.report.tables import Conditions
+from benchmarks.running.processes import Processes, cost
 from bk_core.errors import InvalidArgumentError
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from benchmarks.figures import number
+from benchmarks.report.figures import number
 from benchmarks.storage import compaction
 from benchmarks.storage.figures import StorageFigure, row
 from benchmarks.storage.memory import figures_of

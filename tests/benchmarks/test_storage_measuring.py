@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.settings import Settings
+from benchmarks.running.settings import Settings
 from benchmarks.storage import compaction, group, startup
 from benchmarks.storage.child import told_by
 from benchmarks.storage.commits import check_counts, written_for_payload

@@ -16,7 +16,7 @@ from typing import Self
 from bk_core.blocking import BookKeeper
 
 LINES = 25
-OURS = tuple(f"{Path(__file__).parents[1] / package}/" for package in ("bk_core", "bookie_server"))
+OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("bk_core", "bookie_server"))
 
 
 def profile(name: str, run: Callable[[], object], bookkeeper: BookKeeper) -> None:

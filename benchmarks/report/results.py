@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.figures import Figure, Record
-from benchmarks.tables import Conditions
+from benchmarks.report.figures import Figure, Record
+from benchmarks.report.tables import Conditions
 from bk_core.errors import InvalidArgumentError
 
 

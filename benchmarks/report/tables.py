@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from benchmarks.figures import Record, number
+from benchmarks.report.figures import Record, number
 
 COLUMNS = ("figure", "unit", "ours", "worst", "peer", "its", "ratio", "worst ratio", "wanted", "")
 COST_COLUMNS = ("figure", "CPU-s a GB: ours", "peer", "CPU-s a GB: the peer's")

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import tables
-from benchmarks.figures import Record
+from benchmarks.report import tables
+from benchmarks.report.figures import Record
+from benchmarks.report.tables import Conditions
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
 from benchmarks.storage.figures import row as storage_row
 from benchmarks.storage.machine import describe
-from benchmarks.tables import Conditions
 
 PATH = Path("docs/performance.md")
 PLACES = ("--resume", "--data", "--dir")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is there to be killed while it writes: ``python -m benchmarks.doomed WHAT URI LANE …``.
+"""A process that is there to be killed while it writes: ``python -m benchmarks.running.doomed WHAT URI LANE …``.
 
 ``ledger URI LANE ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before an
 ack can be seen, so that every entry carries LAC −1; it prints the ledger's id. ``silent`` never tells the bookies a LAC
@@ -36,12 +36,12 @@ WARM_BATCHES = 32
 @contextmanager
 def doomed(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
     """Such a process and its first line; dead afterwards."""
-    command = [sys.executable, "-m", "benchmarks.doomed", *arguments]
+    command = [sys.executable, "-m", "benchmarks.running.doomed", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment()) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, f"benchmarks.doomed {arguments} ended before it wrote"
+            assert line, f"benchmarks.running.doomed {arguments} ended before it wrote"
             yield process, line
         finally:
             process.kill()

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from benchmarks.figures import Run, VariedBytes
-from benchmarks.processes import BOOKIES, ZOOKEEPER, Processes
+from benchmarks.report.figures import Run, VariedBytes
+from benchmarks.running.processes import BOOKIES, ZOOKEEPER, Processes
 from bk_cli.local.cluster import LocalCluster
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core import client
@@ -89,7 +89,7 @@ class World:
     @property
     def profile(self) -> Profile | None:
         """Runs a measurement once more and says which functions take its time."""
-        from benchmarks.profiling import profile
+        from benchmarks.running.profiling import profile
 
         return (lambda name, run: profile(name, run, self.bookkeeper)) if self._profiled else None
 

@@ -25,9 +25,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.figures import Run
 from benchmarks.peers.apache import SETTINGS, VERSION
-from benchmarks.world import World
+from benchmarks.report.figures import Run
+from benchmarks.running.world import World
 from bk_cli.access import Access
 from bk_cli.local.children import child_environment, last_lines
 from bk_cli.local.cluster import LocalCluster

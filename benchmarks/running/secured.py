@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import BOOKIES
+from benchmarks.running.processes import BOOKIES
 from bk_cli.local.children import free_ports, last_lines
 from bk_cli.local.cluster import START_TIMEOUT_S, BookieProcess
 from bk_cli.local.cluster_layout import PORTS_ABOVE
@@ -18,7 +18,7 @@ from bk_core.errors import NotEnoughBookiesError
 from tests.kit.certificates import Authority, Files, java_settings
 
 if TYPE_CHECKING:
-    from benchmarks.world import World
+    from benchmarks.running.world import World
 
 BOOKIE_COUNT = 3
 
