@@ -81,13 +81,13 @@ class LedgerWriter(LedgerWriterBase):
         self._thread.call(self._inner.flush())
 
     def force(self) -> EntryId:
-        """Make everything appended so far durable, of a ledger made with ``deferred_sync``; returns the LAC. Without
+        """Make everything appended so far durable, in a ledger made with ``deferred_sync``; returns the LAC. Without
         deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
         return self._thread.call(self._inner.force())
 
     def write_lac(self) -> EntryId:
-        """Tell the bookies that hold the last confirmed entry that it is; returns its id once an ack quorum has taken
-        this. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
+        """Send the LAC to the bookies that hold the last confirmed entry. Returns the LAC once an ack quorum has taken
+        it. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
         and the error that ended this writer.
 
         A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.

@@ -78,8 +78,8 @@ def test_an_entry_that_another_thread_appends_while_the_writer_closes_is_in_the_
     async def work() -> None:
         async with memory_cluster() as cluster:
             writer = await cluster.client().create_ledger()
-            has_room = writer._has_room
-            writer._has_room = lambda size: (time.sleep(0.1), has_room(size))[1]
+            has_room = writer._room.has
+            writer._room.has = lambda size: (time.sleep(0.1), has_room(size))[1]
             appending = asyncio.create_task(asyncio.to_thread(writer.append_nowait, b"0"))
             await asyncio.sleep(0.03)
             await writer.close()

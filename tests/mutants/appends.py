@@ -50,8 +50,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a close is not told under the lock",
         "bk_core/client/writing/writer.py",
         "        with self._queue.lock:  # so every entry that got an id on another thread is queued\n"
-        "            self._closing = True\n",
-        "        self._closing = True\n",
+        "            self._end.is_closing = True\n",
+        "        self._end.is_closing = True\n",
         (),
         "an entry whose id was told is not in the ledger that was closed in order",
         "P1",

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handle of a ledger that is being written.
 
-The machine (:mod:`bk_core.protocol.writer`) decides; this file queues payloads, joins them into batches while a frame
-is in flight, bounds the window, and wakes callers. ``append_nowait`` and ``append_future`` may be called from any
-thread; everything else belongs to the loop. A cancelled ``append`` stops waiting; its entry is sent nevertheless.
+The machine (:mod:`bk_core.protocol.writer`) decides. This file checks entries, puts them into the queue if the window
+has room, and ends the writer; the files beside it hold the queue, the room, the sending and the callers that wait.
+``append_nowait`` and ``append_future`` may be called from any thread; everything else belongs to the loop. A cancelled
+``append`` stops waiting; its entry is sent nevertheless.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import heapq
-import threading
-from bisect import insort
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -27,8 +23,11 @@ from bk_core.client.running.fork import ForkGuard
 from bk_core.client.running.metrics import Observer
 from bk_core.client.writing.append_queue import ENTRY_COST_BYTES, AppendQueue, check_bytes, cost
 from bk_core.client.writing.append_room import Piece, Room
-from bk_core.client.writing.append_spans import append_spans
+from bk_core.client.writing.append_sender import AppendSender
+from bk_core.client.writing.append_waiters import AppendWaiters
+from bk_core.client.writing.bookie_calls import WriterBookieCalls
 from bk_core.client.writing.process_budget import process_budget
+from bk_core.client.writing.writer_end import WriterEnd
 from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.entries.digest import ledger_key
@@ -38,7 +37,6 @@ from bk_core.errors import (
     ClientClosedError,
     EntryTooLargeError,
     InvalidArgumentError,
-    LedgerClosedError,
     QuorumTimeoutError,
     WindowFullError,
 )
@@ -56,8 +54,6 @@ from bk_core.protocol.events import (
     FailClose,
     FinishClose,
     Force,
-    Forced,
-    ForceFailed,
     SendForce,
     SendLac,
 )
@@ -72,6 +68,15 @@ class LedgerWriter:
     ``length`` is in payload bytes. After a failure every call raises the error that ended the writer.
     """
 
+    # The state, beside that of the machine and of the driver's adapters:
+    # - _queue: entries that the machine does not have yet; its lock guards what other threads change
+    # - _room: the bytes that may be queued, and the appends that wait for them
+    # - _sender: the way from the queue to the machine, and the batches in flight
+    # - _waiters: callers that wait for confirmations
+    # - _end: whether the writer still takes entries, and how it ended
+    # - _is_wake_scheduled: _flush_and_wake is called in this turn of the loop
+    # - _moved: the queue may have become shorter, or the writer has ended
+
     def __init__(
         self,
         protocol: machine.LedgerWrite,
@@ -83,53 +88,43 @@ class LedgerWriter:
         explicit_ids: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        self._machine, self._transport, self._config = protocol, transport, config
-        self._observer = observer or Observer(config.slow_operation_ms)
-        counts = self._counts = self._observer.counts
-        self._counted = protocol.lac  # how far entries are counted as confirmed
-        password = protocol.metadata.value.password or b""
-        self._key = ledger_key(password)
-        self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._end)
-        self._loop, self._thread = self._driver.loop, threading.get_ident()
-        self._sessions = SessionAdapter(self._driver, transport, protocol.ledger_id, self._key, counts)
+        observer = observer or Observer(config.slow_operation_ms)
+        key = ledger_key(protocol.metadata.value.password or b"")
+        self._machine, self._config, self._explicit_ids = protocol, config, explicit_ids
+        driver = self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._fail)
+        self._sessions = SessionAdapter(driver, transport, protocol.ledger_id, key, observer.counts)
         self._metadata = MetadataAdapter(
-            store, protocol.ledger_id, self._driver, lambda: bookies(self._failed_bookies()), counts
+            store, protocol.ledger_id, driver, lambda: bookies(self._failed_bookies()), observer.counts
         )
-        self._driver.handle(
-            {
-                Acked: lambda effect: self._confirm(effect.through),
-                Confirm: self._confirmed,
-                SendForce: lambda effect: self._driver.spawn(self._send_force(effect)),
-                SendLac: self._hint_lac,
-                FinishClose: lambda _: None if self._closed.done() else self._closed.set_result(None),
-                Fail: lambda effect: self._end(effect.error),
-                FailClose: lambda effect: self._end(effect.error),
-            }
+        self._calls = WriterBookieCalls(
+            transport, protocol.ledger_id, key, force_s=config.add_timeout_ms / 1000, lac_s=config.lac_timeout_ms / 1000
         )
-        self._traced = append_spans(protocol.ledger_id)
         self._guard = ForkGuard()
+        self._end = WriterEnd(protocol.ledger_id, self._guard, driver.loop.create_future(), observer.counts)
         self._queue = AppendQueue()
         self._room = Room(
             self._queue,
-            process_budget().share(self._loop, self._flush_and_wake),
+            process_budget().share(driver.loop, self._flush_and_wake),
             window_bytes_max=config.window_bytes_max,
             slow_bookie_bytes_max=config.slow_bookie_bytes_max,
         )
-        self._has_room = self._room.has
-        self._explicit_ids, self._deferred = explicit_ids, protocol.delivery.deferred
-        self._driver.at_stop(self._room.leave)
-        self._flush_scheduled = self._wake_scheduled = self._held = False
-        self._moved = asyncio.Event()  # the queue may have become shorter, or the writer has ended
-        # last id, bytes, and time of sending of batches that are not confirmed yet
-        self._sizes: deque[tuple[EntryId, int, float]] = deque()
-        self._waiters: list[tuple[EntryId, int, asyncio.Future[None]]] = []
-        self._forces: list[tuple[EntryId, asyncio.Future[None]]] = []
-        self._ticket = 0
-        self._futures: deque[tuple[EntryId, concurrent.futures.Future[EntryId]]] = deque()  # of append_future, by id
-        self._error: BookKeeperError | None = None
-        self._closing = self._abandoned = False
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._driver.begin(protocol.start())
+        self._sender = AppendSender(protocol, driver, self._queue, self._end, config, observer)
+        self._waiters = AppendWaiters(self._queue.lock)
+        self._is_wake_scheduled = False
+        self._moved = asyncio.Event()
+        driver.handle(
+            {
+                Acked: self._acked,
+                Confirm: self._confirmed,
+                SendForce: lambda effect: driver.spawn(self._force(effect)),
+                SendLac: self._calls.hint_lac,
+                FinishClose: lambda _: self._end.note_closed(),
+                Fail: lambda effect: self._fail(effect.error),
+                FailClose: lambda effect: self._fail(effect.error),
+            }
+        )
+        driver.at_stop(self._room.leave)
+        driver.begin(protocol.start())
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -156,7 +151,7 @@ class LedgerWriter:
 
     @property
     def is_failed(self) -> bool:
-        return self._error is not None
+        return self._end.error is not None
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -173,26 +168,27 @@ class LedgerWriter:
             if type(payload) is bytes and entry_id is None and not self._explicit_ids:
                 size = len(payload)
                 held = queue.held + ENTRY_COST_BYTES + size
-                # what _put does when there is nothing to say
+                # as _put, where nothing has to be refused
                 if held <= queue.free_to and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:
                     queue.held = held
                     queue.tail.append(payload)
-                    if not self._flush_scheduled:
-                        self._schedule_flush()
+                    if not self._sender.is_scheduled:
+                        self._sender.schedule()
                     return queue.tail_first + len(queue.tail) - 1
             entry_id = self._put(payload, entry_id)
-            self._schedule_flush()
+            self._sender.schedule()
         return entry_id
 
     def append_future(self, payload: Bytes, entry_id: EntryId | None = None) -> concurrent.futures.Future[EntryId]:
-        """As append_nowait, from any thread. The future gets the id once the entry is confirmed, or the error that
-        ended the writer before. The fastest way for a thread that waits: it needs no task, and two loop turns less."""
+        """Queue one entry as append_nowait does, from any thread. The future gets the id once the entry is confirmed,
+        or the error that ended the writer before. This is the fastest call for a thread that waits: it needs no task,
+        and two turns of the loop less."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # not to be cancelled: the entry will be sent
         with self._queue.lock:
             entry_id = self._put(payload, entry_id)
-            insort(self._futures, (entry_id, future))
-            self._schedule_flush()
+            self._waiters.add_future(entry_id, future)
+            self._sender.schedule()
         return future
 
     def _put(self, payload: Bytes, entry_id: EntryId | None) -> EntryId:
@@ -206,12 +202,12 @@ class LedgerWriter:
                 value=f"this one has {size}",
                 remedy="split the value over several entries",
             )
-        self._check_open()
+        self._end.check_open()
         if self._explicit_ids or entry_id is not None:
             self._check_id(entry_id)
-        if not self._has_room(cost(size, 1)) and (entry_id is None or not self._is_awaited(entry_id)):
-            if self._deferred:
-                self._loop.call_soon_threadsafe(self._force_for_room)
+        if not self._room.has(cost(size, 1)) and (entry_id is None or not self._is_awaited(entry_id)):
+            if self._machine.delivery.deferred:
+                self._driver.loop.call_soon_threadsafe(self._force_for_room)
             raise WindowFullError(
                 f"the window of ledger {self.ledger_id} is full",
                 value=f"window_bytes_max={self._config.window_bytes_max}, and all writers of this process: "
@@ -240,15 +236,15 @@ class LedgerWriter:
         self._queue.check_new(entry_id)
 
     def _is_awaited(self, entry_id: EntryId) -> bool:
-        """Whether everything that fills the window waits for this entry: then it needs no room, or all would wait for
-        ever. The queue's lock is held."""
+        """Return whether everything that fills the window waits for this entry. Then the entry needs no room, or all
+        of them would wait for ever. The queue's lock is held."""
         at_rest = not self._queue and self._machine.idle and not self._room.is_slow
         return entry_id == self._queue.next_id and at_rest
 
     async def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        ``entry_id`` as in append_nowait. Raises what that does, except WindowFullError: it waits for room, first come
+        ``entry_id`` as in append_nowait. Raises as append_nowait, except WindowFullError: it waits for room, first come
         first served. After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
@@ -257,16 +253,17 @@ class LedgerWriter:
         except WindowFullError:
             entry_id = await (self._line_up([payload]) if entry_id is None else self._wait_for_room(payload, entry_id))
         else:
-            if self._traced is not None:
-                self._traced.appends()
-            self._flush()  # entries appended meanwhile go with the next frame
+            if self._sender.spans is not None:
+                self._sender.spans.appends()
+            self._sender.flush()  # entries appended meanwhile go with the next frame
         waiter = self._waiter(entry_id)
         if waiter is not None:
             await waiter
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
-        """An entry with an id of the caller's stands in no line: that of a higher id would let it wait for ever."""
+        """Queue an entry with an id of the caller's once it has room. It does not stand in the line, where an entry
+        with a higher id could stand before it and make it wait for ever."""
         while True:
             self._moved.clear()
             with self._queue.lock:
@@ -287,20 +284,21 @@ class LedgerWriter:
 
     async def _line_up(self, wanted: Sequence[Piece]) -> EntryId:
         with self._queue.lock:
-            self._check_open()
+            self._end.check_open()
             if self._explicit_ids:
                 self._check_id(None)
             last = self._room.line_up(wanted)
-        if self._traced is not None:
-            self._traced.appends()
-        self._flush()
+        if self._sender.spans is not None:
+            self._sender.spans.appends()
+        self._sender.flush()
         if not last.done():
             self._force_for_room()
         return await last
 
     def _force_for_room(self) -> None:
-        """What deferred syncs leave unforced is kept, and takes room: force it."""
-        if self._deferred and self._machine.forced_to < self._machine.lap:
+        """With deferred syncs, have the bookies sync what was sent: until then this client keeps it, and it takes
+        room."""
+        if self._machine.delivery.deferred and self._machine.forced_to < self._machine.lap:
             self._driver.feed(Force())
 
     async def wait_confirmed(self, entry_id: EntryId) -> None:
@@ -311,19 +309,19 @@ class LedgerWriter:
             await waiter
 
     def _waiter(self, entry_id: EntryId) -> asyncio.Future[None] | None:
-        """Done once ``entry_id`` is confirmed; None if it is. Raises the error that ended the writer."""
+        """Return a future that is done once ``entry_id`` is confirmed, or None if it is confirmed already. Raises the
+        error that ended the writer."""
         self._guard.check("this ledger")
         if entry_id <= self._machine.acked:
             return None
-        if self._error is not None:
-            raise self._error
+        if self._end.error is not None:
+            raise self._end.error
         if entry_id > self.last_add_pushed:
             raise InvalidArgumentError(
                 "no such entry was appended", value=f"entry {entry_id}; last is {self.last_add_pushed}"
             )
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._ticket += 1
-        heapq.heappush(self._waiters, (entry_id, self._ticket, waiter))
+        waiter: asyncio.Future[None] = self._driver.loop.create_future()
+        self._waiters.add(entry_id, waiter)
         return waiter
 
     async def flush(self) -> None:
@@ -331,55 +329,32 @@ class LedgerWriter:
         await self.wait_confirmed(self._queue.next_id - 1)
 
     async def force(self) -> EntryId:
-        """Make everything appended so far durable, of a ledger made with ``deferred_sync``; returns the LAC. Without
+        """Make everything appended so far durable, in a ledger made with ``deferred_sync``; returns the LAC. Without
         deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
         await self.flush()
         last = self._queue.next_id - 1
         if self._machine.lac < last:
-            if self._error is not None:
-                raise self._error
-            forced: asyncio.Future[None] = self._loop.create_future()
-            self._forces.append((last, forced))
+            if self._end.error is not None:
+                raise self._end.error
+            forced: asyncio.Future[None] = self._driver.loop.create_future()
+            self._waiters.add_force(last, forced)
             self._driver.feed(Force())
             await forced
         return self._machine.lac
 
     async def write_lac(self) -> EntryId:
-        """Tell the bookies that hold the last confirmed entry that it is; returns its id once an ack quorum has taken
-        this. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
+        """Send the LAC to the bookies that hold the last confirmed entry. Returns the LAC once an ack quorum has taken
+        it. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
         and the error that ended this writer.
 
         A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
         """
-        self._check_open()
+        self._end.check_open()
         lac, value = self._machine.lac, self.metadata
-        if lac < value.last_fragment.first_entry_id:
-            return lac  # there is none, or the ledger's record proves it
-        body = lac_body(lac, self._machine.digester)
-        telling = [asyncio.ensure_future(self._told_lac(bookie, body)) for bookie in holders(lac, value)]
-        problems = list[str]()
-        try:
-            for number, answer in enumerate(asyncio.as_completed(telling), 1):
-                problems += filter(None, [await answer])
-                if number - len(problems) >= value.ack_quorum_size:
-                    return lac
-        finally:
-            for task in telling:
-                task.cancel()
-        raise QuorumTimeoutError(
-            f"too few bookies took the LAC {lac} of ledger {self.ledger_id}",
-            value="; ".join(problems),
-            remedy="call it again; entries are as confirmed as before",
-        )
-
-    async def _told_lac(self, bookie: BookieId, body: bytes) -> str:
-        """Empty once the bookie has taken the LAC, else why not."""
-        try:
-            deadline_s = self._config.lac_timeout_ms / 1000
-            await self._transport.link(bookie).write_lac(self.ledger_id, self._key, body, deadline_s=deadline_s)
-        except BookKeeperError as error:
-            return f"{bookie}: {error}"
-        return ""
+        if lac >= value.last_fragment.first_entry_id:  # else there is none, or the ledger's metadata proves it
+            body = lac_body(lac, self._machine.digester)
+            await self._calls.write_lac(holders(lac, value), body, quorum=value.ack_quorum_size, lac=lac)
+        return lac
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -393,35 +368,35 @@ class LedgerWriter:
         """
         self._guard.check("this ledger")
         with self._queue.lock:  # so every entry that got an id on another thread is queued
-            self._closing = True
+            self._end.is_closing = True
             self._room.shut()
             self._queue.drop_early()
-        self._room.refuse_all(self._closed_error())
+        self._room.refuse_all(self._end.closed_error())
         self._moved.set()
-        self._fail_waiters(self._queue.next_id, self._closed_error())
-        self._flush()
-        if self._error is None:
+        self._waiters.fail(self._queue.next_id, self._end.closed_error())
+        self._sender.flush()
+        if self._end.error is None:
             await self._drain_and_close()
-        if self._error is not None:
+        if self._end.error is not None:
             self._driver.stop()
-            raise self._error
+            raise self._end.error
 
     async def _drain_and_close(self) -> None:
         try:
             async with asyncio.timeout(self._config.close_timeout_ms / 1000):
-                while self._queue and self._error is None:
+                while self._queue and self._end.error is None:
                     self._moved.clear()
                     await self._moved.wait()
                 self._driver.feed(Close())
-                await asyncio.shield(self._closed)
+                await asyncio.shield(self._end.closed)
         except TimeoutError:
             waited = f"close_timeout_ms={self._config.close_timeout_ms:g}"
             error = QuorumTimeoutError(
                 f"ledger {self.ledger_id} could not be closed in time", value=waited, remedy="recover it"
             )
-            self._end(error)
+            self._fail(error)
         except BookKeeperError:
-            return  # it is self._error, raised by close
+            return  # it is the error of the end, which close raises
         await self._metadata.marked()
         self._driver.stop()
 
@@ -431,10 +406,10 @@ class LedgerWriter:
         self.end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
 
     def end(self, error: BookKeeperError) -> None:
-        """As :meth:`abandon`, but calls that wait raise ``error``."""
+        """Stop as :meth:`abandon` does, but calls that wait raise ``error``."""
         if not self._driver.stopped:
-            self._closing = self._abandoned = True
-            self._end(error)
+            self._end.is_closing = self._end.was_abandoned = True
+            self._fail(error)
             self._driver.stop()
 
     async def __aenter__(self) -> LedgerWriter:
@@ -446,184 +421,67 @@ class LedgerWriter:
         try:
             await self.close()
         except BookKeeperError:
-            if error is None and not self._abandoned:
+            if error is None and not self._end.was_abandoned:
                 raise
 
     # --- between the application and the machine ---------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        self._guard.check("this ledger")
-        if self._error is not None:
-            raise self._error
-        if self._closing:
-            raise self._closed_error()
-
-    def _closed_error(self) -> LedgerClosedError:
-        return LedgerClosedError(
-            f"ledger {self.ledger_id} is closed", remedy="a closed ledger cannot be reopened: create another"
-        )
-
     def hold(self) -> None:
         """Queue appended entries and send none until :meth:`release`."""
-        self._held = True
+        self._sender.is_held = True
 
     def release(self) -> None:
-        self._held = False
-        self._flush()
-
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            if self._traced is not None:
-                self._traced.appends()
-            if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._flush)
-            else:
-                self._loop.call_soon_threadsafe(self._flush)
-
-    def _flush(self) -> None:
-        """Give queued payloads to the machine: all if no entry is in flight, else only whole frames."""
-        self._flush_scheduled = False
-        while self._queue and self._error is None and not self._held:
-            if self._queue.bytes < self._config.frame_bytes and not self._machine.idle and not self._closing:
-                return
-            if self._machine.retained_bytes > self._config.slow_bookie_bytes_max:
-                return
-            batch = self._queue.take(self._config.frame_bytes)
-            entries, size = len(batch), batch.payload_bytes
-            self._sizes.append((self._machine.lap + entries, cost(size, entries), monotonic()))
-            counts = self._counts
-            counts.appended_frames += 1
-            counts.appended_entries += entries
-            counts.appended_bytes += size
-            if self._traced is None:
-                self._driver.feed(Append(batch))
-            else:
-                with self._traced.sending(self._machine.lap + 1, entries, size):
-                    self._driver.feed(Append(batch))
+        """Send what was queued since :meth:`hold`, and go on."""
+        self._sender.is_held = False
+        self._sender.flush()
 
     def _step(self, event: Any) -> list[Any]:
         delivery = self._machine.delivery
         kept = delivery.retained_bytes
         effects: list[Any] = self._machine.step(event)
-        if self._wake_scheduled or type(event) is Append:
+        if self._is_wake_scheduled or type(event) is Append:
             return effects
         if effects or delivery.retained_bytes != kept:  # else nothing was confirmed, and no room was made
-            self._wake_scheduled = True
+            self._is_wake_scheduled = True
             self._driver.agenda.soon(self._flush_and_wake)
         return effects
 
     def _flush_and_wake(self) -> None:
-        self._wake_scheduled = False
-        if self._error is None:
+        self._is_wake_scheduled = False
+        if self._end.error is None:
             self._room.settle(self._machine.retained_bytes)
             self._room.serve()
             if self._queue:
-                self._flush()
+                self._sender.flush()
             if self._room.is_waited_for or self._machine.retained_bytes > self._config.window_bytes_max:
                 self._force_for_room()
             self._moved.set()
 
+    def _acked(self, effect: Acked) -> None:
+        """With deferred syncs, an ack quorum has these entries, in memory at least."""
+        self._sender.confirmed(effect.through)
+        self._waiters.confirmed(effect.through, self._machine.lac)
+
     def _confirmed(self, effect: Confirm) -> None:
-        self._confirm(effect.lac)
+        self._sender.confirmed(effect.lac)
+        self._waiters.confirmed(effect.lac, self._machine.lac)
         if self._machine.settled:
             self._sessions.settled()
 
-    def _confirm(self, lac: EntryId) -> None:
-        if self._sizes and self._sizes[0][0] <= lac:
-            took_s = monotonic() - self._sizes[0][2]
-            self._counts.append_seconds.observe(took_s)
-            if took_s >= self._observer.slow_s:
-                self._was_slow(took_s, lac)
-        if self._traced is not None:
-            self._traced.confirmed(lac, self._sessions_now)
-        if lac > self._counted:
-            self._counts.confirmed_entries += lac - self._counted
-            self._counted = lac
-        while self._sizes and self._sizes[0][0] <= lac:
-            self._queue.confirmed(self._sizes.popleft()[1])
-        while self._futures and self._futures[0][0] <= lac:
-            entry_id, future = self._futures.popleft()
-            future.set_result(entry_id)
-        while self._waiters and self._waiters[0][0] <= lac:
-            waiter = heapq.heappop(self._waiters)[2]
-            if not waiter.done():
-                waiter.set_result(None)
-        if self._forces:
-            self._wake_forces()
+    async def _force(self, effect: SendForce) -> None:
+        self._driver.feed(await self._calls.force(effect))
 
-    def _wake_forces(self) -> None:
-        while self._forces and self._forces[0][0] <= self._machine.lac:
-            forced = self._forces.pop(0)[1]
-            if not forced.done():
-                forced.set_result(None)
-
-    def _was_slow(self, took_s: float, lac: EntryId) -> None:
-        first, size = self._counted + 1, sum(each for last, each, _ in self._sizes if last <= lac)
-        self._observer.was_slow(
-            lambda: (
-                f"append to ledger {self.ledger_id}, entries {first} to {lac}, {size:,} bytes: "
-                f"{took_s * 1000:,.0f} ms from sending to confirmation; {self._lanes_now()}"
-            )
-        )
-
-    def _lanes_now(self) -> str:
-        """Names the sessions, which the bookies name in their own lines."""
-        lanes = self._machine.delivery.lanes
-        return ", ".join(f"{lane.bookie} session {lane.session} acked to {lane.watermark}" for lane in lanes)
-
-    def _sessions_now(self) -> list[str]:
-        return [f"{lane.bookie} session {lane.session}" for lane in self._machine.delivery.lanes]
-
-    def _end(self, error: BookKeeperError) -> None:
-        """Fails every call that waits with ``error``."""
+    def _fail(self, error: BookKeeperError) -> None:
+        """End the writer: every call that waits raises ``error``."""
         error = self._sessions.because(error, pending=not self._machine.settled)
-        if self._traced is not None:
-            self._traced.ended(error)
-        if self._error is None:
-            self._error = error
-            if not isinstance(error, ClientClosedError):  # else the caller wanted it
-                failed = self._counts.writers_failed
-                failed[error.code] = failed.get(error.code, 0) + 1
+        if self._sender.spans is not None:
+            self._sender.spans.ended(error)
+        self._end.fail(error)
         self._queue.clear()
-        self._fail_waiters(0, error)
-        for _, forced in self._forces:
-            if not forced.done():
-                forced.set_exception(error)
-        self._forces.clear()
+        self._waiters.fail_all(error)
         self._room.refuse_all(error)
         self._room.leave()
         self._moved.set()
-        if not self._closed.done():
-            self._closed.set_exception(error)
-            self._closed.exception()  # marks it as retrieved: close() raises self._error
-
-    def _fail_waiters(self, first: EntryId, error: BookKeeperError) -> None:
-        """Fails every call that waits for the entry ``first`` or a later one."""
-        with self._queue.lock:  # _put sees the end under this lock, so no such future is added later
-            futures = [self._futures.pop() for _ in range(len(self._futures)) if self._futures[-1][0] >= first]
-        for _, future in futures:
-            future.set_exception(error)
-        waiters, self._waiters = self._waiters, [each for each in self._waiters if each[0] < first]
-        heapq.heapify(self._waiters)
-        for entry_id, _, waiter in waiters:
-            if entry_id >= first and not waiter.done():
-                waiter.set_exception(error)
-
-    async def _send_force(self, effect: SendForce) -> None:
-        deadline_s = self._config.add_timeout_ms / 1000
-        try:
-            link = self._transport.link(effect.bookie)
-            await link.force(self.ledger_id, effect.session, deadline_s=deadline_s)
-        except BookKeeperError as error:
-            self._driver.feed(ForceFailed(effect.index, effect.session, str(error)))
-        else:
-            self._driver.feed(Forced(effect.index, effect.session))
-
-    def _hint_lac(self, effect: SendLac) -> None:
-        """Best effort: a bookie that misses this hint learns the LAC from the next entry or hint (P9)."""
-        with suppress(BookKeeperError):
-            self._transport.link(effect.bookie).hint_lac(self.ledger_id, self._key, effect.lac_body)
 
     def _failed_bookies(self) -> tuple[BookieId, ...]:
         change = self._machine.change

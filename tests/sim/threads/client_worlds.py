@@ -20,7 +20,7 @@ from typing import Any
 import bk_core.client.writing.process_budget as budget_module
 import bk_core.client.writing.writer as writer_module
 from bk_core.client import BookKeeper, ClientConfig
-from bk_core.client.writing import append_queue
+from bk_core.client.writing import append_queue, append_sender, append_waiters, writer_end
 from bk_core.client.writing import append_room as room
 from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
@@ -33,7 +33,7 @@ from tests.sim.threads.baton import Turns
 from tests.sim.threads.engines import PriorityEngine, RandomEngine
 from tests.sim.threads.loop import a_while, run_under
 
-LINES_OF = (writer_module, append_queue, room, budget_module, appender)
+LINES_OF = (writer_module, append_queue, append_sender, append_waiters, writer_end, room, budget_module, appender)
 CONFIG = ClientConfig(window_bytes_max=600, frame_bytes=120, slow_bookie_bytes_max=1 << 20)
 PATIENCE_S = 600.0
 PASSWORD = b"secret"
@@ -181,7 +181,7 @@ class WriterWorld(ClientWorld):
                 return
             except WindowFullError:
                 self.sometimes["the window was full"] += 1
-                writer_module.threading.Event().wait(0.01)  # of this run
+                append_sender.threading.Event().wait(0.01)  # of this run
         self.turns.fail("the window stays full")
 
     async def _task(self, writer: LedgerWriter, random: Random) -> None:
@@ -258,7 +258,7 @@ class AppenderWorld(ClientWorld):
                 return self.tell(leader.append_nowait(payload), payload)
             except WindowFullError:
                 self.sometimes["the window was full"] += 1
-                writer_module.threading.Event().wait(0.01)
+                append_sender.threading.Event().wait(0.01)
         return self.turns.fail("the window stays full")
 
     async def _task(self, leader: LogLeader, random: Random) -> None:

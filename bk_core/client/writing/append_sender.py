@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sending: gives queued entries to the machine of a writer, and accounts for them until they are confirmed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from time import monotonic
+
+from bk_core.client.config import ClientConfig
+from bk_core.client.running.driver import Driver
+from bk_core.client.running.metrics import Observer
+from bk_core.client.writing.append_queue import AppendQueue, cost
+from bk_core.client.writing.append_spans import append_spans
+from bk_core.client.writing.writer_end import WriterEnd
+from bk_core.model import EntryId
+from bk_core.protocol import writer as machine
+from bk_core.protocol.events import Append
+
+
+class AppendSender:
+    """The way from the queue of a writer to its machine. Any thread that holds the queue's lock may call
+    :meth:`schedule`; everything else belongs to the loop.
+
+    - ``is_scheduled``: :meth:`flush` is called soon. The queue's lock guards the change to True.
+    - ``is_held``: nothing is sent until the writer is released.
+    - ``_in_flight``: for each batch given to the machine and not confirmed, in order: its last entry id, its bytes in
+      the window, and the time when it was sent.
+    - ``_counted``: the last entry that is counted as confirmed in the client's metrics.
+    - ``spans``: the spans of the batches in flight; None if nothing is traced.
+    """
+
+    def __init__(
+        self,
+        protocol: machine.LedgerWrite,
+        driver: Driver,
+        queue: AppendQueue,
+        end: WriterEnd,
+        config: ClientConfig,
+        observer: Observer,
+    ) -> None:
+        self._machine, self._driver, self._queue, self._end = protocol, driver, queue, end
+        self._config, self._observer = config, observer
+        self._thread = threading.get_ident()
+        self.is_scheduled = self.is_held = False
+        self._in_flight: deque[tuple[EntryId, int, float]] = deque()
+        self._counted = protocol.lac
+        self.spans = append_spans(protocol.ledger_id)
+
+    def schedule(self) -> None:
+        """Have the queue flushed in the loop's next turn."""
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            if self.spans is not None:
+                self.spans.appends()
+            if threading.get_ident() == self._thread:
+                self._driver.loop.call_soon(self.flush)
+            else:
+                self._driver.loop.call_soon_threadsafe(self.flush)
+
+    def flush(self) -> None:
+        """Give queued entries to the machine: all if no entry is in flight or the writer closes, else only whole
+        frames. Nothing is sent while more than ``slow_bookie_bytes_max`` is kept for the slowest bookie."""
+        self.is_scheduled = False
+        queue, delivery, config = self._queue, self._machine.delivery, self._config
+        while queue and self._end.error is None and not self.is_held:
+            if queue.bytes < config.frame_bytes and not self._machine.idle and not self._end.is_closing:
+                return
+            if delivery.retained_bytes > config.slow_bookie_bytes_max:
+                return
+            batch = queue.take(config.frame_bytes)
+            entries, size, first = len(batch), batch.payload_bytes, delivery.last_sent + 1
+            self._in_flight.append((first + entries - 1, cost(size, entries), monotonic()))
+            counts = self._observer.counts
+            counts.appended_frames += 1
+            counts.appended_entries += entries
+            counts.appended_bytes += size
+            if self.spans is None:
+                self._driver.feed(Append(batch))
+            else:
+                with self.spans.sending(first, entries, size):
+                    self._driver.feed(Append(batch))
+
+    def confirmed(self, through: EntryId) -> None:
+        """Take the batches up to this entry off the window, count their entries and report a slow one."""
+        in_flight, counts = self._in_flight, self._observer.counts
+        if in_flight and in_flight[0][0] <= through:
+            took_s = monotonic() - in_flight[0][2]
+            counts.append_seconds.observe(took_s)
+            if took_s >= self._observer.slow_s:
+                self._report_slow(took_s, through)
+        if self.spans is not None:
+            self.spans.confirmed(through, self._session_names)
+        if through > self._counted:
+            counts.confirmed_entries += through - self._counted
+            self._counted = through
+        while in_flight and in_flight[0][0] <= through:
+            self._queue.confirmed(in_flight.popleft()[1])
+
+    def _report_slow(self, took_s: float, through: EntryId) -> None:
+        """Report an append that took long. Bookies name the same sessions in their own lines."""
+        first, size = self._counted + 1, sum(each for last, each, _ in self._in_flight if last <= through)
+        lanes = self._machine.delivery.lanes
+        self._observer.was_slow(
+            lambda: (
+                f"append to ledger {self._machine.ledger_id}, entries {first} to {through}, {size:,} bytes: "
+                f"{took_s * 1000:,.0f} ms from sending to confirmation; "
+                + ", ".join(f"{lane.bookie} session {lane.session} acked to {lane.watermark}" for lane in lanes)
+            )
+        )
+
+    def _session_names(self) -> list[str]:
+        return [f"{lane.bookie} session {lane.session}" for lane in self._machine.delivery.lanes]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a writer still takes entries, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bk_core.client.running.fork import ForkGuard
+from bk_core.client.running.metrics import ClientMetrics
+from bk_core.errors import BookKeeperError, ClientClosedError, LedgerClosedError
+from bk_core.model import LedgerId
+
+
+class WriterEnd:
+    """The end of one writer.
+
+    - ``error``: the error that ended the writer, or None. It never changes again.
+    - ``is_closing``: whether a close or an abandon has begun. From then on no entry is taken.
+    - ``was_abandoned``: whether the application ended the writer without a close.
+    - ``closed``: done once the ledger is closed, or with ``error``.
+
+    ``guard`` refuses calls in a forked child, and ``counts`` counts writers that failed. Any thread may call
+    :meth:`check_open`; everything else belongs to the loop.
+    """
+
+    def __init__(
+        self, ledger_id: LedgerId, guard: ForkGuard, closed: asyncio.Future[None], counts: ClientMetrics
+    ) -> None:
+        self._ledger_id, self._guard, self._counts = ledger_id, guard, counts
+        self.error: BookKeeperError | None = None
+        self.is_closing = self.was_abandoned = False
+        self.closed = closed
+
+    def check_open(self) -> None:
+        """Raises ForkedHandleError, the error that ended the writer, or LedgerClosedError."""
+        self._guard.check("this ledger")
+        if self.error is not None:
+            raise self.error
+        if self.is_closing:
+            raise self.closed_error()
+
+    def closed_error(self) -> LedgerClosedError:
+        """Return the error of calls that come after the close has begun."""
+        return LedgerClosedError(
+            f"ledger {self._ledger_id} is closed", remedy="a closed ledger cannot be reopened: create another"
+        )
+
+    def note_closed(self) -> None:
+        """The ledger's metadata says that it is closed."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def fail(self, error: BookKeeperError) -> None:
+        """Note the error that ends the writer. The first one stays; it counts unless the application ended the
+        writer."""
+        if self.error is None:
+            self.error = error
+            if not isinstance(error, ClientClosedError):
+                failed = self._counts.writers_failed
+                failed[error.code] = failed.get(error.code, 0) + 1
+        if not self.closed.done():
+            self.closed.set_exception(error)
+            self.closed.exception()  # marks it as retrieved: close() raises ``error``
