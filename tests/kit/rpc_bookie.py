@@ -132,9 +132,9 @@ class RpcClient:
     def take(self) -> bytes:
         """What the bookie has sent since the last call."""
         out = b""
-        while message := self.connection.next_message():
+        while message := self.connection.answers.next_message():
             out += b"".join(bytes(buffer) for buffer in message)
-            self.connection.message_left()
+            self.connection.answers.message_left()
         self.got += out
         return out
 

@@ -128,8 +128,8 @@ class _Peer(asyncio.BufferedProtocol):
         self.connection = ServedConnection(
             self._engine, self._facts, self._auth, lambda: int(time.time() * 1000), self._wake, self._flush, principal
         )
-        self.connection.on_proven = self._ask_rights
-        self.connection.on_held = lambda wait_s: self._timers.start("limit", wait_s, self.connection.let_go)
+        self.connection.client.on_proven = self._ask_rights
+        self.connection.client.on_held = lambda wait_s: self._timers.start("limit", wait_s, self.connection.let_go)
         self._peers.add(self)
         self._clients.streams.add(self.connection)
         plain = self._transport.get_extra_info("socket")
@@ -192,7 +192,7 @@ class _Peer(asyncio.BufferedProtocol):
         if self._silent_yet and connection.has_begun:
             self._silent_yet = False
             self._timers.stop("hello")
-        if connection.answers or connection.closing:
+        if connection.answers.waiting or connection.closing:
             self._flush()
         elif not (connection.flows and self._reading and self._writable):
             self._flow()
@@ -243,16 +243,16 @@ class _Peer(asyncio.BufferedProtocol):
         self._flush()
 
     def _flush(self) -> None:
-        connection = self.connection
+        connection, answers = self.connection, self.connection.answers
         if connection.was_cut:
             self._transport.abort()
             return
-        while connection.answers and self._writable and not self._transport.is_closing():
-            message = connection.next_message()
+        while answers.waiting and self._writable and not self._transport.is_closing():
+            message = answers.next_message()
             # joined: writelines() of Python 3.12 and later never pauses the writer
             self._transport.write(message[0] if len(message) == 1 else b"".join(message))
-            connection.message_left()
-        if connection.closing and not self._transport.is_closing() and not connection.answers:
+            answers.message_left()
+        if connection.closing and not self._transport.is_closing() and not answers.waiting:
             self._timers.start("end", GRACE_S, lambda: connection.cut("the client takes nothing"))
             self._transport.close()
         if not (connection.flows and self._reading and self._writable):

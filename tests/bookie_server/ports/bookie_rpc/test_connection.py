@@ -437,7 +437,7 @@ def test_neighbouring_reads_are_one_request_and_reads_far_apart_are_not() -> Non
     client.ask(b"".join(add(7, k) for k in range(0, 200, 2)))
     asked: list[ev.Event] = []
     feed, bookie.feed = bookie.feed, lambda event: (asked.append(event), feed(event))[1]
-    client.connection._engine.feed = bookie.feed
+    client.connection._stories._feed = bookie.feed
     ids = [*range(0, 60, 2), 100, 190, 4, 2, 2]
     got = client.ask(read(7, *ids))
     ranges = [(each.first, each.last) for each in asked if isinstance(each, ev.ReadRequested)]

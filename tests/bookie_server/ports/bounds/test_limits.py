@@ -340,7 +340,7 @@ def test_apaches_wire_holds_a_connection_and_then_refuses_as_too_many_requests()
     bookie, limits, clock = rpc(requests_per_s_per_address_max=10)
     one, two = bookie.connect(), bookie.connect()
     waits: list[float] = []
-    one.connection.on_held = waits.append
+    one.connection.client.on_held = waits.append
     one.send(b"".join(add(7, entry, txn=entry) for entry in range(40)))
     assert statuses(one.take()) == dict.fromkeys(range(40), 0), "taken, and every one acked"
     assert waits == [pytest.approx(3.0)]
