@@ -2,8 +2,8 @@
 """Protects forked children from gRPC, which does not survive a fork: a child has gRPC's memory without its threads.
 
 If a gRPC channel was made before the fork, the child cannot use gRPC at all: its calls fail or never end, and setting
-up gRPC again ends the process by a signal. So the child is refused any new connection, and the parent's channels are
-never touched in the child: not closed, and not freed either, because freeing a channel is a call into gRPC.
+up gRPC again ends the process by a signal. So the child may open no new connection, and it never touches the parent's
+channels. It does not close or even free them, because freeing a channel is a call into gRPC.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WAY_OUT = "start the child with multiprocessing's spawn or forkserver, or fork b
 _used = False  # whether this process used gRPC
 _used_before_fork = False
 _made: weakref.WeakSet[object] = weakref.WeakSet()
-"""The objects of this process that hold gRPC objects and are not collected yet."""
+"""The live objects of this process that hold gRPC objects."""
 
 
 def check_can_connect() -> None:
-    """Raises ForkedHandleError in a child or grandchild of a process that used gRPC before the fork."""
+    """Raise ForkedHandleError in a child or grandchild of a process that used gRPC before the fork."""
     if _used_before_fork:
         raise ForkedHandleError(
             "this process was forked from one that had connected to bookies, and gRPC does not survive that",
@@ -32,7 +32,7 @@ def check_can_connect() -> None:
 
 
 def holds_grpc(thing: object) -> None:
-    """Registers an object that will hold gRPC objects, so that a forked child never frees it. Raises as
+    """Register an object that will hold gRPC objects, so that a forked child never frees it. Raises like
     check_can_connect."""
     global _used
     check_can_connect()

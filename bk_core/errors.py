@@ -44,7 +44,7 @@ class BookKeeperError(Exception):
 
 
 def _rebuild(cls: type[BookKeeperError], args: tuple[object, ...], attributes: dict[str, object]) -> BookKeeperError:
-    """Copies an error without its constructor, whose parameters differ from class to class."""
+    """Rebuild an error without its constructor, whose parameters differ from class to class."""
     error = cls.__new__(cls, *args)
     error.__dict__.update(attributes)
     return error
@@ -57,14 +57,15 @@ class InvalidArgumentError(BookKeeperError):
 
 
 class PermissionDeniedError(BookKeeperError):
-    """No role gives this client's identity the right, in a cluster of mode secure. Nothing was done, unless entries
-    were in flight when the right ended."""
+    """The client's identity has no role that gives the right, in a cluster of mode secure. Nothing was done, unless
+    entries were in flight when the right ended."""
 
     code = "BK_DENIED"
 
     @classmethod
     def told(cls, message: str, outcome: Outcome = Outcome.NOT_APPLIED) -> PermissionDeniedError:
-        """From a bookie's message, which says the missing right and, after ``; ``, the command that grants it."""
+        """Build the error from a bookie's message, which names the missing right and, after ``; ``, the command that
+        grants it."""
         what, _, remedy = message.partition("; ")
         return cls(what, remedy=remedy, outcome=outcome)
 
@@ -95,8 +96,8 @@ class NoSuchLedgerError(LedgerError):
 
 
 class NoSuchEntryError(LedgerError):
-    """All bookies of an entry's write set say that an entry which must exist is absent: data are lost. Reads never skip
-    it."""
+    """All bookies of an entry's write set report the entry as absent, although it must exist: data is lost. Reads never
+    skip it."""
 
     code = "BK_NO_SUCH_ENTRY"
 
@@ -259,8 +260,8 @@ class BookieUnreachableError(TransportError):
 
 
 class TlsError(BookieUnreachableError):
-    """No TLS came about with a server: a certificate is not accepted, or one end does not speak TLS. Nothing was sent
-    in plain instead."""
+    """The TLS handshake with a server failed: a certificate is not accepted, or one end does not speak TLS. Nothing was
+    sent in plain text."""
 
     code = "BK_TLS"
     outcome = Outcome.NOT_APPLIED
@@ -274,8 +275,8 @@ class InsecureBookieError(BookieUnreachableError):
 
 
 class AuthenticationError(TransportError):
-    """A server does not let this client in: it has no token or certificate, or it has one that is refused. Nothing was
-    done."""
+    """A server does not let this client in: the client has no token or certificate, or the server refuses the one it
+    has. Nothing was done."""
 
     code = "BK_UNAUTHENTICATED"
     outcome = Outcome.NOT_APPLIED
@@ -326,7 +327,7 @@ class LogHasLeaderError(LogError):
 
 
 class LogInUseError(LogError):
-    """Jobs or a leader are seen that use the log: their ledgers cannot be deleted at once (rule N6)."""
+    """A job or a leader uses the log, or died while it did, so its ledgers cannot be deleted at once (rule N6)."""
 
     code = "BK_LOG_IN_USE"
 
@@ -351,7 +352,7 @@ class LogOverwrittenError(LogError):
 
 
 class PublishConflictError(LogError):
-    """Other clients changed the log first at every attempt to publish, or a ledger may not be published."""
+    """Other clients changed the log first at each attempt to publish, or a ledger may not be published."""
 
     code = "BK_PUBLISH_CONFLICT"
 

@@ -49,8 +49,8 @@ class DigestType(enum.IntEnum):
     """The types of digests. The numbers are those of LedgerMetadataFormat and of the digest byte in a frame.
 
     ``digest_bytes`` is the width of one digest. ``needs_key``: only a client with the ledger's password can compute it,
-    so a bookie cannot check it, and a reader checks each entry. ``has_parts``: parts of an entry can be checked by
-    themselves, so a bookie may send some columns of an entry. How a digest is computed says ``entries/digest.py``.
+    so a bookie cannot check it, and a reader checks each entry. ``has_parts``: parts of an entry can be checked
+    separately, so a bookie may send some columns of an entry. ``entries/digest.py`` computes digests.
     """
 
     CRC32C = 3, DigestTraits(4, has_parts=True)
@@ -71,14 +71,14 @@ class DigestType(enum.IntEnum):
 
     @property
     def is_checksum(self) -> bool:
-        """Whether anybody can compute it, a bookie too."""
+        """Whether a bookie can compute it, because it needs no key."""
         return self.digest_bytes > 0 and not self.needs_key
 
 
 DIGEST_TYPE_NAMES = tuple(kind.name for kind in DigestType)
-"""The names of the types in options; the first is the default of new ledgers."""
+"""The names that options accept for digest types. The first is the default for new ledgers."""
 OLD_DIGEST_TYPE = DigestType.CRC32
-"""The type of a ledger whose record has none: Apache wrote such records before it stored the type."""
+"""The digest type of a ledger whose record names none: Apache wrote such records before it stored the type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class LedgerMetadata:
     """The record of one ledger in the metadata store.
 
     Invariants (checked by :meth:`problem`): E ≥ Qw ≥ Qa ≥ 1; the first ids of the fragments begin at 0 and strictly
-    increase; each fragment has exactly E distinct bookies; ``last_entry_id`` ≥ −1 and ``length`` ≥ 0. These two have a
+    increase; each fragment has exactly E distinct bookies; ``last_entry_id`` ≥ −1 and ``length`` ≥ 0, which have a
     meaning only once CLOSED. ``unknown_fields`` are protobuf bytes of unknown fields, which survive our rewrites (M4).
     """
 
@@ -130,22 +130,23 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_index_of(self, entry_id: EntryId) -> int:
-        """The index of the fragment that holds ``entry_id``."""
+        """Return the index of the fragment that holds ``entry_id``."""
         return bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
         return self.fragments[self.fragment_index_of(entry_id)]
 
     def last_entry_of(self, index: int) -> EntryId | None:
-        """The last entry of the fragment at ``index``, which may be below its first; None if it has no end yet."""
+        """Return the last entry id of the fragment at ``index``, or None if it has no end yet. The id may be below the
+        fragment's first."""
         if index + 1 == len(self.fragments):
             return self.last_entry_id if self.is_closed else None
         following = self.fragments[index + 1].first_entry_id - 1
         return min(following, self.last_entry_id) if self.is_closed else following
 
     def with_ensemble(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
-        """The metadata after an ensemble change. A fragment with the last fragment's first entry id replaces it; one
-        with a greater id is appended (MUST 7)."""
+        """Return the metadata after an ensemble change. A fragment with the last fragment's first entry id replaces it;
+        one with a greater id is appended (MUST 7)."""
         last = self.fragments[-1].first_entry_id
         assert first_entry_id >= last, (first_entry_id, last)
         kept = self.fragments[:-1] if first_entry_id == last else self.fragments
@@ -158,7 +159,7 @@ class LedgerMetadata:
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def problem(self) -> str | None:
-        """Why these values cannot be a ledger's metadata; None if they can."""
+        """Return why these values cannot be a ledger's metadata, or None if they can."""
         e, qw, qa = self.ensemble_size, self.write_quorum_size, self.ack_quorum_size
         if not e >= qw >= qa >= 1:
             return f"ensemble size {e}, write quorum {qw}, ack quorum {qa}: must be E ≥ Qw ≥ Qa ≥ 1"
@@ -175,24 +176,24 @@ class LedgerMetadata:
 
 
 BOOKIE_RPC, DIRECT, GRPC, HTTP = "bookie-rpc", "direct", "grpc", "http"
-"""Protocols of endpoints: the lanes, and the admin port."""
+"""The values of ``Endpoint.protocol``: three lanes, and HTTP for the admin port."""
 TLS = "tls"
-"""Among the extensions of an endpoint: it speaks TLS. Apache's word."""
+"""An entry of ``Endpoint.extensions``: the endpoint speaks TLS. Apache uses the same word."""
 
 
 def plain_host(host: str) -> str:
-    """A host as the system takes it: without the brackets in which an IPv6 address is written before a port."""
+    """Return a host as the operating system takes it: an IPv6 address without its brackets."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def host_and_port(host: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets."""
+    """Return ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address at which a bookie listens. ``protocol`` is one of those above."""
+    """An address at which a bookie listens. ``protocol`` is one of the four constants above."""
 
     id: str
     host: str
@@ -212,7 +213,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The protocols of an admin port."""
+        """The endpoint's URL, ``https://`` if it speaks TLS. Meant for an admin port."""
         return f"{'https' if self.tls else 'http'}://{self.where}"
 
 
@@ -228,8 +229,8 @@ class BookieServiceInfo:
         return next((e for e in self.endpoints if e.protocol == protocol), None)
 
     def is_of_directory_of(self, other: BookieServiceInfo) -> bool:
-        """Whether both were published from the same data directory, and not one of them from a copy of it. False if an
-        incarnation is missing."""
+        """Return whether both were published from the same data directory. False if one was published from a copy of
+        that directory, or if an incarnation is missing."""
         mine, theirs = self.properties, other.properties
         same = mine.get(DIRECTORY_PROPERTY) == theirs.get(DIRECTORY_PROPERTY)
         return same and mine.get(INCARNATION_PROPERTY, "") == theirs.get(INCARNATION_PROPERTY) != ""

@@ -2,9 +2,9 @@
 """Chooses bookies. Pure: the caller passes the candidates, what is known about them (:class:`Landscape`), and the
 source of randomness.
 
-Without racks and weights all bookies are equal. With racks, places are filled one after the other, each by a bookie
-that leaves no write set with fewer racks than it should have, if there is one, and whose rack is rarest in the write
-sets of that place. Among those that serve as well, chance decides, by weight.
+Without racks and weights all bookies are equal. With racks, places are filled one after the other. A place gets a
+bookie that leaves no write set short of racks, if there is one. Among those, bookies go first whose rack is rarest in
+the write sets of that place. Among equals, chance decides, by weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 DEFAULT_RACK = "/default-rack"
 WEIGHT_MULTIPLE_MAX = 3
-"""A bookie counts for at most so many times the median weight, so that a new one does not get every ledger."""
+"""Limits the weight of a bookie to this multiple of the median weight, so that a new bookie does not get every
+ledger."""
 
 TRIES = 8
 NAME_RACKS = (
@@ -39,10 +40,10 @@ class RandomSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Landscape:
-    """What is known about bookies. ``racks``: the rack of each that has one. ``weights``: free bytes of their disks;
-    empty if they do not count. Each write set should have members in ``racks_min`` racks, as far as there are so many;
-    ``enforced``: in that many, or no ensemble is chosen. Then a bookie of unknown rack is not chosen: where it stands
-    nobody knows, so it may share the rack of the others (Apache's policy leaves them out, too)."""
+    """The facts about bookies that placement uses. ``racks``: the rack of each bookie that has one. ``weights``: free
+    bytes of their disks; empty if they do not count. Each write set should have members in ``racks_min`` racks, if
+    there are that many. ``enforced``: an ensemble with fewer racks is refused. Then a bookie whose rack is unknown is
+    not chosen, because it may stand in the rack of another member (Apache's policy does the same)."""
 
     racks: Mapping[BookieId, str] = field(default_factory=dict)
     weights: Mapping[BookieId, int] = field(default_factory=dict)
@@ -58,13 +59,14 @@ class Landscape:
         return not (self.racks or self.weights or self.enforced)
 
     def racks_of(self, places: Sequence[BookieId | None], write_quorum: int, start: int) -> set[str]:
-        """The racks of the write set that begins at place ``start``; where they are enforced, the known ones."""
+        """Return the racks of the write set that begins at place ``start``. If racks are enforced, unknown racks do not
+        count."""
         members = (places[(start + i) % len(places)] for i in range(write_quorum))
         racks = {self.rack_of(bookie) for bookie in members if bookie is not None}
         return racks - {DEFAULT_RACK} if self._needs_known_racks(write_quorum) else racks
 
     def left_out(self, bookies: Collection[BookieId], write_quorum: int) -> dict[BookieId, str]:
-        """Those that racks which are enforced leave out, each with the reason."""
+        """Return the bookies that cannot be chosen because racks are enforced, each with the reason."""
         if not self._needs_known_racks(write_quorum):
             return {}
         return {bookie: "its rack is unknown" for bookie in bookies if self.rack_of(bookie) == DEFAULT_RACK}
@@ -73,7 +75,7 @@ class Landscape:
         return self.enforced and min(write_quorum, self.racks_min) > 1
 
     def fewest_racks(self, ensemble: Sequence[BookieId], write_quorum: int) -> int:
-        """How many racks the write set with the fewest has."""
+        """Return the number of racks in the write set that has the fewest."""
         return min(len(self.racks_of(ensemble, write_quorum, start)) for start in range(len(ensemble)))
 
 
@@ -90,11 +92,11 @@ def choose_ensemble(
     write_quorum: int = 0,
     landscape: Landscape = FLAT,
 ) -> tuple[BookieId, ...]:
-    """``size`` distinct writable bookies in random order. Of ``avoid`` (failed lately) only as many are taken as are
-    needed; ``exclude`` maps bookies that cannot be used to the reason.
+    """Return ``size`` distinct writable bookies in random order. Bookies in ``avoid`` (failed lately) are taken only if
+    the others are too few; ``exclude`` maps bookies that cannot be used to the reason.
 
-    Raises NotEnoughBookiesError, which names how many are needed, which are writable, and why some cannot be used, or
-    which racks they are in.
+    Raises NotEnoughBookiesError, which says how many are needed, and lists the writable bookies with their racks or
+    with the reason why they cannot be used.
     """
     rackless = landscape.left_out(writable, write_quorum or size)
     exclude = {**rackless, **exclude}
@@ -125,9 +127,9 @@ def _filled(
     landscape: Landscape,
     random: RandomSource,
 ) -> tuple[BookieId, ...]:
-    """The places with a usable bookie in each that was empty: the best of a few tries, because a place is filled
-    without a look at the last ones. Raises NotEnoughBookiesError if racks are enforced and some write set has too few.
-    """
+    """Return the ensemble with a usable bookie in each empty place: the best of a few tries, because a place is filled
+    before the places after it are known. Raises NotEnoughBookiesError if racks are enforced and a write set has too
+    few."""
     best, most, wanted = tuple[BookieId, ...](), -1, min(write_quorum, landscape.racks_min)
     for _ in range(TRIES):
         ensemble = _fill(list(places), usable, avoid, write_quorum, landscape, random)
@@ -177,7 +179,7 @@ def _fill(
 
 
 def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], random: RandomSource) -> BookieId:
-    """Chooses a bookie: one with twice the weight is chosen twice as often. A bookie of unknown weight counts as the
+    """Choose a bookie: one with twice the weight is chosen twice as often. A bookie of unknown weight counts as the
     median."""
     known = [weights[bookie] for bookie in bookies if bookie in weights]
     if not known:
@@ -193,7 +195,7 @@ def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], ran
 
 
 def writable_in_words(writable: Collection[BookieId], excluded: Mapping[BookieId, str]) -> str:
-    """The writable bookies in words, each that cannot be used with the reason."""
+    """List the writable bookies in words, each unusable one with the reason."""
     each = (f"{bookie} ({excluded[bookie]})" if bookie in excluded else bookie for bookie in sorted(writable))
     return f"writable: {', '.join(each) or 'none'}"
 
@@ -209,11 +211,12 @@ def replacement(
     partly: bool = False,
     landscape: Landscape = FLAT,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
-    """The last ensemble with other bookies at ``indices``, none of them from ``gone``; the others keep their places
-    (protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble).
+    """Return the last ensemble with new bookies at ``indices``, none of them from ``gone``; the other members keep
+    their places (protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble).
 
     Returns an error if there are too few spares, or too few racks where racks are enforced. With ``partly`` one spare
-    is enough; then only the first of ``indices`` get a new bookie."""
+    is enough; then only the first of ``indices`` get a new bookie.
+    """
     ensemble = list(metadata.last_fragment.ensemble)
     failed = {ensemble[index]: "failed" for index in indices}
     others = dict.fromkeys(ensemble, "in the ensemble")

@@ -12,23 +12,23 @@ from bk_core.model import BookieId, EntryId, LedgerMetadata
 
 
 def write_set(entry_id: EntryId, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """The ensemble indices that hold ``entry_id``, in ring order from ``entry_id mod E``."""
+    """Return the ensemble indices that hold ``entry_id``, in ring order from ``entry_id mod E``."""
     return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
 
 
 def holders(entry_id: EntryId, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
     """Return the bookies that hold ``entry_id``. The writer sends a LAC hint for it to these alone (P9).
 
-    An Apache bookie that knows a LAC and has no entry of the ledger answers READ_LAC with an error, and readers could
-    not open an open ledger of few entries. A bookie that an ensemble change put in later need not know an earlier LAC:
-    the first entry id of the new fragment proves it.
+    An Apache bookie that knows a LAC and has no entry of the ledger answers READ_LAC with an error. If other bookies
+    got the hint, readers could not open an open ledger of few entries. A bookie that joined in an ensemble change needs
+    no earlier LAC: the first entry id of the new fragment proves it.
     """
     ensemble = metadata.fragment_of(entry_id).ensemble
     return tuple(ensemble[at] for at in write_set(entry_id, len(ensemble), metadata.write_quorum_size))
 
 
 def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """Whether every possible ack quorum has a member among the ``known`` indices.
+    """Return whether every possible ack quorum has a member among the ``known`` indices.
 
     That is so if each of the E write sets has fewer than Qa unknown members, that is, at least (Qw − Qa) + 1 known
     ones.
@@ -41,17 +41,17 @@ def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_qu
 
 
 def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
-    """How many members of a write set must deny an entry to prove that it has no ack quorum."""
+    """Return how many members of a write set must deny an entry to prove that it has no ack quorum."""
     return write_quorum - ack_quorum + 1
 
 
 def confirmed_id(watermarks: Sequence[EntryId], write_quorum: int, ack_quorum: int, last_sent: EntryId) -> EntryId:
-    """The highest id such that it and all ids before it are on an ack quorum of their write sets (P2); at most
+    """Return the highest id up to which every entry is on an ack quorum of its write set (P2), but at most
     ``last_sent``.
 
-    All ids up to ``watermarks[k]`` that bookie ``k`` has to hold are durable there. For each residue i of E let W_i be
-    the Qa-th largest watermark of its write set, and f_i the smallest id ≡ i (mod E) above W_i. All ids below the
-    least f_i are confirmed.
+    Each bookie ``k`` has made durable all ids up to ``watermarks[k]`` that it has to hold. For each residue i of E let
+    W_i be the Qa-th largest watermark of its write set, and f_i the smallest id ≡ i (mod E) above W_i. All ids below
+    the least f_i are confirmed.
     """
     size = len(watermarks)
     if size == write_quorum:  # one write set: the general formula without its loop

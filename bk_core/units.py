@@ -13,17 +13,18 @@ _TIMES_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 
 
 def parse_size(text: str) -> int | None:
-    """``128m``, ``1 GiB``, ``1048576`` in bytes, or None if ``text`` is no size. Powers of 1024."""
+    """Parse ``128m``, ``1 GiB`` or ``1048576`` into bytes, or return None if ``text`` is no size. Units are powers of
+    1024."""
     return _parsed(_SIZE, text, _SIZES)
 
 
 def parse_time_ms(text: str) -> int | None:
-    """``15m``, ``30s``, ``500ms``, ``7d`` in milliseconds, or None if ``text`` is no time."""
+    """Parse ``15m``, ``30s``, ``500ms`` or ``7d`` into milliseconds, or return None if ``text`` is no time."""
     return _parsed(_TIME, text, _TIMES_MS)
 
 
 def time_in_words(time_ms: int) -> str:
-    """``7 d``, ``90 min``: the largest unit that says it exactly."""
+    """Return a time like ``7 d`` or ``90 min``, in the largest unit that is exact."""
     for unit in ("d", "h", "min", "s"):
         if time_ms and time_ms % _TIMES_MS[unit] == 0:
             return f"{time_ms // _TIMES_MS[unit]} {unit}"
@@ -31,7 +32,7 @@ def time_in_words(time_ms: int) -> str:
 
 
 def roughly_in_words(seconds: float) -> str:
-    """``7 d``, ``90 min``: the largest unit of which there are at least two, rounded down."""
+    """Return a time like ``7 d`` or ``90 min``, rounded down, in the largest unit of which there are at least two."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grants: what a bookie says that an identity may do with a ledger, and signs (docs/security.md §6). Pure.
+"""Grants: a bookie's signed statement of what an identity may do with a ledger (docs/security.md §6). Pure.
 
 Bytes: ``BKG1``, the key's id (8), the cluster's instance id and the identity, each behind its length (2), the ledger
 (8, −1: no ledger), the rights (2), from and until (8 each, ms since 1970), and HMAC-SHA256 over all of that (32). All
 numbers are big-endian.
 
-The cluster's bookies share a file of keys: one a line, in hex, at least 32 bytes. The first signs, all verify.
+The cluster's bookies share a file of keys: one a line, in hex, at least 32 bytes. Bookies sign with the first key and
+accept grants signed with any of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.model import LedgerId
 
 NO_LEDGER: LedgerId = -1
-"""The grant for what is not of one ledger."""
+"""The ledger id in a grant whose rights are not about one ledger."""
 
 GRANT_BYTES_MAX = 4 + 8 + 2 * (2 + 4 * TEXT_MAX) + 8 + 2 + 16 + 32
 KEY_BYTES_MIN = 32
@@ -34,7 +35,7 @@ _MAC_BYTES = 32
 
 
 class Grant(NamedTuple):
-    """``identity`` may do ``rights`` with this ledger, between two times (ms since 1970)."""
+    """A permission for ``identity`` to do ``rights`` with this ledger, between two times (ms since 1970)."""
 
     instance_id: str
     identity: str
@@ -45,11 +46,11 @@ class Grant(NamedTuple):
 
 
 class GrantRefused(Exception):
-    """A grant is not accepted; the text says why, and is safe to tell the client."""
+    """A grant is not accepted. The text says why and holds no secret, so the client may see it."""
 
 
 class Keys:
-    """The keys of a cluster's bookies, by their ids; the first signs."""
+    """The grant keys of a cluster, by key id. The first of them signs."""
 
     def __init__(self, keys: list[bytes]) -> None:
         assert keys
@@ -70,20 +71,20 @@ class Keys:
         return said + hmac.digest(key, said, "sha256")
 
     def verify(self, grant: bytes, *, instance_id: str, identity: str, now_ms: int) -> Grant:
-        """What a grant says that ``identity`` shows to a bookie of this cluster. Raises GrantRefused."""
+        """Check a grant that ``identity`` shows to a bookie of this cluster, and return it. Raises GrantRefused."""
         if not _KEY_ID.size + _MAC_BYTES < len(grant) <= GRANT_BYTES_MAX or not grant.startswith(_MAGIC):
-            raise GrantRefused("it is no grant")
+            raise GrantRefused("it is not a grant")
         key = self._by_id.get(grant[4:12])
         if key is None:
             raise GrantRefused("it is signed with a key that this bookie does not have")
         said, mac = grant[:-_MAC_BYTES], grant[-_MAC_BYTES:]
         if not hmac.compare_digest(hmac.digest(key, said, "sha256"), mac):
             raise GrantRefused("its signature is false")
-        found = _parsed(said)  # which one of this cluster's bookies wrote
+        found = _parsed(said)  # a bookie of this cluster wrote it, since its signature holds
         if found.instance_id != instance_id:
-            raise GrantRefused("it is of another cluster")
+            raise GrantRefused("it belongs to another cluster")
         if found.identity != identity:
-            raise GrantRefused("it is of another identity")
+            raise GrantRefused("it belongs to another identity")
         if now_ms < found.from_ms:
             raise GrantRefused("it is not valid yet: compare the clocks of the bookies")
         if now_ms >= found.until_ms:
@@ -98,7 +99,7 @@ def _parsed(said: bytes) -> Grant:
         identity, at = _text(said, at)
         ledger_id, rights, from_ms, until_ms = _END.unpack(said[at:])
     except (struct.error, UnicodeDecodeError) as error:
-        raise GrantRefused("it is of a version that is not known") from error
+        raise GrantRefused("its version is unknown") from error
     return Grant(instance, identity, ledger_id, Right(rights), from_ms, until_ms)
 
 
@@ -109,13 +110,13 @@ def _text(said: bytes, at: int) -> tuple[str, int]:
 
 
 def _id_of(key: bytes) -> bytes:
-    """It names a key and tells nothing of it."""
+    """Return the id of a key, from which the key cannot be found."""
     return hashlib.sha256(b"the id of a key of grants\0" + key).digest()[:8]
 
 
 def parse_keys(text: str) -> Keys:
-    """The keys in a file: one a line, in hex; empty lines and ``#`` lines are passed over. Raises
-    InvalidArgumentError, which shows no key."""
+    """Read the keys in a file: one a line, in hex; empty lines and ``#`` lines are skipped. Raises
+    InvalidArgumentError, whose text holds no key."""
     keys = []
     for number, line in enumerate(text.splitlines(), 1):
         if not (line := line.strip()) or line.startswith("#"):
@@ -134,5 +135,5 @@ def parse_keys(text: str) -> Keys:
 
 def _no_key(why: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        "the file of grant keys cannot be used", value=why, remedy="one key a line, such as of: openssl rand -hex 32"
+        "the file of grant keys cannot be used", value=why, remedy="write a key on each line: openssl rand -hex 32"
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every operation of every port needs in mode ``secure``: the one table, which enforcement looks up and a test
-compares with all that the ports can be asked. Pure.
+"""The right that each operation of each port needs in mode ``secure``. Enforcement uses this table, and a test compares
+it with all that the ports accept. Pure.
 
-An operation that is not in it is refused.
+An operation that the table does not list is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bk_core.access.roles import Anywhere, LedgerFacts, Right, RolesTable, Targe
 
 
 class On(enum.Enum):
-    """What a right is needed on."""
+    """The object on which a right is needed."""
 
     FREE = "no right is needed, nor an identity"
     IDENTITY = "an identity is enough"
@@ -43,25 +43,25 @@ LANES: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         "Add": {
             "hello": _IDENTITY,
             "grants": _IDENTITY,
-            "traceparent": _IDENTITY,  # what the work is part of
+            "traceparent": _IDENTITY,  # the trace that the requests belong to
             "attach": _WRITE,
             "attach RECOVER": _RECOVER,
-            "frames": _IDENTITY,  # of sessions that were attached; the machine refuses all others
-            "detach": _IDENTITY,  # of sessions of this stream
+            "frames": _IDENTITY,  # the machine refuses frames of sessions that are not attached
+            "detach": _IDENTITY,  # ends only sessions of this stream
         },
         "Read": {
             "hello": _IDENTITY,
             "grants": _IDENTITY,
-            "traceparent": _IDENTITY,  # what the work is part of
+            "traceparent": _IDENTITY,  # the trace that the requests belong to
             "id": _READ,
             "id fence": _RECOVER,
-            "cancel": _IDENTITY,  # of requests of this stream
+            "cancel": _IDENTITY,  # ends only requests of this stream
         },
         "Control": {
             "hello": _IDENTITY,
             "grants": _IDENTITY,
-            "traceparent": _IDENTITY,  # what the work is part of
-            "grant": _IDENTITY,  # what is granted is what the table of roles says
+            "traceparent": _IDENTITY,  # the trace that the requests belong to
+            "grant": _IDENTITY,  # the roles decide what is granted
             "fence": _RECOVER,
             "read_lac": _READ,
             "write_lac": _WRITE,
@@ -74,7 +74,7 @@ LANES: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         },
     }
 )
-"""The rights that our lanes need, by stream: for each request in a client's message, and for each call."""
+"""The rights that our lanes need, by stream and then by field of a client's message, in some cases with a flag."""
 
 APACHE: Mapping[str, Need] = MappingProxyType(
     {
@@ -99,7 +99,7 @@ APACHE: Mapping[str, Need] = MappingProxyType(
 on the whole cluster count."""
 
 FREE_PATHS = ("/heartbeat", "/live", "/ready", "/api/v1/bookie/is_ready")
-"""Paths of the admin port that need no right: the programs that keep processes running often have no certificate."""
+"""Paths of the admin port that need no right: health probes call them, and a probe often has no certificate."""
 
 _PAGE = ("page", "dom", "words", "charts", "overview", "ledgers", "logs", "repair")
 _PARTS = ("cluster", "repair", "ledgers", "ledger", "logs", "log", "lac", "tail")
@@ -126,7 +126,7 @@ ADMIN: Mapping[tuple[str, str], Need] = MappingProxyType(
 
 
 def allowed(table: RolesTable, identity: str, need: Need, ledger: LedgerFacts | None = None) -> bool:
-    """Whether an identity (empty: none) may do what needs this, to this ledger if it is about one."""
+    """Return whether an identity (empty: none) may do what has this need, on ``ledger`` if the need is on a ledger."""
     if need.on is On.FREE:
         return True
     if need.on is On.IDENTITY:

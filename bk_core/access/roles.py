@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of roles: which identity has which role, and where. Pure (docs/security.md §6, decision 0064).
 
-An identity has the rights of every line that fits it, and no others: what no line gives is denied. A line names an
-identity, in which ``*`` stands for any text, a role, and where the role counts: on the cluster, on logs, on ledgers by
-their custom metadata, or on ledgers of which the identity is the owner.
+An identity has the rights of every line that fits it, and no others. A line names an identity, in which ``*`` stands
+for any text, a role, and the scope in which the role counts: the cluster, logs, ledgers with certain custom metadata,
+or ledgers of which the identity is the owner.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from bk_core.model import LedgerId
 
 OPEN, SECURE, MIXED = "open", "secure", "mixed"
 SECURITIES = (OPEN, SECURE, MIXED)
-"""The modes of a bookie, and what a client was told to want. MIXED is SECURE, but for a client that also uses bookies
-of Apache's, which know no roles."""
+"""The values of the setting ``security``. MIXED is for clients: SECURE, but Apache's bookies, which know no roles, may
+be used too."""
 
 ROLES_VERSION = 1
 TEXT_MAX = 1_024
 LINES_MAX = 2_000
-"""Far below what a node of the metadata store may hold."""
+"""Limits the table to far less than a node of the metadata store can hold."""
 
 LOG_KEY, OWNER_KEY = "bk.log", "bk.owner"
-"""The custom metadata of a ledger in which its log and its owner are named."""
+"""Keys of a ledger's custom metadata: the name of its log, and its owner."""
 
 
 class Right(enum.IntFlag):
-    """What a port asks for; the values are on the wire, in grants."""
+    """The rights that an operation can need. The values stand in grants, so they are on the wire."""
 
     NONE = 0
-    LOOK = 1  # what a bookie says of itself
+    LOOK = 1  # read what a bookie says about itself
     READ = 2
     WRITE = 4
     RECOVER = 8  # fence, read behind the fence, write back
@@ -68,7 +68,7 @@ RIGHTS: Mapping[Role, Right] = MappingProxyType(
 
 
 class Where(enum.Enum):
-    """The values are those in the record."""
+    """The kinds of scope. The values are those in the record."""
 
     CLUSTER = "cluster"
     LOG = "log"  # by name
@@ -78,8 +78,8 @@ class Where(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a role counts. ``pattern`` is of a log's name, or of a value of custom metadata that is called ``key``.
-    Raises InvalidArgumentError for what does not fit together."""
+    """The scope in which a role counts. ``pattern`` matches a log's name, or the value of the custom metadata ``key``.
+    Raises InvalidArgumentError if the three fields do not fit together."""
 
     where: Where = Where.CLUSTER
     pattern: str = ""
@@ -88,7 +88,7 @@ class Scope:
     def __post_init__(self) -> None:
         patterned = self.where in (Where.LOG, Where.LEDGERS)
         if bool(self.pattern) is not patterned or bool(self.key) is not (self.where is Where.LEDGERS):
-            raise InvalidArgumentError("a role counts nowhere like this", value=f"on {self.text!r}", remedy=_WHERE)
+            raise InvalidArgumentError("a role cannot have this scope", value=f"on {self.text!r}", remedy=_WHERE)
 
     @property
     def text(self) -> str:
@@ -100,7 +100,7 @@ _WHERE = "cluster, log:NAME, ledgers:KEY=VALUE or owner"
 
 
 def scope_of(text: str) -> Scope:
-    """Raises InvalidArgumentError."""
+    """Parse a scope as ``Scope.text`` writes it. Raises InvalidArgumentError."""
     word, _, named = text.partition(":")
     key, pattern = "", named
     if word == Where.LEDGERS.value:
@@ -108,7 +108,7 @@ def scope_of(text: str) -> Scope:
     try:
         where = Where(word)
     except ValueError:
-        raise InvalidArgumentError("a role counts nowhere like this", value=f"on {text!r}", remedy=_WHERE) from None
+        raise InvalidArgumentError("a role cannot have this scope", value=f"on {text!r}", remedy=_WHERE) from None
     return Scope(where, pattern, key)
 
 
@@ -118,7 +118,7 @@ CLUSTER_ONLY = (Role.OPERATOR, Role.BOOKIE, Role.ADMIN)
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of the table. ``unknown`` are fields of a later version, which survive our rewrites. Raises
-    InvalidArgumentError for what no line can say."""
+    InvalidArgumentError for a line that is not allowed."""
 
     identity: str
     role: Role
@@ -153,7 +153,8 @@ class LedgerFacts:
 
 
 class Anywhere(enum.Enum):
-    """Objects that are not ledgers. ANYWHERE: any client that has the right on any object."""
+    """The targets of a right that are not a single ledger. ANYWHERE: the client needs the right on any object at
+    all."""
 
     CLUSTER = "the cluster"
     ANYWHERE = "anything"
@@ -168,7 +169,7 @@ class RolesTable:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def rights(self, identity: str, target: Target) -> Right:
-        """All that this identity may there. An empty identity may nothing."""
+        """Return all rights of this identity on the target. An empty identity has none."""
         found = Right.NONE
         if identity:
             for line in self.lines:
@@ -177,7 +178,7 @@ class RolesTable:
         return found
 
     def granted(self, line: Line) -> RolesTable:
-        """Raises InvalidArgumentError if there are too many."""
+        """Return the table with this line added. Raises InvalidArgumentError if it is full."""
         if line in self.lines:
             return self
         if len(self.lines) >= LINES_MAX:
@@ -191,7 +192,7 @@ class RolesTable:
 
 
 def _counts(scope: Scope, identity: str, target: Target) -> bool:
-    """Whether a role with this scope counts for the target."""
+    """Return whether a role with this scope counts for the target."""
     if scope.where is Where.CLUSTER or target is Anywhere.ANYWHERE:
         return True
     if target is Anywhere.CLUSTER:
@@ -204,7 +205,7 @@ def _counts(scope: Scope, identity: str, target: Target) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether ``text`` is what the pattern says: ``*`` stands for any text, and nothing else has a meaning."""
+    """Return whether ``text`` matches the pattern, in which ``*`` stands for any text and nothing else is special."""
     if "*" not in pattern:
         return pattern == text
     return fnmatch.fnmatchcase(text, "".join(f"[{each}]" if each in "[?" else each for each in pattern))
@@ -214,7 +215,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def encode_roles(table: RolesTable) -> bytes:
-    """The data of ``<root>-security/roles``."""
+    """Encode the table as the data of ``<root>-security/roles``."""
     lines = [
         {**line.unknown, "identity": line.identity, "on": line.scope.text, "role": line.role.value}
         for line in table.lines
@@ -224,8 +225,8 @@ def encode_roles(table: RolesTable) -> bytes:
 
 
 def decode_roles(data: bytes) -> RolesTable:
-    """Raises MetadataCorruptError for anything that is not understood: then nobody may anything, because a line that
-    is passed over might be one that was meant to be narrower."""
+    """Decode the table. Raises MetadataCorruptError for anything that is not understood, and then everything is denied:
+    a line that was skipped might have been meant to narrow the rights."""
     try:
         fields = json.loads(data.decode("utf-8"))
         if not isinstance(fields, dict) or fields.get("v") != ROLES_VERSION or not isinstance(fields["roles"], list):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets that an option names instead of holding: by a file, or by a variable of the environment. No message has the
-secret, or a part of it."""
+"""Secrets that an option does not hold but names, by a file or by an environment variable. No message contains a secret
+or a part of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SECRET_BYTES_MAX = 64 << 10
 
 
 def secret_of_file(path: str, option: str) -> bytes:
-    """What the file has, without the end of its last line. ``option`` is what named it. Raises InvalidArgumentError."""
+    """Return the content of a file without its last line break. ``option`` is the option that named the file. Raises
+    InvalidArgumentError."""
     try:
         with open(path, "rb") as file:
             secret = file.read(SECRET_BYTES_MAX + 1)
@@ -37,7 +38,7 @@ def secret_of_file(path: str, option: str) -> bytes:
 
 
 def secret_of_variable(name: str, option: str) -> bytes:
-    """What this variable of the environment has. Raises InvalidArgumentError if it is not set, or empty."""
+    """Return the value of an environment variable. Raises InvalidArgumentError if it is not set, or empty."""
     secret = os.environ.get(name, "")
     if not secret:
         raise InvalidArgumentError(
@@ -48,20 +49,20 @@ def secret_of_variable(name: str, option: str) -> bytes:
     return os.fsencode(secret)
 
 
-_told: set[str] = set()  # paths of which a warning is enough
+_told: set[str] = set()  # paths about which the warning was logged already
 
 _TOKEN = re.compile(rb"[\w-]+(?:\.[\w-]+){2}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A file with this client's token, and nothing else. It is read anew for each connection, so a
-    renewed token needs no restart."""
+    """A file that holds this client's token and nothing else. It is read again for each connection, so a renewed token
+    needs no restart."""
 
     path: str
 
     def read(self) -> bytes:
-        """Raises AuthenticationError. What the file holds is in no message."""
+        """Read the token. Raises AuthenticationError, whose text shows nothing of the file's content."""
         try:
             with open(self.path, "rb") as file:
                 token = file.read(2 * TOKEN_BYTES_MAX).strip()
@@ -80,5 +81,7 @@ class TokenFile:
             )
         if mode & stat.S_IROTH and self.path not in _told:
             _told.add(self.path)
-            logger.warning("every user of this host may read %s, and so be this client; chmod o-r ends that", self.path)
+            logger.warning(
+                "every user of this host may read %s and so act as this client; chmod o-r prevents that", self.path
+            )
         return token

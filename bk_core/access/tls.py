@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS: the one place that makes contexts, says why a handshake failed, and reads an identity from a certificate.
 
-Code that connects or accepts asks a :class:`Tls` for a context each time. It looks whether the files have changed, and
-takes the new ones for new connections, so that nothing restarts when a certificate is renewed. Sockets are not touched
-here.
+Code that connects or accepts asks a :class:`Tls` for a context each time. The Tls checks whether the files have changed
+and uses the new ones for new connections, so a renewed certificate needs no restart. This file touches no sockets.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ logger = logging.getLogger(__name__)
 
 HTTPS, NONE = "https", "none"
 ENDPOINT_IDENTIFICATIONS = (HTTPS, NONE)
-"""Whether a server's certificate must have the host's name, by Kafka's word for it."""
+"""The values of ``tls_endpoint_identification``: whether a server's certificate must have the name of its host. Kafka
+uses the same words."""
 
 IDENTITY_RULES = ("subject", "dns", "spiffe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsPaths:
-    """Files in PEM: the authorities that are trusted, and the own certificate with its key, which a client may leave
-    out. ``verify_host``: a server's certificate must have the name of its host. ``client_auth``: as a server, admit
-    only clients with a certificate. Raises InvalidArgumentError for a half pair."""
+    """Files in PEM: the trusted authorities, and this process's certificate with its key, which a client may leave out.
+    ``verify_host``: a server's certificate must have the name of its host. ``client_auth``: a server admits only
+    clients with a certificate. Raises InvalidArgumentError if only one of certificate and key is given."""
 
     ca_path: str
     certificate_path: str = ""
@@ -55,14 +55,14 @@ class TlsPaths:
 
 
 class Pem(NamedTuple):
-    """What the files hold; the last two are None for a client without a certificate."""
+    """The content of the files. The last two are None for a client without a certificate."""
 
     authorities: bytes
     certificate: bytes | None
     key: bytes | None
 
     def __repr__(self) -> str:
-        return "Pem(…)"  # a key stands in no log and no traceback
+        return "Pem(…)"  # a key must not appear in a log or a traceback
 
 
 class _Loaded(NamedTuple):
@@ -73,36 +73,36 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """The contexts of a process that is a client, and a server too if it has a certificate. Any thread may call. Raises
-    InvalidArgumentError, when it is made, for files that cannot be used."""
+    """The TLS contexts of a process that is a client, and also a server if it has a certificate. Thread-safe. The
+    constructor raises InvalidArgumentError for files that cannot be used."""
 
     def __init__(self, paths: TlsPaths) -> None:
         self.paths = paths
         self._lock = threading.Lock()
         self._stamps = _stamps(paths)
-        self._failed: object = None  # the stamps of files that could not be used
+        self._failed: object = None  # the stamps of files that could not be used, so that the warning is logged once
         self._loaded = _load(paths)
 
     def client(self) -> ssl.SSLContext:
-        """For a connection to a server."""
+        """Return the context for a connection to a server."""
         return self._now().client
 
     def client_of(self, protocol: str) -> ssl.SSLContext:
-        """As :meth:`client`, made anew, for a server that wants to hear which ``protocol`` is spoken over TLS."""
+        """Return a new client context that announces ``protocol`` (ALPN), which some servers require."""
         made = _load(self.paths).client
         made.set_alpn_protocols([protocol])
         return made
 
     def server(self, *, lenient: bool = False) -> ssl.SSLContext:
-        """For a connection that was accepted. ``lenient``: its client may leave its certificate out in any case, and
-        the caller asks for the identity where it matters."""
+        """Return the context for an accepted connection. ``lenient``: the client may connect without a certificate, and
+        the caller checks the identity where one is needed."""
         now = self._now()
         server = now.lenient if lenient else now.server
         assert server is not None, "a server has a certificate"
         return server
 
     def pem(self) -> Pem:
-        """The files' bytes, for what makes contexts of its own."""
+        """Return the bytes of the files, for gRPC, which makes its own contexts."""
         return self._now().pem
 
     def _now(self) -> _Loaded:
@@ -112,16 +112,18 @@ class Tls:
                 try:
                     self._loaded = _load(self.paths)
                     self._stamps = stamps
-                    logger.info("TLS: the files have changed, new connections take the new ones")
+                    logger.info("TLS: the files have changed; new connections use the new ones")
                 except InvalidArgumentError as error:
                     if self._failed != stamps:
                         self._failed = stamps
-                        logger.warning("TLS: the files have changed and are not taken, the old ones serve: %s", error)
+                        logger.warning(
+                            "TLS: the files have changed and cannot be used; the old ones stay in use: %s", error
+                        )
             return self._loaded
 
 
 def _stamps(paths: TlsPaths) -> list[tuple[int, ...] | None]:
-    """What changes when a file does, or a link to it."""
+    """Return a value for each file that changes when the file, or a link to it, is replaced."""
     found: list[tuple[int, ...] | None] = []
     for path in paths.all:
         try:
@@ -145,7 +147,7 @@ def _load(paths: TlsPaths) -> _Loaded:
     server.verify_mode = ssl.CERT_REQUIRED if paths.client_auth else ssl.CERT_NONE
     lenient.verify_mode = ssl.CERT_OPTIONAL if paths.client_auth else ssl.CERT_NONE
     for each in (server, lenient):
-        each.num_tickets = 0  # nobody resumes a session: that would keep an identity that has ended
+        each.num_tickets = 0  # no session is resumed: resuming would keep an identity that has ended
     return _Loaded(client, Pem(*files), server, lenient)
 
 
@@ -164,7 +166,7 @@ def _context(kind: Any, paths: TlsPaths) -> ssl.SSLContext:
         raise InvalidArgumentError(
             "a file of TLS cannot be used",
             value=f"{path}: {why}",
-            remedy="PEM is wanted: certificates that are whole, and the key of this certificate, not encrypted",
+            remedy="write PEM files: whole certificates, and the unencrypted key of this certificate",
         ) from error
     return context
 
@@ -223,11 +225,11 @@ _ENDED = ("it ended the connection during the handshake", "it may not speak TLS 
 
 
 class NoTlsError(ConnectionError):
-    """The other end says that it has no TLS."""
+    """The other end says that it does not support TLS."""
 
 
 def explained(error: BaseException) -> tuple[str, str]:
-    """Why a handshake or a connection failed, about the other end ("it"), and what to do."""
+    """Return why a handshake or a connection failed, with the other end as "it", and a remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in _VERIFICATION_OF_HOST:
@@ -245,7 +247,7 @@ def explained(error: BaseException) -> tuple[str, str]:
 
 
 def failure(what: str, where: str, error: BaseException) -> TlsError:
-    """The error for ``what`` (bookie …, ZooKeeper) at ``where`` (host:port)."""
+    """Return the error for ``what`` (bookie …, ZooKeeper) at ``where`` (host:port)."""
     why, remedy = explained(error)
     made = TlsError(f"{what} at {where} cannot be spoken to over TLS", value=why, remedy=remedy)
     made.__cause__ = error
@@ -276,7 +278,7 @@ _SHORT = {
 
 
 def names_of(certificate: Mapping[str, Any]) -> Names:
-    """From what ``ssl`` says of the other end's certificate."""
+    """Return the names in a certificate, as ``SSLSocket.getpeercert`` describes it."""
     parts = [
         "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in part)
         for part in certificate.get("subject", ())
@@ -290,7 +292,7 @@ def names_of(certificate: Mapping[str, Any]) -> Names:
 
 
 def _escaped(value: str) -> str:
-    """A value of a subject, so that no value looks like several parts."""
+    """Return a value of a subject, escaped so that one value cannot look like several parts."""
     escaped = "".join(f"\\{each}" if each in ',+"\\<>;' else each for each in value)
     if escaped[:1] in ("#", " "):
         escaped = "\\" + escaped
@@ -306,7 +308,7 @@ class Admission:
     patterns: tuple[str, ...] = ()
 
     def admit(self, names: Names) -> str:
-        """The identity. Raises TlsError for one that is not let in."""
+        """Return the identity in a certificate. Raises TlsError if there is none, or if it is not admitted."""
         identity = self._identity(names)
         if not self.lets_in(identity):
             raise TlsError(
@@ -333,5 +335,5 @@ class Admission:
 
 
 def _literal(pattern: str) -> str:
-    """Only ``*`` means something: a subject may have brackets and question marks."""
+    """Return the pattern with only ``*`` special: a subject may have brackets and question marks."""
     return "".join(f"[{each}]" if each in "[?" else each for each in pattern)

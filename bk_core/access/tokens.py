@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on the client's side: what they are called on the wires, and what a refusal is. A client carries its token
-(``TokenFile`` in ``secret_files.py``) and does not look into it. Bookies do (``bookie_server/ports/access/tokens.py``).
+"""Tokens on the client's side: their names on the wires, and the error for a refusal. A client passes its token on
+(``TokenFile`` in ``secret_files.py``) and does not read into it; bookies do (``bookie_server/ports/access/tokens.py``).
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from bk_core.errors import AuthenticationError
 
 MECHANISM = "token"
-"""Its name in hello."""
+"""The name of the mechanism in hello."""
 
 PLUGIN = "bookkeeper-token"
-"""The name of the plug-in in Apache's AUTH."""
+"""The name of the plug-in in Apache's AUTH request."""
 
 TOKEN_BYTES_MAX = 4096
-"""The longest token that anybody takes: it also fits the head of a request to an admin port."""
+"""Limits a token, in bytes: it must also fit into the head of a request to an admin port."""
 
 
 def not_let_in(whom: str, why: str, *, has_token: bool) -> AuthenticationError:
-    """The error for a server (bookie …) that refuses this client, and says ``why``, with a remedy behind ``; `` or
-    without."""
+    """Return the error for a server (``whom``: "bookie …") that refuses this client because of ``why``, which may end
+    with a remedy after ``; ``."""
     why, _, remedy = why.partition("; ")
     if not remedy:
         mine = "renew the file at token_path" if has_token else "give token_path, or a certificate where that counts"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ACL of each node of ZooKeeper, as the setting ``zookeeper_acl`` says (docs/security.md §7, decision 0066). Pure.
 
-``open`` and ``creator`` are Apache's ``zkEnableSecurity`` false and true. A list gives each identity one of ROLES,
-which a table here turns into the rights on each node. In ZooKeeper the right to create or delete a node is one on its
-parent.
+``open`` and ``creator`` are Apache's ``zkEnableSecurity`` false and true. With a list, each identity has one or more of
+ROLES, and a table here turns a role into rights on each node. In ZooKeeper the right to create or delete a node is a
+right on its parent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from bk_core.errors import InvalidArgumentError
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
 ALL = READ | WRITE | CREATE | DELETE | ADMIN
 CHANGES = ALL & ~READ
-"""The rights with which somebody could do harm."""
+"""The rights with which a client could do harm."""
 
 
 class AclGrant(NamedTuple):
-    """One line of an ACL: rights, and whose: ``world:anyone``, ``sasl:bookies``, ``x509:CN=…``, ``digest:user:hash``;
-    ``auth:`` is the client that creates the node, under each of its identities."""
+    """One line of an ACL: the rights, and the identity that has them, such as ``world:anyone``, ``sasl:bookies``,
+    ``x509:CN=…`` or ``digest:user:hash``. ``auth:`` is the client that creates the node, under each of its
+    identities."""
 
     rights: int
     scheme: str
@@ -37,17 +38,17 @@ ACL_OPEN, ACL_CREATOR = "open", "creator"
 
 ADMIN_ROLE = "admin"
 ROLES = ("client", "bookie", "auditor")
-"""The roles beside the admin. ``auditor``: auto-recovery and the upkeep of logs outside of a bookie."""
+"""The roles besides the admin. ``auditor``: auto-recovery and the upkeep of logs, if they run outside of a bookie."""
 
 BESIDE_ROOT = ("-bookies", "-deletedlogs", "-logs", "-orders", "-security", "-upkeep")
-"""What stands beside the ledgers root and belongs to the cluster: the endings of the names."""
+"""The nodes beside the ledgers root that belong to the cluster, as suffixes of the root's path."""
 
 FIRST_FOLDERS = (
     *("/cookies", "/idgen", "/underreplication/auditorelection", "/underreplication/ledgers"),
     *("/underreplication/locks", *BESIDE_ROOT, "-upkeep/election"),
 )
 """Folders that the first client to need one would create. They are created in advance, so that no client can create one
-with rights of its own."""
+with an ACL of its own choice."""
 
 ACL_BYTES_MAX = 1000
 _LETTERS = {"r": READ, "w": WRITE, "c": CREATE, "d": DELETE}
@@ -85,14 +86,15 @@ _RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("the folder of deleted logs", r"-deletedlogs", "rwcd", "rwcd", "rwcd"),
     ("deleted logs", r"-deletedlogs/[^/]+", "r", "r", "r"),
 )
-"""Each kind of node, and the rights of each of ROLES; the first that fits counts. An admin has all rights on all."""
+"""Each kind of node, and the rights of each of ROLES. The first pattern that matches counts. An admin has all rights on
+all nodes."""
 
-_ABOVE = ("what stands above the ledgers root", ("rc", "rc", "rc"))
-_OTHER = ("what nothing here knows", ("r", "r", "r"))
+_ABOVE = ("the nodes above the ledgers root", ("rc", "rc", "rc"))
+_OTHER = ("nodes of unknown kind", ("r", "r", "r"))
 
 
 def kind_of(path: str, root: str) -> str:
-    """What stands at this path of the cluster at ``root``, in words."""
+    """Return the kind of the node at this path of the cluster at ``root``, in words."""
     return _rule(path, root)[0]
 
 
@@ -109,7 +111,7 @@ def _rule(path: str, root: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAcl:
-    """The setting, parsed. ``members`` are role, scheme and name of each identity of a list."""
+    """The setting, parsed. ``members`` are role, scheme and name of each identity in a list."""
 
     text: str = ACL_OPEN
     members: tuple[tuple[str, str, str], ...] = ()
@@ -119,7 +121,7 @@ class ZooKeeperAcl:
         return self.text == ACL_OPEN
 
     def of(self, path: str, root: str) -> Acl:
-        """The ACL of the node at ``path`` in the cluster whose ledgers root is ``root``."""
+        """Return the ACL of the node at ``path`` in the cluster whose ledgers root is ``root``."""
         if not self.members:
             return OPEN_ACL if self.is_open else CREATOR_ACL
         letters = dict(zip(ROLES, _rule(path, root)[1], strict=True))
@@ -134,8 +136,8 @@ OPEN_TO_ALL = ZooKeeperAcl()
 
 
 def parse_acl(text: str) -> ZooKeeperAcl:
-    """``open``, ``creator``, or ``client=SCHEME:NAME; bookie=…; auditor=…; admin=…``, each role as often as it has
-    identities; a semicolon within a name has a backslash before it. Raises InvalidArgumentError."""
+    """Parse ``open``, ``creator``, or ``client=SCHEME:NAME; bookie=…; auditor=…; admin=…``. A role is repeated for each
+    of its identities, and a semicolon within a name has a backslash before it. Raises InvalidArgumentError."""
     word = text.strip()
     if word in ("", ACL_OPEN, ACL_CREATOR):
         return ZooKeeperAcl(word or ACL_OPEN)
@@ -167,15 +169,15 @@ def _bad(what: str, text: str, remedy: str = "") -> InvalidArgumentError:
 
 
 def _veiled(text: str) -> str:
-    """Without what may be a password that stands where a hash belongs."""
+    """Return the text with digests hidden, since a user may write a password where a hash belongs."""
     return re.sub(r"(digest:[^:;]*:)[^;']*", r"\1…", text)
 
 
 def acl_bytes(acl: Sequence[AclGrant]) -> int:
-    """The bytes of an ACL in a request."""
+    """Return the number of bytes that an ACL takes in a request."""
     return 4 + sum(12 + len(grant.scheme) + len(grant.name.encode()) for grant in acl)
 
 
 def may_change(acl: Sequence[AclGrant]) -> bool:
-    """Whether any client may change something, under any identity."""
+    """Return whether every client may change something, because ``world`` has rights other than READ."""
     return any(grant.scheme == "world" and grant.rights & CHANGES for grant in acl)

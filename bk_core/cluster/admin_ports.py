@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin ports of other bookies say: one GET each, all at once, everything within a deadline and bounded.
+"""Asks the admin ports of other bookies: one GET each, all at once, with a deadline and a limit on each answer.
 
 ``bk cluster top`` and pages that show a whole cluster take their numbers from here.
 """
@@ -36,23 +36,23 @@ _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The samples of one scrape, by metric: labels and value."""
+    """The samples of one scrape, by metric: a list of labels and value."""
 
     samples: Mapping[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """The sum of the metric's samples that have these labels; None if there is none."""
+        """Return the sum of the metric's samples that have these labels, or None if there is none."""
         found = [value for has, value in self.samples.get(name, ()) if labels.items() <= has.items()]
         return sum(found) if found else None
 
     def label(self, name: str, label: str) -> str | None:
-        """The value of a label of the metric's first sample."""
+        """Return the value of a label of the metric's first sample."""
         for has, _ in self.samples.get(name, ()):
             return has.get(label)
         return None
 
     def buckets(self, name: str) -> dict[float, float]:
-        """A histogram's counts up to each bound, over all its labels."""
+        """Return a histogram's cumulative counts by upper bound, summed over all its labels."""
         found: dict[float, float] = {}
         for has, value in self.samples.get(f"{name}_bucket", ()):
             bound = float(has.get("le", "nan"))
@@ -61,7 +61,7 @@ class Numbers:
 
 
 def parse_numbers(text: str) -> Numbers:
-    """Reads Prometheus' text. Raises ValueError for what is none."""
+    """Parse metrics in Prometheus' text format. Raises ValueError for a line that is no sample."""
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for line in text.splitlines():
         if not line or line.startswith("#"):
@@ -79,32 +79,33 @@ def _unquoted(text: str) -> str:
 
 
 def quantile_since(before: Numbers | None, now: Numbers, name: str, share: float) -> float | None:
-    """The bound below which this share of what a histogram saw since ``before`` lies (None: since its start); None if
-    it saw nothing."""
+    """Return the bound below which ``share`` of the values lie that a histogram saw since ``before`` (None: since its
+    start), or None if it saw no value."""
     old = before.buckets(name) if before is not None else {}
     return quantile({bound: count - old.get(bound, 0) for bound, count in now.buckets(name).items()}, share)
 
 
 def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
-    """Where the bookie's admin port is, if it published one."""
+    """Return the endpoint of the bookie's admin port, or None if it published none."""
     return info.endpoint(HTTP)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminPorts:
-    """How admin ports are asked. Each answer comes within ``timeout_s``. With ``tls`` all are asked over TLS, whatever
-    they registered; without it none that registered TLS. ``token``: what is shown to them, over TLS only."""
+    """A client of admin ports. Each answer comes within ``timeout_s``. With ``tls`` all ports are asked over TLS,
+    whatever they registered; without it a port that registered TLS is refused. ``token`` is sent over TLS only."""
 
     timeout_s: float
     tls: Tls | None = None
     token: TokenFile | None = None
 
     def scrape(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
-        """What each bookie's ``/metrics`` says, or why there is nothing. Blocks ``timeout_s`` at most for each 64."""
+        """Return the numbers in each bookie's ``/metrics``, or the error. Blocks for at most ``timeout_s`` for each 64
+        bookies."""
         return asyncio.run(self.scrape_all(infos))
 
     async def scrape_all(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
-        """As :meth:`scrape`."""
+        """Do the same as :meth:`scrape`, without blocking."""
         turns, asked = asyncio.Semaphore(AT_ONCE), list(infos)
 
         async def scrape(info: BookieServiceInfo) -> Numbers | BookKeeperError:
@@ -118,7 +119,7 @@ class AdminPorts:
         return {info.bookie_id: numbers for info, numbers in zip(asked, found, strict=True)}
 
     async def get(self, endpoint: Endpoint, path: str) -> str:
-        """The body of a GET. Raises as :meth:`get_status`, and for another status than 200
+        """Return the body of a GET. Raises like :meth:`get_status`, and for another status than 200:
         AuthenticationError (401), PermissionDeniedError (403), else RemoteProtocolError."""
         status, body = await self.get_status(endpoint, path)
         if status == 401:
@@ -128,17 +129,17 @@ class AdminPorts:
             raise PermissionDeniedError.told(f"{endpoint.where}{path}: {body.strip()[:200]}")
         if status != 200:
             where = f"{endpoint.url}{path}"
-            raise RemoteProtocolError("an admin port answers something else", value=f"{where}: {status} {body[:80]!r}")
+            raise RemoteProtocolError(
+                "an admin port gives an unexpected answer", value=f"{where}: {status} {body[:80]!r}"
+            )
         return body
 
     async def get_status(self, endpoint: Endpoint, path: str) -> tuple[int, str]:
-        """Status and body of a GET. Raises BookieUnreachableError; TlsError; RemoteProtocolError for what is no HTTP,
-        and for an answer that is too long."""
+        """Return status and body of a GET. Raises BookieUnreachableError; TlsError; RemoteProtocolError for an answer
+        that is not HTTP, or too long."""
         where = f"{endpoint.url}{path}"
         if self.tls is None and endpoint.tls:
-            raise TlsError(
-                "an admin port speaks TLS, and this client was not told to", value=where, remedy="--tls-ca-path"
-            )
+            raise TlsError("an admin port speaks TLS, and this client does not", value=where, remedy="--tls-ca-path")
         token = self.token.read() if self.token is not None and self.tls is not None else b""
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -154,7 +155,7 @@ class AdminPorts:
         status = _STATUS.match(head)
         if status is None or len(raw) > ANSWER_BYTES_MAX:
             raise RemoteProtocolError(
-                "an admin port answers something else", value=f"{where}: {raw[:80].decode('ascii', 'replace')!r}"
+                "an admin port gives an unexpected answer", value=f"{where}: {raw[:80].decode('ascii', 'replace')!r}"
             )
         return int(status[1]), body.decode("utf-8", "replace")
 
@@ -163,7 +164,7 @@ class AdminPorts:
         if endpoint is None:
             raise BookieUnreachableError(
                 f"bookie {info.bookie_id} has no admin port",
-                remedy="give it one: admin_port, and admin_host for others",
+                remedy="give it one: set admin_port, and admin_host so that other hosts reach it",
                 outcome=Outcome.NOT_APPLIED,
             )
         text = await self.get(endpoint, "/metrics")
@@ -174,7 +175,7 @@ class AdminPorts:
                 f"the admin port of {info.bookie_id} gives no metrics", value=str(error)
             ) from error
         there = numbers.label("bookie_info", "bookie")
-        if there not in (info.bookie_id, ""):  # "": it starts
+        if there not in (info.bookie_id, ""):  # "": the bookie is still starting
             raise RemoteProtocolError(
                 f"another bookie answers at the admin port of {info.bookie_id}",
                 value=f"{endpoint.where} is {there}",

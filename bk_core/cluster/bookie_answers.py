@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks registered bookies what they say about themselves, all at once, each within a deadline.
+"""Asks registered bookies for their facts, all at once, each within a deadline.
 
-Each is asked over its lane, as a client would. An open port says little: the system accepts connections for a process
-that is stopped or hangs, and another program may listen there. An answer to hello proves that it is the right bookie,
-and that its loop runs.
+Each bookie is asked over its lane, as a client would. An open port proves little: the operating system accepts
+connections for a process that is stopped or hangs, and another program may listen there. An answer to hello proves that
+it is the right bookie, and that its loop runs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bk_core.transport.port import BookieInfo, RefusedError, Transport
 from bk_core.wire.lane.reasons import Reason
 
 AT_ONCE = 128
-"""How many bookies are asked at a time."""
+"""The number of bookies that are asked at a time."""
 
 
 def refused_by_all(answers: Iterable[object]) -> BookKeeperError | None:
-    """The error of one bookie, if some refused to tell this client anything, and none told it something: then nothing
-    is known of the cluster."""
+    """Return the error of one bookie if some bookies refused this client and none answered, so nothing is known of the
+    cluster. Return None otherwise."""
     refused = None
     for answer in answers:
         if isinstance(answer, AuthenticationError | PermissionDeniedError):
@@ -38,7 +38,7 @@ def refused_by_all(answers: Iterable[object]) -> BookKeeperError | None:
 
 
 class Said(NamedTuple):
-    """A bookie's answer: where it came from, and after how long."""
+    """A bookie's answer, the endpoint that gave it, and the time it took."""
 
     info: BookieInfo
     endpoint: Endpoint
@@ -48,8 +48,7 @@ class Said(NamedTuple):
 def ask_bookies(
     infos: Sequence[BookieServiceInfo], caller: Caller, *, timeout_s: float
 ) -> dict[BookieId, Said | BookKeeperError]:
-    """What each bookie says, or why it could not be asked. Takes as long as the slowest of them, about ``timeout_s`` at
-    most."""
+    """Return each bookie's answer, or the error. Takes as long as the slowest bookie, at most about ``timeout_s``."""
     return asyncio.run(_ask_all(infos, replace(caller, connect_timeout_s=timeout_s)))
 
 
@@ -76,7 +75,7 @@ async def _ask_all(infos: Sequence[BookieServiceInfo], caller: Caller) -> dict[B
 
 async def _ask(transport: Transport, info: BookieServiceInfo, timeout_s: float) -> Said:
     started = time.monotonic()
-    # the link gives up first, and names the address that it tried
+    # the link gives up before this deadline, with an error that names the address it tried
     said = await transport.link(info.bookie_id).bookie_info(deadline_s=timeout_s + 1)
     endpoint = endpoint_of(info)
     assert endpoint is not None, "a bookie without an endpoint of ours raises"

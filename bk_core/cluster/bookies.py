@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every bookie of a cluster: its state, whether it answers, its room, and how many ledgers lack its copy."""
+"""Every bookie of a cluster: its state, whether it answers, its free space, and how many ledgers lack its copy."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from bk_core.transport.caller import Caller
 
 REACH_TIMEOUT_S = 1.0
 COUNT_TIMEOUT_S = 1.0
-"""Marks are counted for so long; a cluster may have a million."""
+"""Limits the time in which marks are counted; a cluster may have a million."""
 MARKS_KEPT = 10_000
-"""Limits the marks whose ledgers are counted one by one."""
+"""Limits ``Marks.ledgers`` to this many ledgers. The counts go on beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieRow:
     """A bookie. ``state``: ``writable``, ``read-only``, ``unreadable`` (registered, but its registration cannot be
     read), ``away`` (known by its cookie, not registered), or ``gone`` (neither, but marks of ledgers name it). ``said``
-    is None for one that was not asked. ``lacks``: ledgers marked as lacking its copy. ``order``: what an operator
-    ordered; without one a bookie that is read-only has no room."""
+    is None for a bookie that was not asked. ``lacks``: how many ledgers are marked as lacking its copy. ``order``: an
+    operator's order; a read-only bookie without an order has no room."""
 
     bookie_id: BookieId
     state: str
@@ -51,9 +51,9 @@ class BookieRow:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """For each bookie the ledgers that are marked as lacking its copy. ``is_all``: none is left uncounted. ``ledgers``:
-    for the first of the ledgers which bookies they miss. ``unreadable``: marks that cannot be read, and are not counted
-    among the others."""
+    """The ledgers that are marked as lacking a copy. ``of``: how many there are for each bookie. ``is_all``: every mark
+    was counted before the deadline. ``ledgers``: the first MARKS_KEPT of these ledgers, with the bookies that lack a
+    copy. ``unreadable``: marks that cannot be read; ``count`` leaves them out."""
 
     of: Counter[BookieId]
     is_all: bool
@@ -63,7 +63,7 @@ class Marks:
 
 
 def state_in_words(state: str, order: BookieOrder | None) -> str:
-    """A state, and what an operator ordered."""
+    """Return a state in words, with the operator's order."""
     words = {Order.READ_ONLY: ", set by hand", Order.DRAIN: ", drains"}
     return state + (words.get(order.order, "") if order is not None else "")
 
@@ -72,12 +72,13 @@ NO_MARKS = Marks(Counter(), is_all=True)
 
 
 def look(store: MetadataStore, caller: Caller | None) -> tuple[list[BookieRow], Marks]:
-    """All bookies by id. Those registered are asked, all at once; None: nobody is. All else is read meanwhile."""
+    """Return all bookies, sorted by id, and the marks. With a ``caller`` all registered bookies are asked at once;
+    without one none is. The store is read at the same time."""
     with ThreadPoolExecutor(4) as beside:
         counting, knowing = beside.submit(count_marks, store), beside.submit(store.known_bookies)
         ordering, reading = beside.submit(store.bookie_orders), beside.submit(store.read_only_bookies)
         writable, read_only = store.writable_bookies(), reading.result()
-        registered = {**read_only, **writable}  # a bookie that changes may be met twice
+        registered = {**read_only, **writable}  # a bookie that changes its state meanwhile may be in both
         infos = list(registered.values())
         said = ask_bookies(infos, caller, timeout_s=REACH_TIMEOUT_S) if caller is not None else {}
         marks, known, orders = counting.result(), knowing.result(), ordering.result()
@@ -92,7 +93,7 @@ def look(store: MetadataStore, caller: Caller | None) -> tuple[list[BookieRow], 
 def states_of(
     store: MetadataStore, writable: Iterable[BookieId], read_only: Iterable[BookieId], known: Iterable[BookieId]
 ) -> dict[BookieId, str]:
-    """The state of every bookie that is registered or known, as :class:`BookieRow` has it."""
+    """Return the state of every bookie that is registered or known, as in :class:`BookieRow`."""
     unreadable = (node.name for node in store.unreadable.of(NodeKind.REGISTRATION))
     states = dict.fromkeys(known, "away") | dict.fromkeys(unreadable, "unreadable")
     return states | dict.fromkeys(read_only, "read-only") | dict.fromkeys(writable, "writable")
@@ -112,7 +113,7 @@ def count_marks(store: MetadataStore, timeout_s: float = COUNT_TIMEOUT_S) -> Mar
 
 
 def as_object(row: BookieRow, marks: Marks) -> dict[str, object]:
-    """As ``bk bookie list --json`` prints it."""
+    """Return the object that ``bk bookie list --json`` prints for a bookie."""
     said = row.said if isinstance(row.said, Said) else None
     admin = row.info.endpoint(HTTP) if row.info else None
     return {

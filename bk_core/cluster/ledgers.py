@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers: their records as JSON, a part of all of them at a time, and what the states of bookies mean for one."""
+"""Ledgers: their records as JSON, the list of ledgers in parts, and how many copies of a ledger are readable now."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bk_core.model import BookieId, Fragment, LedgerId, LedgerMetadata, Versione
 from bk_core.quorum import write_set
 
 LOOKED_AT_MAX = 5_000
-"""Records that are read for one part of the list, which may be of rare ones."""
+"""Limits the records that are read for one part of the list, since wanted ledgers may be rare."""
 ANSWERS = ("writable", "read-only", "draining")
-"""States of bookies that answer reads."""
+"""The states in which a bookie answers reads."""
 
 
 def as_object(ledger_id: LedgerId, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    """As ``bk ledger show --json`` prints it."""
+    """Return the object that ``bk ledger show --json`` prints."""
     value = found.value
     return {
         "ledgerId": ledger_id,
@@ -39,8 +39,8 @@ def as_object(ledger_id: LedgerId, found: Versioned[LedgerMetadata]) -> dict[str
 
 
 class LedgerPart(NamedTuple):
-    """A part of the list of ledgers. ``after``: where the next one begins, None at the end. ``unreadable``: ledgers
-    whose records cannot be read."""
+    """A part of the list of ledgers. ``after``: the id after which the next part begins, None at the end.
+    ``unreadable``: ledgers whose records cannot be read."""
 
     ledgers: list[tuple[LedgerId, Versioned[LedgerMetadata]]]
     unreadable: list[LedgerId]
@@ -54,8 +54,9 @@ def part_of_list(
     is_wanted: Callable[[LedgerMetadata], bool] = lambda _: True,
     timeout_s: float = 2.0,
 ) -> LedgerPart:
-    """At most ``limit`` wanted ledgers above ``after``, in order. Fewer, or none, if they are rare: it ends after
-    ``timeout_s`` or LOOKED_AT_MAX records, and says where to go on."""
+    """Return at most ``limit`` wanted ledgers with ids above ``after``, in order. If they are rare the part has fewer,
+    or none: the walk ends after ``timeout_s`` or LOOKED_AT_MAX records, and ``LedgerPart.after`` says where to
+    continue."""
     until = time.monotonic() + timeout_s
     part = LedgerPart([], [], None)
     for count, ledger_id in enumerate(store.list_ledgers(after)):
@@ -75,8 +76,8 @@ def part_of_list(
 
 
 def copies(value: LedgerMetadata, states: Mapping[BookieId, str]) -> list[dict[str, object]]:
-    """For each fragment how many of the bookies that have an entry answer now, at least and at most; ``states`` are
-    those of all bookies."""
+    """Return for each fragment how many copies of an entry are readable now, at least and at most. ``states`` are those
+    of all bookies."""
     found = list[dict[str, object]]()
     for fragment in value.fragments:
         counts = _copies(fragment, value.write_quorum_size, states)
@@ -85,7 +86,7 @@ def copies(value: LedgerMetadata, states: Mapping[BookieId, str]) -> list[dict[s
 
 
 def _copies(fragment: Fragment, write_quorum: int, states: Mapping[BookieId, str]) -> list[int]:
-    """For each write set its members that answer."""
+    """Return for each write set how many of its members answer."""
     answers = [states.get(bookie) in ANSWERS for bookie in fragment.ensemble]
     size = len(answers)
     return [sum(answers[at] for at in write_set(first, size, write_quorum)) for first in range(size)]

@@ -12,7 +12,7 @@ from bk_core.metadata.port import MetadataStore
 
 
 def as_object(name: str, head: LogHead) -> dict[str, object]:
-    """As ``bk log list --json`` prints it."""
+    """Return the object that ``bk log list --json`` prints."""
     return {
         "log": name,
         "uuid": head.uuid,
@@ -28,7 +28,7 @@ def as_object(name: str, head: LogHead) -> dict[str, object]:
 
 
 def extent_object(extent: Extent) -> dict[str, object]:
-    """As ``bk log show --json`` prints it."""
+    """Return the object that ``bk log show --json`` prints for an extent."""
     return {
         "ledgerId": extent.ledger_id,
         "baseOffset": extent.base_offset,
@@ -42,7 +42,7 @@ def extent_object(extent: Extent) -> dict[str, object]:
 
 
 def objects(store: MetadataStore, names: Sequence[str]) -> list[dict[str, object]]:
-    """The logs of these names; one whose record cannot be read has ``error``."""
+    """Return the objects of the named logs. A log whose record cannot be read has ``error``."""
     found = list[dict[str, object]]()
     for name in names:
         try:
@@ -55,9 +55,10 @@ def objects(store: MetadataStore, names: Sequence[str]) -> list[dict[str, object
 
 
 def chain(store: MetadataStore, name: str, before: int | None, limit: int) -> tuple[LogHead, list[Extent], int | None]:
-    """The head of a log; the last ``limit`` of its extents below the offset ``before``, in order, or of all, with those
-    that are open; and where the part before them ends, None at the start. Reads only the pages it needs. Raises
-    NoSuchLogError, InvalidArgumentError for a name that cannot be one."""
+    """Return the head of a log, some of its extents, and the offset at which the part before them ends (None at the
+    log's start). The extents are the last ``limit`` sealed ones below the offset ``before``, in order; without
+    ``before`` they are the last of all, followed by the open ones. Reads only the pages it needs. Raises
+    NoSuchLogError, InvalidArgumentError for an invalid name."""
     records = LogStore(store, name)
     head = records.read().value
     at = head.next_offset if before is None else min(before, head.next_offset)

@@ -7,7 +7,7 @@ import base64
 
 
 def payload_json(payload: bytes) -> dict[str, str]:
-    """``{"text": …}`` if the bytes are UTF-8, otherwise ``{"base64": …}``: nothing is lost either way."""
+    """Return ``{"text": …}`` if the bytes are UTF-8, otherwise ``{"base64": …}``. Both keep every byte."""
     try:
         return {"text": payload.decode("utf-8")}
     except UnicodeDecodeError:
@@ -15,6 +15,6 @@ def payload_json(payload: bytes) -> dict[str, str]:
 
 
 def payload_text(payload: bytes) -> str:
-    """One line for a person: UTF-8 where possible, everything unprintable escaped."""
+    """Return the bytes as one line of text: UTF-8 where possible, everything unprintable escaped."""
     text = payload.decode("utf-8", errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

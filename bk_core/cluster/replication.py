@@ -12,18 +12,18 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 
 UNREADABLE_NAMED = 50
-"""The number of unreadable nodes that are named; ``unreadableCount`` counts all."""
+"""Limits how many unreadable nodes are named; ``unreadableCount`` counts all."""
 
 
 def unreadable(store: MetadataStore) -> dict[str, object]:
-    """The nodes of the metadata store that walks have skipped so far, because they cannot be read (M6)."""
+    """Return the nodes of the metadata store that walks have skipped so far, because they cannot be read (M6)."""
     nodes = store.unreadable.nodes()
     return {"unreadable": [node.as_object() for node in nodes[:UNREADABLE_NAMED]], "unreadableCount": len(nodes)}
 
 
 def status(store: MetadataStore) -> dict[str, object]:
-    """Whether copies are put back, by whom, and after how long a bookie is lost; as ``bk replication status --json``
-    prints it."""
+    """Return whether repair is enabled, the current auditor, and the delay after which an absent bookie is lost, as
+    ``bk replication status --json`` prints them."""
     return {
         "enabled": store.replication_enabled(),
         "auditor": store.current_auditor(),
@@ -34,15 +34,15 @@ def status(store: MetadataStore) -> dict[str, object]:
 def mark_object(
     store: MetadataStore, ledger_id: LedgerId, missing: Sequence[BookieId], locks: Mapping[LedgerId, str]
 ) -> dict[str, object]:
-    """A ledger that lacks copies; ``locks`` are those of all repairs."""
+    """Return a mark as an object: a ledger that lacks copies. ``locks`` are those of all repairs."""
     since = since_ms(store, ledger_id)
     return {"ledgerId": ledger_id, "missing": list(missing), "sinceMs": since, "repairedBy": locks.get(ledger_id)}
 
 
 def since_ms(store: MetadataStore, ledger_id: LedgerId) -> int | None:
-    """Since when a ledger lacks copies, as far as its mark tells."""
+    """Return the time since which a ledger lacks copies, or None if its mark does not tell."""
     mark = None
-    with contextlib.suppress(MetadataCorruptError):  # it was replaced since it was listed; the next walk names it
+    with contextlib.suppress(MetadataCorruptError):  # the mark was replaced after it was listed; the next walk names it
         mark = store.read_underreplicated(ledger_id)
     return mark.value.ctime_ms if mark is not None else None
 
@@ -54,7 +54,8 @@ def why_not_yet(
     status: Mapping[str, object],
     repaired_by: str | None,
 ) -> str:
-    """Why a ledger's copies are not there yet; ``states`` are those of all bookies, ``status`` is of :func:`status`."""
+    """Return why a ledger still lacks copies. ``states`` are those of all bookies, ``status`` comes from
+    :func:`status`."""
     if repaired_by:
         return f"{repaired_by} repairs it now"
     if not status.get("enabled", True):
@@ -66,7 +67,7 @@ def why_not_yet(
     members = {bookie for fragment in value.fragments for bookie in fragment.ensemble}
     spare = [bookie for bookie, state in states.items() if state == "writable" and bookie not in members]
     if (lost or leaving) and not spare:
-        return "no other bookie takes entries that could have the copy: start one"
+        return "no other bookie can take the copy: start one"
     if leaving:
         return f"{', '.join(leaving)} drains, and its copy goes to another; it waits its turn"
     if lost:

@@ -12,7 +12,7 @@ from bk_core.cluster.admin_ports import Numbers
 from bk_core.observe.metrics import quantile
 
 SAMPLES_MAX = 120
-"""Ten minutes at a sample in five seconds."""
+"""Limits the samples of a bookie: ten minutes at one sample in five seconds."""
 
 DAMAGE = tuple(f"bookie_storage_{name}" for name in ("detected_scrub_errors", "frames_damaged", "read_io_errors"))
 DIRECTORY = {
@@ -24,7 +24,7 @@ DIRECTORY = {
 
 @dataclass(frozen=True, slots=True)
 class ScrapedBookie:
-    """What a bookie tells of itself: its numbers, why it is not ready, and why it is read-only."""
+    """The facts about a bookie from its admin port: its numbers, why it is not ready, and why it is read-only."""
 
     numbers: Numbers
     not_ready: str = ""
@@ -32,7 +32,8 @@ class ScrapedBookie:
 
 
 class Sample(NamedTuple):
-    """Counters at a moment; ``commits`` are counts up to each bound of a commit's seconds. None: not told."""
+    """Counters at a moment. ``commits`` is the histogram of commit times: the counts up to each bound, in seconds.
+    None: the bookie did not give it."""
 
     at_s: float
     added: float | None = None
@@ -52,7 +53,7 @@ def sample_of(numbers: Numbers, at_s: float) -> Sample:
 
 
 def facts_of(numbers: Numbers) -> dict[str, Any]:
-    """What is no rate, for people."""
+    """Return the numbers that are shown as they are, and not as rates."""
     by_directory: dict[str, dict[str, object]] = {}
     for key, name in DIRECTORY.items():
         for labels, value in numbers.samples.get(name, ()):
@@ -80,8 +81,8 @@ class History:
         self._samples.append(sample)
 
     def series(self) -> dict[str, object]:
-        """What happened between each two samples; None where that is not known: a bookie that was away or began
-        anew."""
+        """Return the rates and quantiles between each two samples. None stands where they are not known, because the
+        bookie was away or restarted."""
         steps = list(pairwise(self._samples))
         return {
             "seconds": [round(after.at_s - before.at_s, 1) for before, after in steps],
@@ -101,8 +102,8 @@ def _rate(before: Sample, after: Sample, was: float | None, is_now: float | None
 
 
 def _quantile_ms(before: Sample, after: Sample, share: float) -> float | None:
-    """The quantile of the commits between two samples, in seconds, as ``bk cluster top`` shows it. None if there were
-    no commits or the bookie restarted; above the last bound of the histogram it is that bound."""
+    """Return the quantile of the commits between two samples, in milliseconds. None if there were no commits or the
+    bookie restarted. A quantile above the last bound of the histogram is that bound."""
     was, is_now = before.commits or {}, after.commits or {}
     counts = {bound: count - was.get(bound, 0) for bound, count in is_now.items()}
     if was.keys() != is_now.keys() or min(counts.values(), default=0) < 0:

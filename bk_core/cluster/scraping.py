@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bookies of a cluster tell the page at their admin ports: numbers, and why one is not ready."""
+"""Asks the bookies of a cluster at their admin ports for their numbers, and for the reason if one is not ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ REACH_S = 1.5
 
 
 def ask_admin_ports(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, ScrapedBookie | str]:
-    """What the bookies tell, or why they do not. Blocks twice the deadline of an answer at most for each 64."""
+    """Return each bookie's facts, or the error as text. Blocks for at most twice an answer's deadline for each 64
+    bookies."""
     return asyncio.run(_ask_all(ports, infos))
 
 

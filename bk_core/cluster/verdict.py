@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a cluster, and what to do about it: a function of the facts, without I/O.
+"""The verdict on a cluster: what is wrong, and what to do about it. A function of facts, without I/O.
 
-It takes the objects that ``bk bookie list --json`` and ``bk replication status --json`` print. A bookie may also have
-``numbers``, what its admin port says (``full``, ``notReady``, ``damage``). Fields that are not there say nothing.
+The facts are the objects that ``bk bookie list --json`` and ``bk replication status --json`` print. A bookie may also
+have ``numbers`` from its admin port (``full``, ``notReady``, ``damage``). A missing field counts as unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 COPIES = 3
-"""Bookies that a ledger needs by default (RULES E2)."""
+"""The number of bookies that a ledger needs by default (RULES E2)."""
 FULL = 0.85
 NAMED = 3
 
@@ -21,8 +21,8 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``rank``: ``bad`` (entries or service are at risk) or ``warn``. ``short`` is a part of a sentence. ``bookie`` or
-    ``place``: where to look."""
+    """A problem. ``rank``: ``bad`` (entries or service are at risk) or ``warn``. ``short`` is a part of a sentence.
+    ``bookie`` or ``place``: where to look."""
 
     rank: str
     short: str
@@ -33,13 +33,13 @@ class Problem:
 
 
 def verdict(bookies: Sequence[Object], replication: Object) -> dict[str, object]:
-    """``well``, the ``sentence`` that says all, and the ``problems``, the worst first."""
+    """Return ``well``, the ``sentence`` that sums up, and the ``problems``, the worst first."""
     found = sorted(_problems(bookies, replication), key=lambda problem: problem.rank)
     return {"well": not found, "sentence": _sentence(found, bookies), "problems": [asdict(each) for each in found]}
 
 
 def unavailable(why: str) -> dict[str, object]:
-    """The verdict if the metadata store does not answer."""
+    """Return the verdict for a metadata store that does not answer."""
     do = "Look at ZooKeeper: clients cannot open or make ledgers without it. What is being written goes on."
     short = "the metadata service does not answer"
     problem = Problem("bad", short, f"The metadata service does not answer: {why}", do)
@@ -63,7 +63,7 @@ def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Proble
         if bookie["state"] in ("writable", "read-only"):
             yield from _of_registration(bookie, replication)
             yield from _of_numbers(bookie, replication)
-        elif bookie.get("numbers"):  # it runs: it starts, or stops
+        elif bookie.get("numbers"):  # the bookie runs: it starts or stops
             yield from _of_numbers(bookie, replication)
         else:
             yield from _of_registration(bookie, replication)
@@ -109,7 +109,7 @@ def _of_registration(bookie: Object, replication: Object) -> Iterator[Problem]:
 
 
 def _by_whom(replication: Object) -> str:
-    """What keeps repairs from being made; empty if nothing does."""
+    """Return why repairs are not made, with the remedy; empty if nothing prevents them."""
     if not replication.get("enabled", True):
         return "It is paused (bk replication resume). "
     return "" if replication.get("auditor") else "Nobody runs it: start bk autorecovery on two or three hosts. "
@@ -145,7 +145,7 @@ def _of_numbers(bookie: Object, replication: Object) -> Iterator[Problem]:
 
 
 def _told(bookie: Object, name: str) -> int:
-    """A count that the bookie tells over its lane, or else at its admin port."""
+    """Return a count that the bookie gave over its lane, or else at its admin port."""
     value = bookie.get(name)
     return int((bookie.get("numbers") or {}).get(name) or 0) if value is None else value
 

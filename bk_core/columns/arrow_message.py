@@ -2,9 +2,9 @@
 """The head of an Arrow RecordBatch message: Arrow's description of the buffers that follow it (Arrow's Message.fbs).
 
 Arrow checks a message's structure when it decodes it, and then the decoded columns. But Arrow believes the length that
-a compressed buffer claims, and allocates that much, and it takes any number of rows. So the head is checked here first,
-never reading beyond its own bytes. Heads are also written here: a message with other buffers gets a head that Arrow
-wrote, with other numbers in the same places. This costs Python once for each entry, never for each row.
+a compressed buffer claims, allocates that much, and takes any number of rows. So the head is checked here first,
+without reading beyond its bytes. This file also makes new heads: it takes a head that Arrow wrote and replaces the
+numbers in it. This costs Python once for each entry, never for each row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 ROWS_MAX = 1 << 16
-"""The most rows of an entry."""
+"""Limits the rows of an entry."""
 BODY_BYTES_MAX = 64 << 20
-"""The most bytes of an entry's columns when they are decompressed."""
+"""Limits an entry's columns, in bytes after decompression."""
 COMPRESSIONS = {None: "none", 0: "lz4", 1: "zstd"}
 """Arrow's numbers for compression methods."""
 
@@ -35,7 +35,7 @@ _NUMBER, _PAIR = struct.Struct("<q"), struct.Struct("<qq")
 
 
 class NotABatch(ValueError):
-    """The bytes are not one RecordBatch message of a size that may be decoded."""
+    """The bytes are not one RecordBatch message, or its size is over a limit."""
 
 
 Pair: TypeAlias = tuple[int, int]
@@ -45,8 +45,8 @@ Pair: TypeAlias = tuple[int, int]
 class Head:
     """The head of a RecordBatch message and its contents.
 
-    ``nodes`` are the rows and nulls of each column; columns inside a column follow it. ``buffers`` are offset in the
-    body and length. ``compression`` is Arrow's number; None: not compressed.
+    ``nodes`` are the rows and nulls of each column; columns inside a column follow it. ``buffers`` are pairs of offset
+    in the body and length. ``compression`` is Arrow's number; None: not compressed.
     """
 
     data: memoryview
@@ -55,14 +55,14 @@ class Head:
     nodes: list[Pair]
     buffers: list[Pair]
     compression: int | None
-    _places: tuple[int, int, int, int]  # of rows, body length, nodes, buffers in ``data``; 0: absent
+    _places: tuple[int, int, int, int]  # where ``data`` has rows, body length, nodes, buffers; 0: absent
 
     def with_numbers(self, rows: int, nodes: Sequence[Pair], buffers: Sequence[Pair], body_bytes: int) -> bytearray:
-        """The same head with other numbers, for as many nodes and buffers. It must have been written with rows and a
-        body, because Arrow leaves zeros out."""
+        """Return the head with other numbers, for the same number of nodes and buffers. The head must have been written
+        for a batch with rows and a body, because Arrow leaves zeros out."""
         made = bytearray(self.data)
         rows_at, body_at, nodes_at, buffers_at = self._places
-        assert rows_at * body_at, "Arrow left one of them out"
+        assert rows_at * body_at, "Arrow left one of the numbers out"
         assert (len(nodes), len(buffers)) == (len(self.nodes), len(self.buffers))
         _NUMBER.pack_into(made, rows_at, rows)
         _NUMBER.pack_into(made, body_at, body_bytes)
@@ -73,15 +73,15 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which nodes and buffers of a message belong to which column: those of top-level column k are k to k + 1 of each
-    list."""
+    """Which nodes and buffers of a message belong to which top-level column. Column k has the nodes from ``nodes[k]``
+    to below ``nodes[k + 1]``, and its buffers likewise."""
 
     nodes: list[int]
     buffers: list[int]
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Shape:
-        """The layout of Arrow's messages of this schema."""
+        """Return the shape of Arrow's messages with this schema."""
         nodes, buffers = [0], [0]
         for field in schema:
             head = template(pa.schema([field]))
@@ -91,24 +91,24 @@ class Shape:
 
 
 def written(rows: pa.RecordBatch, compression: str) -> memoryview:
-    """The encapsulated message of ``rows`` as Arrow writes it."""
+    """Return the encapsulated message of ``rows`` as Arrow writes it."""
     if compression == "none":
         return memoryview(rows.serialize())
     sink = pa.BufferOutputStream()
     writer = ipc.new_stream(sink, rows.schema, options=ipc.IpcWriteOptions(compression=compression, use_threads=False))
     writer.write_batch(rows)
     stream = memoryview(sink.getvalue())
-    return stream[_BEGIN.size + _BEGIN.unpack_from(stream)[1] :]  # behind the schema's message
+    return stream[_BEGIN.size + _BEGIN.unpack_from(stream)[1] :]  # after the schema's message
 
 
 def template(schema: pa.Schema, compression: str = "none") -> Head:
-    """A head that has all its numbers, for :meth:`Head.with_numbers`."""
+    """Return a head that contains every number, for :meth:`Head.with_numbers`."""
     rows = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
     return head_of(written(rows, compression))
 
 
 def head_of(message: memoryview) -> Head:
-    """The head of a message; ``message`` has at least that. Raises NotABatch if it is no such message."""
+    """Parse the head at the start of ``message``. Raises NotABatch if the bytes are not such a message."""
     try:
         return _head_of(message)
     except (struct.error, IndexError, OverflowError) as error:
@@ -118,11 +118,11 @@ def head_of(message: memoryview) -> Head:
 def _head_of(message: memoryview) -> Head:
     marker, size = _BEGIN.unpack_from(message)
     if marker != _CONTINUATION or size > len(message) - _BEGIN.size:
-        raise NotABatch("it is no Arrow message")
+        raise NotABatch("it is not an Arrow message")
     data = message[: _BEGIN.size + size]
     table = _Table(data, _BEGIN.size + _number(data, "<I", _BEGIN.size))
     if table.read(_HEADER_TYPE, "<B", 0) != _RECORD_BATCH or table.read(_VERSION, "<h", 0) != _V5:
-        raise NotABatch("it is another Arrow message than a record batch")
+        raise NotABatch("its Arrow message is not a record batch")
     batch = table.table(_HEADER)
     (nodes_at, nodes), (buffers_at, buffers) = batch.structs(_NODES), batch.structs(_BUFFERS)
     compression = batch.table(_COMPRESSION).read(0, "<b", 0) if batch.has(_COMPRESSION) else None
@@ -134,14 +134,14 @@ def _head_of(message: memoryview) -> Head:
 
 
 def decoded_bytes(body: memoryview, buffers: Sequence[Pair]) -> int:
-    """The decompressed size of buffers in ``body``. Each begins with its length; −1 means that it is not compressed
-    after all. Raises NotABatch for an impossible length."""
+    """Return the decompressed size of buffers in ``body``. Each begins with its decompressed length; −1 means that this
+    buffer is not compressed. Raises NotABatch for an impossible length."""
     total = 0
     for offset, size in buffers:
         if not size:
             continue
         if size < _NUMBER.size:
-            raise NotABatch("a column is shorter than its length")
+            raise NotABatch("a compressed column is too short to hold its length")
         (claimed,) = _NUMBER.unpack_from(body, offset)
         if not -1 <= claimed <= BODY_BYTES_MAX:
             raise NotABatch(f"a column claims {claimed} bytes, at most {BODY_BYTES_MAX}")
@@ -150,7 +150,7 @@ def decoded_bytes(body: memoryview, buffers: Sequence[Pair]) -> int:
 
 
 class _Table:
-    """A flatbuffers table at ``at``: fields by number, found through its list of places."""
+    """A flatbuffers table at ``at``, whose fields are found by number through its vtable."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data, self._at = data, at
@@ -161,7 +161,7 @@ class _Table:
         return self.place(field) != 0
 
     def place(self, field: int) -> int:
-        """The field's place in the data; 0: the field is absent."""
+        """Return the field's place in the data, or 0 if the field is absent."""
         offset = _number(self._data, "<H", self._places + 4 + 2 * field) if field < self._count else 0
         return self._at + offset if offset else 0
 
@@ -173,7 +173,7 @@ class _Table:
         return _Table(self._data, self._pointed(field))
 
     def structs(self, field: int) -> tuple[int, list[Pair]]:
-        """A vector of structs of two 64-bit numbers, and its place."""
+        """Return the place of a vector of structs of two 64-bit numbers, and the structs."""
         if not self.has(field):
             return 0, []
         at = self._pointed(field) + 4

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codec ``arrow``, reading: entries become record batches, with only the wanted columns.
 
-An entry's directory says where they are. Each is checked by its own CRC32C, then Arrow decodes a message of these
-columns alone: other columns are neither copied nor checked.
+An entry's directory says where the columns are. Each wanted column is checked by its own CRC32C. Then Arrow decodes a
+message of the wanted columns alone: the other columns are neither copied nor checked.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import IntegrityError
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 10_000, 4 << 20
-"""Rows of small entries are joined into batches of up to this size."""
+"""Small entries are joined until their rows reach one of these: a number of rows, or a size of decoded columns in
+bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """How to read the entries of an extent. ``places`` are the columns to read among those of its schema, whose
-    ``shape`` this is. ``shown`` are their types, and ``message`` is Arrow's message of these as a schema."""
+    """How to read the entries of an extent. ``places`` are the indices of the columns to read in the extent's schema,
+    which has this ``shape``. ``shown`` is the schema of the columns to read, and ``message`` is Arrow's message of
+    ``shown``."""
 
     key: tuple[bytes, tuple[str, ...]]
     message: bytes
@@ -42,15 +44,15 @@ class Stored:
 
 
 class Joined(NamedTuple):
-    """Rows of some entries, and where each of them comes from."""
+    """Rows of some entries, and the origin of each row."""
 
     columns: pa.RecordBatch
     rows: Rows
 
 
 class BadText(NamedTuple):
-    """An entry in which texts are no UTF-8. They are null in its columns; ``bad`` marks their rows, and ``why`` names
-    the first."""
+    """An entry with texts that are not UTF-8. In its columns such texts are null; ``bad`` marks their rows, and ``why``
+    names the first."""
 
     columns: pa.RecordBatch
     bad: texts.Mask
@@ -62,8 +64,8 @@ Found: TypeAlias = pa.RecordBatch | BadText | Exception
 
 
 class Decoded(NamedTuple):
-    """An entry of ``length`` bytes, whose columns take ``size``. ``row_index`` has the rows' places in the entry, if
-    some of its rows were left out."""
+    """An entry of ``length`` bytes. ``size`` is the decoded size of its columns in bytes. ``row_index`` has the rows'
+    places in the entry; None: all of its rows are there."""
 
     columns: pa.RecordBatch
     size: int
@@ -73,8 +75,8 @@ class Decoded(NamedTuple):
 
 
 def joined(entries: Iterable[Decoded], shown: pa.Schema) -> Iterator[Joined]:
-    """The rows of small entries as batches of up to ROWS_AT_ONCE rows or BYTES_AT_ONCE, those of a large one as they
-    are. ``shown`` is the schema of the columns."""
+    """Join the rows of consecutive entries until a batch has at least ROWS_AT_ONCE rows or BYTES_AT_ONCE, and yield
+    each batch. ``shown`` is the schema of the columns."""
     group, rows, size = list[Decoded](), 0, 0
     for entry in entries:
         group.append(entry)
@@ -112,7 +114,7 @@ def _row_index(group: Sequence[Decoded], counts: Sequence[int]) -> texts.I32:
 
 
 class _Message(NamedTuple):
-    """An Arrow message of the wanted columns, and their decoded size."""
+    """An Arrow message of the wanted columns. ``size`` is their decoded size in bytes."""
 
     head: Bytes
     body: Bytes
@@ -120,15 +122,16 @@ class _Message(NamedTuple):
 
 
 def decoded(batch: EntryBatch, stored: Stored, *, use_threads: bool = False) -> Iterator[tuple[Found, int]]:
-    """Each entry's columns and their size, or the reason why it has none. Arrow reads all entries as one stream until
-    one fails. ``use_threads``: it decompresses columns on all processors; a task of Spark has one."""
+    """Yield for each entry its columns and their size, or the reason why it has none. Arrow reads all entries as one
+    stream until one fails. ``use_threads``: Arrow decompresses columns on all processors; a task of Spark has only
+    one."""
     return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored, use_threads)
 
 
 def decoded_parts(
     directories: Sequence[Directory], parts: EntryBatch, stored: Stored, *, use_threads: bool = False
 ) -> Iterator[tuple[Found, int]]:
-    """As :func:`decoded`, of entries of which only the wanted columns were read."""
+    """Do the same as :func:`decoded` for entries of which only the wanted columns were read."""
     views = zip(directories, parts.entry_views(), strict=True)
     return _read([_cut_out(directory, part, stored) for directory, part in views], stored, use_threads)
 
@@ -150,8 +153,8 @@ def _read(
 
 
 def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
-    """The message of the wanted columns, each of them checked, or the reason why there is none. If no column is wanted,
-    nothing is decoded: the directory has the number of rows."""
+    """Return the message of the wanted columns, each of them checked, or the reason why there is none. If no column is
+    wanted, nothing is decoded: the directory has the number of rows."""
     try:
         directory = arrow_directory.parse(entry, len(entry))
         _check_directory(directory, stored)
@@ -171,8 +174,8 @@ def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch |
 
 
 def _cut_out(directory: Directory, part: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
-    """As :func:`_looked_at`, of a part: the message's head and the wanted columns, which were checked when they were
-    received."""
+    """Do the same as :func:`_looked_at` for a part of an entry: the message's head and the wanted columns, which were
+    checked when they were received."""
     try:
         _check_directory(directory, stored)
         if not stored.places:
@@ -187,15 +190,15 @@ def _check_directory(directory: Directory, stored: Stored) -> None:
     if directory.rows > arrow_message.ROWS_MAX:
         raise NotABatch(f"it has {directory.rows} rows, at most {arrow_message.ROWS_MAX}")
     if len(directory.columns) != len(stored.shape.buffers) - 1:
-        raise NotABatch(f"it has {len(directory.columns)} columns, its schema has another number")
+        raise NotABatch(f"it has {len(directory.columns)} columns, not the number of its schema")
 
 
 def _message(directory: Directory, head_bytes: memoryview, body: Bytes, stored: Stored) -> _Message:
-    """A message of the wanted columns, which ``body`` has one after the other. ``head_bytes`` is that of the message as
-    it was written. Raises NotABatch."""
+    """Return a message of the wanted columns, which are consecutive in ``body``. ``head_bytes`` is the head of the
+    message as it was written. Raises NotABatch."""
     head, shape, base = arrow_message.head_of(head_bytes), stored.shape, directory.offsets[0]
     if (len(head.nodes), len(head.buffers)) != (shape.nodes[-1], shape.buffers[-1]):
-        raise NotABatch("its Arrow message has other columns than its schema")
+        raise NotABatch("the columns of its Arrow message differ from its schema's")
     told = len(head_bytes), directory.rows, directory.offsets[-1] - base
     if (len(head.data), head.rows, head.body_bytes) != told:
         raise NotABatch("its directory and its Arrow message contradict each other")
@@ -206,7 +209,7 @@ def _message(directory: Directory, head_bytes: memoryview, body: Bytes, stored: 
         if any(offset < start or size < 0 or offset + size > stop for offset, size in buffers):
             raise NotABatch("a buffer lies outside of its column")
         if head.nodes[shape.nodes[k]][1] != directory.columns[k].nulls:
-            raise NotABatch("its directory and its Arrow message tell of other nulls")
+            raise NotABatch("its directory and its Arrow message differ in the number of nulls")
         moved += [(offset - start + end, size) for offset, size in buffers]
         nodes += head.nodes[shape.nodes[k] : shape.nodes[k + 1]]
         end += stop - start
@@ -227,13 +230,13 @@ def without_columns(rows: int) -> pa.RecordBatch:
 
 
 def _usable_in_place(body: Bytes) -> Bytes:
-    """The buffers of a body where they are, or at a better place if numbers would lie across words of memory."""
+    """Return the body itself, or a copy of it at an aligned address if numbers would lie across words of memory."""
     return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
 
 
 def _without_bad_text(message: _Message, stored: Stored) -> BadText | None:
-    """The entry without the texts that are no UTF-8; None if they are not what is wrong with it. Its columns are read
-    with bytes in the place of texts, so that all else is still checked."""
+    """Return the entry without the texts that are not UTF-8, or None if something else is wrong with it. Its columns
+    are read with bytes in place of texts, so that everything else is still checked."""
     try:
         columns = _next(_open([message], stored, use_threads=False, schema=_schema_of_bytes(*stored.key)))
     except (pa.ArrowException, OSError, ValueError):
@@ -248,23 +251,23 @@ def _without_bad_text(message: _Message, stored: Stored) -> BadText | None:
     ]
     row = int(np.flatnonzero(bad)[0])
     named = [name for name, mask in zip(stored.shown.names, masks, strict=True) if mask[row]]
-    why = f"column {named[0]} of row {row} is no UTF-8"
+    why = f"column {named[0]} of row {row} is not UTF-8"
     return BadText(pa.RecordBatch.from_arrays(kept, schema=stored.shown), bad, why)
 
 
 def _open(
     messages: Sequence[_Message], stored: Stored, use_threads: bool, *, schema: bytes | None = None
 ) -> ipc.RecordBatchStreamReader:
-    """Arrow's reader of a stream of these messages. Columns that are not compressed stay where they are. ``schema`` is
-    Arrow's message of it, if it is another than the stored one."""
+    """Open Arrow's reader on a stream of these messages. Columns that are not compressed are not copied. ``schema`` is
+    Arrow's message of the schema, if it differs from the stored one."""
     pieces = filter(len, chain([schema or stored.message], *((message.head, message.body) for message in messages)))
     file = pa.PythonFile(_Stream(pieces), mode="r")
     return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=use_threads))
 
 
 class _Stream:
-    """Pieces of memory as a file, read without copying. Arrow never reads across the end of a head or body, which are
-    pieces here."""
+    """Pieces of memory as a file that is read without copying. Each piece is a head or a body, and Arrow never reads
+    across the end of one."""
 
     closed = False
 
@@ -278,7 +281,7 @@ class _Stream:
         return found
 
     def close(self) -> None:
-        """Arrow closes its files."""
+        """Do nothing: Arrow closes its files."""
 
 
 def _next(reader: ipc.RecordBatchStreamReader) -> pa.RecordBatch:
@@ -297,7 +300,7 @@ def stored_columns(schema: bytes, wanted: tuple[str, ...]) -> Stored:
 
 @lru_cache(maxsize=64)
 def _schema_of_bytes(schema: bytes, wanted: tuple[str, ...]) -> bytes:
-    """Arrow's message of the columns that are shown, with bytes in the place of texts."""
+    """Return Arrow's message of the shown columns' schema, with bytes in place of texts."""
     shown = stored_columns(schema, wanted).shown
     return bytes(pa.schema([field.with_type(texts.as_bytes(field.type)) for field in shown]).serialize())
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow schemas as the bytes that a log keeps, and back: Arrow's own JSON form, canonical (docs/formats.md §7).
+"""Converts Arrow schemas into the bytes that a log keeps, and back. The bytes are Arrow's own JSON form, canonical
+(docs/formats.md §7).
 
-Everything is nullable except keys of maps. Names inside lists and maps and metadata are not kept: they tell how a
+Everything is nullable except keys of maps. Names inside lists and maps, and metadata, are not kept: they describe how a
 DataFrame was made and not what it holds.
 """
 
@@ -36,19 +37,19 @@ _LIST, _STRUCT, _MAP, _DECIMAL = "list", "struct", "map", "decimal"
 
 
 def to_bytes(schema: pa.Schema) -> bytes:
-    """The canonical bytes of a schema of the types that a log keeps."""
+    """Return the canonical bytes of a schema whose types a log can keep."""
     return schemas.encode([_field(field.name, field.type) for field in schema])
 
 
 def is_simple(kind: pa.DataType) -> bool:
-    """Whether a log keeps this type as it is, with nothing inside it."""
+    """Return whether a log keeps this type unchanged, and the type has no other type inside."""
     return kind in _SIMPLE
 
 
 @lru_cache(maxsize=64)
 def from_bytes(data: bytes) -> pa.Schema:
-    """The schema of these bytes, all nullable. Raises MetadataCorruptError for bytes that :func:`to_bytes` does not
-    make."""
+    """Return the schema that these bytes describe, with all fields nullable. Raises MetadataCorruptError for bytes that
+    :func:`to_bytes` does not make."""
     try:
         return pa.schema([pa.field(name, _type(field)) for name, field in schemas.fields_of(data).items()])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -99,8 +100,8 @@ def _type(field: Mapping[str, Any]) -> pa.DataType:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones, and names
-    inside a type are settings of the program that made the rows, and not data."""
+    """Return the columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones,
+    and names inside a type are settings of the program that made the rows, so they are cast away."""
     if rows.schema.equals(schema):
         return rows
     columns = [rows.column(field.name) for field in schema]

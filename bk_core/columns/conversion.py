@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts Arrow arrays of any layout into the types that a log keeps, and counts the bytes that rows take.
 
-Theory. Arrow's own casts are not enough here. A view, a dictionary or a slice may point into buffers of many
-gigabytes: ``nbytes`` counts a shared buffer once, a cast of a large list to a list refuses offsets beyond 2 GiB even
-if the slice is small, and a cast of views to text does not check that the result fits. So rows are first counted by
-what they would take alone, cut to a few megabytes, and then rebuilt layer by layer with offsets that begin at zero.
+Theory. Arrow's own casts are not enough here. A view, a dictionary or a slice may point into buffers of many gigabytes.
+``nbytes`` counts a shared buffer once. A cast of a large list to a list refuses offsets beyond 2 GiB even if the slice
+is small. A cast of views to text does not check that the result fits. So the caller first counts the bytes that each
+row would take alone and cuts the rows to a few megabytes. Then they are rebuilt layer by layer, with offsets that begin
+at zero.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     I64 = npt.NDArray[np.int64]
 
 _VIEW = np.dtype([("length", "<i4"), ("rest", "V12")])
-"""A view of Arrow: the length of the value, then the value or its place."""
+"""A view of Arrow: the length of the value, then the value itself or its place."""
 _OFFSET_BYTES = 4
 
 
 def row_bytes(column: pa.Array) -> I64:
-    """The bytes that each row's value would take alone, about: the validity bits are not counted."""
+    """Return the approximate bytes that each row's value would take alone, without validity bits."""
     kind, types = column.type, pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return row_bytes(column.storage)
@@ -53,7 +54,8 @@ def _row_bytes_of_lists(column: pa.Array) -> I64:
     first, last = int(offsets[0]), int(offsets[-1])
     parts = [part.slice(first, last - first) for part in _children(column)]
     widths = [fixed_bytes(part.type) for part in parts]
-    if None not in widths:  # no array of a number for each element: it may take eight times the elements
+    # the array of a number for each element that this saves may take eight times the elements
+    if None not in widths:
         return np.diff(offsets) * sum(width or 0 for width in widths) + _OFFSET_BYTES
     sizes = sum((row_bytes(part) for part in parts), np.zeros(last - first, dtype=np.int64))
     ends = np.concatenate(([0], np.cumsum(sizes)))[offsets - first]
@@ -61,7 +63,8 @@ def _row_bytes_of_lists(column: pa.Array) -> I64:
 
 
 def fixed_bytes(kind: pa.DataType) -> int | None:
-    """The bytes of every value of a type whose values all take as many, at least 1; None for other types."""
+    """Return the bytes of one value, at least 1, if all values of the type take the same number of bytes; otherwise
+    None."""
     types = pa.types
     if types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
         return max(1, int(kind.bit_width) // 8)
@@ -69,8 +72,8 @@ def fixed_bytes(kind: pa.DataType) -> int | None:
 
 
 def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values as ``kind``, a type that a log keeps, in buffers of their own where the old ones are shared. Raises
-    pyarrow.ArrowInvalid for a value that the type cannot hold."""
+    """Return the values as ``kind``, a type that a log keeps. Shared buffers are replaced by buffers of the array's
+    own. Raises pyarrow.ArrowInvalid for a value that the type cannot hold."""
     given, types = column.type, pa.types
     if isinstance(given, pa.BaseExtensionType):
         return converted(column.storage, kind)
@@ -85,7 +88,7 @@ def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if types.is_list(kind) or types.is_map(kind):
         return _converted_lists(column, kind)
     if types.is_large_string(given) or types.is_large_binary(given):
-        column = column.take(pa.array(np.arange(len(column))))  # its offsets may be beyond those of the narrow type
+        column = column.take(pa.array(np.arange(len(column))))  # its offsets may be too large for the narrow type
     if types.is_time64(kind):
         column = column.cast(pa.time64("us"))  # Spark's times have no nanoseconds
     return column if column.type == kind else column.cast(kind)
@@ -106,7 +109,7 @@ def _converted_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _without_views(values: pa.Array) -> pa.Array:
-    """The values of a dictionary or of runs, in a layout that Arrow can pick from."""
+    """Return the values of a dictionary or of runs in a layout from which Arrow can take values."""
     kind = values.type
     if pa.types.is_string_view(kind):
         return values.cast(pa.large_string())
@@ -114,12 +117,12 @@ def _without_views(values: pa.Array) -> pa.Array:
 
 
 def _children(column: pa.Array) -> list[pa.Array]:
-    """The arrays that the offsets of a list or map point into."""
+    """Return the arrays that the offsets of a list or map point into."""
     return [column.keys, column.items] if pa.types.is_map(column.type) else [column.values]
 
 
 def _list_offsets(column: pa.Array) -> I64:
-    """Where the elements of each row begin in the children, and where the last ones end."""
+    """Return where the elements of each row begin in the children, and where the last ones end."""
     if pa.types.is_fixed_size_list(column.type):
         places: I64 = np.arange(column.offset, column.offset + len(column) + 1) * column.type.list_size
         return places
@@ -138,13 +141,13 @@ def _offsets(column: pa.Array) -> I64:
 
 
 def _indices(column: pa.DictionaryArray) -> I64:
-    """The place in the dictionary of each row's value; 0 for a null."""
+    """Return the index of each row's value in the dictionary; 0 for a null."""
     found: I64 = pc.fill_null(column.indices, 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return found
 
 
 def _runs(column: pa.RunEndEncodedArray) -> I64:
-    """The run that each row lies in."""
+    """Return the index of the run in which each row lies."""
     ends = column.run_ends.to_numpy(zero_copy_only=False)
     return np.searchsorted(ends, np.arange(column.offset, column.offset + len(column)), side="right").astype(np.int64)
 

@@ -11,9 +11,9 @@
     then two i32 a header: bytes of its key and of its value, −1: null; a header that is null itself: −2 and −1
     then the key, then key and value of each header in order, then the value, to the end
 
-All integers are little-endian. Theory: each part of an entry is one piece of the payload, and the pieces of a batch lie
-one behind the other. So the payload is an Arrow column of pieces as it stands, and a column of keys is a selection of
-its pieces: numpy finds where pieces end, Arrow picks them, and no Python runs for an entry.
+All integers are little-endian. Theory: each part of an entry is one piece of the payload, and the pieces of a batch are
+consecutive. So the payload already is an Arrow column of pieces, and a column of keys is a selection of these pieces.
+Numpy finds where pieces end, Arrow picks them, and no Python runs for an entry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HEADERS_TYPE = pa.list_(pa.field("element", HEADER))
 
 @dataclass(frozen=True, slots=True)
 class Envelopes:
-    """The columns of some entries. ``bad`` marks those that are no envelopes: all their columns are null."""
+    """The columns of some entries. ``bad`` marks the entries that are not envelopes: all their columns are null."""
 
     key: pa.Array
     value: pa.Array
@@ -58,8 +58,9 @@ class Envelopes:
 
 
 def encode(key: pa.Array, value: pa.Array, timestamp: pa.Array, headers: pa.Array) -> pa.Array:
-    """A binary array, one entry for each row. Key and value are binary, the timestamp is TIMESTAMP without nulls,
-    headers are HEADERS_TYPE. Key, value and headers may be null, but no row may have more than HEADERS_MAX headers."""
+    """Return a binary array with one entry for each row. Key and value are binary, the timestamp is TIMESTAMP without
+    nulls, headers are HEADERS_TYPE. Key, value and headers may be null, but no row may have more than HEADERS_MAX
+    headers."""
     count = len(value)
     head = np.zeros(count, dtype=HEAD)
     head["version"] = VERSION
@@ -77,7 +78,7 @@ def encode(key: pa.Array, value: pa.Array, timestamp: pa.Array, headers: pa.Arra
 
 
 def decode(batch: EntryBatch) -> Envelopes:
-    """The columns of entries. For any bytes, this neither raises nor allocates more than a few times their size."""
+    """Return the columns of entries. No bytes make this raise, or allocate more than a few times their size."""
     lengths = batch.lengths.astype(np.int64)
     starts = batch.offsets()[:-1]
     payload = np.frombuffer(batch.payload, dtype=np.uint8)
@@ -137,7 +138,7 @@ def _headers(keys: pa.Array, values: pa.Array, is_null: Mask, counts: I64, valid
 
 
 def _encode_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The table of lengths, and the data, of each row's headers."""
+    """Return the table of lengths and the data of each row's headers."""
     flat = headers.flatten()
     keys, values = (pc.struct_field(flat, [index]) for index in range(2))
     pairs = np.zeros(len(flat), dtype=PAIR)
@@ -156,7 +157,7 @@ def _encode_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _pairs(payload: npt.NDArray[np.uint8], starts: I64, counts: I64) -> tuple[npt.NDArray[np.void], I64]:
-    """The tables of lengths of all headers, and the entry of each."""
+    """Return the length tables of all headers, and for each header the index of its entry."""
     of_entry = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(of_entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = starts[of_entry] + HEAD.itemsize + PAIR.itemsize * within
@@ -171,7 +172,7 @@ def _sane(pairs: npt.NDArray[np.void], of_entry: I64, count: int) -> Mask:
 
 
 def _gather(payload: npt.NDArray[np.uint8], at: I64, kind: np.dtype[np.void], there: Mask) -> npt.NDArray[np.void]:
-    """The structs at byte positions ``at``; zeros where they are not ``there``."""
+    """Return the structs at byte positions ``at``; zeros where ``there`` is false."""
     found = np.zeros((len(at), kind.itemsize), dtype=np.uint8)
     found[there] = payload[at[there, None] + np.arange(kind.itemsize)]
     return found.view(kind).reshape(len(at))
@@ -186,7 +187,7 @@ def _pick(pieces: pa.Array, at: I64, valid: Mask) -> pa.Array:
 
 
 def _text(keys: pa.Array) -> tuple[pa.Array, Mask]:
-    """The keys as strings, and which of them are no text: those become null."""
+    """Return the keys as strings, and a mask of those that are not UTF-8, which become null."""
     try:
         return keys.cast(pa.string()), np.zeros(len(keys), dtype=np.bool_)
     except pa.ArrowInvalid:

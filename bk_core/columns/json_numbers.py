@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quoted numbers in JSON: Spark's ``to_json`` writes ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no
-such numbers. Arrow's parser reads them bare only, so their quotes are taken away first.
+"""Removes the quotes of numbers in JSON. Spark's ``to_json`` writes ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` with
+quotes, because JSON has no such numbers. Arrow's parser reads them only without quotes.
 
-Only members are changed whose column is a floating-point number, or a list of them. A member of the same name in
-another place may be a text; then the name says nothing, and its texts stay as they are.
+A member is changed only if its column is a floating-point number, or a list of them. If a member of the same name
+elsewhere is a text, the name does not decide, and members of that name stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _NAMED = "NaN|-?Infinity"
 _TOKEN = re.compile(f'"({_NAMED})"(?!\\s*:)'.encode())
 """A quoted number that is not the name of a member."""
 _IN_LIST = r'\s*:\s*\[[\[\]\s,\w.+"-]*:?'
-"""A list of numbers and what follows it, with the next colon: no other value can stand there."""
+"""A list of numbers up to the next colon; no value of another kind can stand there."""
 
 
 def unquoted(values: pa.Array, kind: pa.StructType) -> pa.Array | None:
-    """JSON texts, a binary array, with bare numbers in the place of quoted ones; None if nothing has to be changed."""
+    """Return JSON texts, a binary array, with bare numbers in place of quoted ones, or None if nothing has to be
+    changed."""
     numbers, lists = _patterns(kind)
     if numbers is None and lists is None:
         return None
@@ -45,7 +46,7 @@ def unquoted(values: pa.Array, kind: pa.StructType) -> pa.Array | None:
 
 @lru_cache(maxsize=64)
 def _patterns(kind: pa.StructType) -> tuple[str | None, str | None]:
-    """Regular expressions of a quoted number as a member, and of a member that is a list of numbers."""
+    """Return regular expressions for a quoted number as a member, and for a member that is a list of numbers."""
     members = list(_members(kind))
     single = {name for name, inside in members if pa.types.is_floating(inside)}
     listed = {name for name, inside in members if pa.types.is_list(inside) and pa.types.is_floating(_element(inside))}
@@ -77,5 +78,5 @@ def _members(kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _element(kind: pa.DataType) -> pa.DataType:
-    """The type inside a list, and inside a list in it."""
+    """Return the type of a list's elements, or of the elements of a list in a list."""
     return _element(kind.value_type) if pa.types.is_list(kind) else kind

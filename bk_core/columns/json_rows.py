@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads entries that are JSON objects: each is one row.
 
-Theory. Arrow parses a block of many objects in one call, but does not tell which entry a row came from, nor that one
+Theory. Arrow parses a block of many objects in one call, but tells neither which entry a row came from, nor whether an
 entry had two objects. So each entry is wrapped in an object of its own, ``{"v":<entry>}``, on a line of its own. If a
-line is no such object the whole block ends in an error, because no string may hold a line feed and no structure goes on
-after two objects side by side. An entry without an error gives at least one row. So if there are as many rows as
-entries, each entry gave one. After an error each entry of the block is checked quickly (:mod:`json_suspects`), and the
-rest is halved until the entries with errors are alone.
+line is not such an object the whole block ends in an error, because a string cannot contain a line feed and no
+structure can continue after two adjacent objects. An entry without an error gives at least one row. So if there are as
+many rows as entries, each entry gave one. After an error each entry of the block is checked quickly
+(:mod:`json_suspects`), and the rest is halved until the entries with errors are alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ERRORS = (pa.ArrowException, ValueError)
 
 
 class Objects(NamedTuple):
-    """Entries as structs. ``bad`` marks those that are no objects of the type, whose structs are null (None: there are
-    none), and ``why`` tells the reason by an entry's place."""
+    """Entries as structs. ``bad`` marks the entries that are not objects of the type, whose structs are null (None:
+    there are no such entries). ``why`` returns the reason for the entry at an index."""
 
     structs: pa.Array
     bad: Mask | None = None
@@ -41,7 +41,7 @@ class Objects(NamedTuple):
 
 
 def objects_of(batch: EntryBatch, kind: pa.StructType) -> Objects:
-    """All entries. Members that ``kind`` does not name are ignored, missing ones are null."""
+    """Parse all entries. Members that ``kind`` does not name are ignored, missing ones are null."""
     values = batch.to_arrow()
     try:
         return Objects(parse(values, kind))
@@ -61,7 +61,7 @@ def objects_of(batch: EntryBatch, kind: pa.StructType) -> Objects:
 
 
 def _halved(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, list[int]]:
-    """The entries that are objects, as structs, and the places of those that are not, found by halving."""
+    """Return the entries that are objects, as structs, and the indices of those that are not, found by halving."""
     pieces: list[pa.Array] = [pa.nulls(0, kind)]
     wrong: list[int] = []
     todo = [(0, len(values))]
@@ -83,14 +83,15 @@ def _why(value: pa.Array, kind: pa.StructType) -> str:
         parse(value, kind)
     except _ERRORS as error:
         return str(error)
-    raise AssertionError("an entry that is JSON was taken for one that is not")
+    raise AssertionError("an entry was rejected that is a JSON object")
 
 
 def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """All entries, a binary array, as structs. Raises ArrowInvalid or ValueError if any is no object."""
+    """Return all entries, a binary array, as structs. Raises ArrowInvalid or ValueError if one of them is not an
+    object."""
     if not len(values):
         return pa.nulls(0, kind)
-    text = values.cast(pa.string())  # this checks that it is UTF-8, which the parser does not
+    text = values.cast(pa.string())  # the cast checks that it is UTF-8, which the parser does not
     wrapped = pc.binary_join_element_wise('{"v":', text, "}\n", "")
     _, offsets, data = wrapped.buffers()
     ends = np.frombuffer(offsets, dtype=np.int32)
@@ -109,7 +110,8 @@ def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
-    """The type to parse as. Dates are read as text and cast, because the parser takes numbers of days for dates."""
+    """Return the type to parse as. Dates are read as text and cast, because the parser takes numbers of days as dates
+    too."""
     if pa.types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
         return pa.struct([field.with_type(_parsed_as(field.type)) for field in fields])

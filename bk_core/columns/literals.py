@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a column with a Python value exactly: rewrites the comparison as one with a value that the column's type
-has.
+"""Compares a column with a Python value exactly, by rewriting the comparison with a value that the column's type has.
 
-Theory. The values of a column's type form an ordered set without duplicates: integers, decimals, dates and times are
-the integers of a range, each divided by the ``scale`` of the type, and floating-point numbers are what their width
-holds. A literal is an exact fraction, or an infinity. If the type has that value, the operator stays. If not, ``==``
-holds for no row and ``!=`` for all rows, ``<`` and ``<=`` mean "at most the greatest value of the type below it", and
-``>`` and ``>=`` mean "at least the least value above it". So no literal is rounded.
+Theory. The values of a column's type form an ordered set without duplicates. Integers, decimals, dates and times are
+the integers of a range, each divided by the ``scale`` of the type; floating-point numbers are those of their width. A
+literal is an exact fraction, or an infinity. If the type has that value, the operator stays. If not, ``==`` holds for
+no row and ``!=`` for all rows, ``<`` and ``<=`` mean "at most the greatest value of the type below it", and ``>`` and
+``>=`` mean "at least the least value above it". So no literal is rounded.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _INFINITY = float("inf")
 
 
 class NotComparable(ValueError):
-    """The literal is of a kind that the column's type has no order with; its text says what to compare with."""
+    """The literal cannot be ordered with values of the column's type. The text says what to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """An operator and a value of the column's type: ``scalar`` for Arrow, ``key`` for the bounds of an entry's
-    directory. ``scalar`` None: the comparison holds for every value (``always``), or for none."""
+    directory. If ``scalar`` is None, the comparison holds for every value (``always``) or for none."""
 
     operator: str
     scalar: pa.Scalar | None = None
@@ -73,8 +72,8 @@ def _same(operator: str, value: Any, kind: pa.DataType) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Lattice:
-    """The values ``n / scale`` for the integers n from ``low`` to ``high``. ``what`` names the literals of this type in
-    an error."""
+    """The values ``n / scale`` for the integers n from ``low`` to ``high``. ``what`` describes in an error the literals
+    that can be compared with this type."""
 
     scale: Fraction
     low: int
@@ -133,7 +132,7 @@ def _stepped(operator: str, exact: Exact, kind: pa.DataType, lattice: _Lattice) 
 
 
 def _between(operator: str, below: int, above: int, kind: pa.DataType, lattice: _Lattice) -> Comparison:
-    """The comparison with a value that the type does not have, between these two steps."""
+    """Return the comparison with a value that the type does not have, which lies between two adjacent steps."""
     match operator:
         case "<" | "<=":
             if below < lattice.low:
@@ -173,7 +172,7 @@ def _floating(operator: str, exact: Exact, kind: pa.DataType) -> Comparison:
 
 
 def _at_most(exact: Exact, dtype: Any) -> Any:
-    """The greatest value of this width that is not above ``exact``."""
+    """Return the greatest value of this width that is not above ``exact``."""
     if isinstance(exact, float):
         return dtype(exact)
     try:
@@ -239,7 +238,7 @@ def _number(literal: Any) -> Exact:
         return Fraction(int(literal))
     if isinstance(literal, int | Fraction):
         return Fraction(literal)
-    if literal != literal:  # NaN alone differs from itself
+    if literal != literal:  # only NaN differs from itself
         raise NotComparable("a number: NaN is equal to nothing, less than nothing and greater than nothing")
     if isinstance(literal, Decimal):
         return Fraction(literal) if literal.is_finite() else float(literal)
@@ -262,11 +261,11 @@ def _duration(literal: Any) -> Fraction:
         return _numpy_time(literal, "a datetime.timedelta")
     if not isinstance(literal, datetime.timedelta) or _is_missing(literal):
         raise NotComparable("a datetime.timedelta")
-    return _seconds(literal) + Fraction(getattr(literal, "nanoseconds", 0), 10**9)  # pandas counts them apart
+    return _seconds(literal) + Fraction(getattr(literal, "nanoseconds", 0), 10**9)  # pandas counts them separately
 
 
 def _instant(literal: Any, what: str, *, is_aware: bool) -> Fraction:
-    """Seconds since 1970-01-01T00:00: of UTC if the literal has a time zone, of its own clock if it has none."""
+    """Return seconds since 1970-01-01T00:00, in UTC if the literal has a time zone, otherwise by its own clock."""
     if isinstance(literal, pa.TimestampScalar | pa.Date32Scalar | pa.Date64Scalar):
         kind = literal.type
         if bool(pa.types.is_timestamp(kind) and kind.tz) != is_aware and pa.types.is_timestamp(kind):
@@ -296,7 +295,7 @@ def _seconds(span: datetime.timedelta) -> Fraction:
 
 
 def _numpy_time(literal: np.datetime64 | np.timedelta64, what: str) -> Fraction:
-    """Numpy's units from weeks to attoseconds; it counts years and months of its own."""
+    """Convert numpy's units from weeks to attoseconds. Numpy itself converts years and months."""
     unit, count = np.datetime_data(literal)
     units = _UNITS | {"ps": 10**12, "fs": 10**15, "as": 10**18}
     sizes = {"W": Fraction(7 * _DAY_S), "D": Fraction(_DAY_S), "h": Fraction(3600), "m": Fraction(60)}
@@ -311,5 +310,5 @@ def _numpy_time(literal: np.datetime64 | np.timedelta64, what: str) -> Fraction:
 
 
 def _is_missing(literal: Any) -> bool:
-    """Whether it is pandas' NaT, which differs from itself."""
+    """Return whether the literal is pandas' NaT, which differs from itself."""
     return bool(literal != literal)

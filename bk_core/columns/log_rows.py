@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a log as record batches, for programs that have Arrow and no Spark: which columns a read has, and how the
-entries of each codec become them.
+"""Rows of a log as record batches, for programs that have Arrow and no Spark. This file decides which columns a read
+has, and turns the entries of each codec into them.
 
-Every read can also have the columns of :mod:`~bk_core.columns.row_origins`. Without a choice it has those of the codec;
-where an entry is a row, its offset comes first.
+Every read can also have the columns of :mod:`~bk_core.columns.row_origins`. If no columns are chosen it has those of
+the codec; for codecs with one row in an entry, the row's offset comes first.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ VALUE = "value"
 _AS_BYTES = 'codec="raw" reads their bytes'
 
 Part = tuple[pa.RecordBatch, Rows]
-"""Columns of the codec, and where each row comes from."""
+"""Columns of the codec, and the origin of each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """Makes the rows of a read. ``reads_as`` is the codec, or TEXT for JSON as it stands. ``schema`` has the columns
-    that were asked for, in that order. ``data`` are those that the codec makes for them and for ``where``, of all that
-    it has, ``known``."""
+    """Makes the rows of a read. ``reads_as`` is the codec, or TEXT for JSON entries as text. ``schema`` has the wanted
+    columns, in that order. ``known`` are all columns of the codec; ``data`` are those of them that the wanted columns
+    and ``where`` need."""
 
     reads_as: str
     schema: pa.Schema
@@ -58,9 +58,9 @@ class LogRows:
         members: pa.Schema | None = None,
         where: Sequence[Condition] | None = None,
     ) -> LogRows:
-        """``columns`` None: all that the codec has. ``newest`` is the log's newest schema, for codec ``arrow``;
-        ``members`` are the columns that entries of codec ``json`` are read as. Raises InvalidArgumentError for columns
-        that are not there, or are named twice."""
+        """Return the rows of a read. ``columns`` None: all that the codec has. ``newest`` is the log's newest schema,
+        for codec ``arrow``; ``members`` are the columns that entries of codec ``json`` are read as. Raises
+        InvalidArgumentError for columns that do not exist, or are named twice."""
         known = _data_of(codec, newest, members)
         names = list(known.names) if codec == ARROW else ["offset", *known.names]
         if columns is not None:
@@ -79,8 +79,8 @@ class LogRows:
     def rows(
         self, batch: EntryBatch | ColumnBatch, at: LedgerAt, *, use_threads: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of some entries of one ledger, in order. ``use_threads``: see :func:`arrow_rows.decoded`.
-        Raises CorruptEntryError for an entry that is none of this codec."""
+        """Yield the wanted rows of some entries of one ledger, in order. For ``use_threads`` see
+        :func:`arrow_rows.decoded`. Raises CorruptEntryError for an entry that the codec cannot decode."""
         if isinstance(batch, ColumnBatch):
             read = _columns(batch, at, self.data, use_threads)
         elif self.reads_as == ARROW:
@@ -94,7 +94,7 @@ class LogRows:
                 yield found.select(self.schema.names)
 
     def wanted(self, schema: bytes) -> ColumnsWanted | None:
-        """What to read of entries of codec ``arrow`` with this schema; None: all of them."""
+        """Return which parts to read of entries of codec ``arrow`` with this schema, or None to read whole entries."""
         stored = arrow_schema.from_bytes(schema)
         wanted = arrow_rows.stored_columns(schema, tuple(self.data.names)).places
         if len(wanted) == len(stored) and not self.where.conditions:
@@ -103,12 +103,12 @@ class LogRows:
         return ColumnsWanted(len(stored), tuple(wanted), may_have)
 
     def reader(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-        """Batches of this read as Arrow's stream, which has the PyCapsule interface. Closing the stream drops
-        ``batches``: that is what Arrow does with a stream that it imports, and not with an iterator."""
+        """Return batches of this read as Arrow's stream, which has the PyCapsule interface. Closing the stream drops
+        ``batches``: an importer of an Arrow stream closes it, but does not close an iterator."""
         return pa.RecordBatchReader.from_stream(pa.RecordBatchReader.from_batches(self.schema, batches))
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Batches of this read one after the other, not copied."""
+        """Return batches of this read as one table, without copying."""
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def _with_places(self, data: pa.RecordBatch, rows: Rows, at: LedgerAt) -> pa.RecordBatch:
@@ -124,10 +124,11 @@ class LogRows:
 
 
 def check_written(log: str, codec: str | None, written: Sequence[str]) -> str:
-    """The codec to read entries with that were ``written`` with these; ``codec`` None: the one that wrote them all.
+    """Return the codec to read entries with that were ``written`` with these codecs. ``codec`` None: the one codec that
+    wrote them all.
 
-    ``raw`` reads any entry. ``envelope`` and ``json`` also read raw entries, since somebody else may have written such
-    bytes. Raises InvalidArgumentError for a codec that does not read all of them.
+    ``raw`` reads any entry. ``envelope`` and ``json`` also read raw entries, since another program may have written
+    such bytes. Raises InvalidArgumentError for a codec that does not read all of them.
     """
     if codec is not None and codec not in CODECS:
         raise InvalidArgumentError("no such codec", value=codec, remedy=f"choose from {', '.join(CODECS)}")
@@ -145,7 +146,7 @@ def check_written(log: str, codec: str | None, written: Sequence[str]) -> str:
 
 
 def _data_of(codec: str, newest: bytes | None, members: pa.Schema | None) -> pa.Schema:
-    """The columns that a codec makes."""
+    """Return the columns that a codec makes."""
     if members is not None and codec != JSON:
         raise InvalidArgumentError(
             "a schema is for entries of codec json", value=f"codec {codec}", remedy="columns=[…] chooses columns"
@@ -162,7 +163,8 @@ def _data_of(codec: str, newest: bytes | None, members: pa.Schema | None) -> pa.
 
 
 def _members(wanted: pa.Schema) -> pa.Schema:
-    """The columns that JSON objects are read as. Raises InvalidArgumentError for types that have no JSON form."""
+    """Return the columns that JSON objects are read as. Raises InvalidArgumentError for types that have no JSON
+    form."""
     if wrong := [f"{field.name} {field.type}" for field in wanted if json_text.unwritable(field.type)]:
         raise InvalidArgumentError(
             "columns have types that codec json cannot read", value=", ".join(wrong), remedy="read them as string"
@@ -189,14 +191,14 @@ def _checked(columns: Sequence[str], known: pa.Schema) -> list[str]:
 
 
 def _raw(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
-    """The values are a view of the receive buffer."""
+    """Return the values as a view of the receive buffer."""
     return [batch.to_arrow()] if data.names else []
 
 
 def _envelope(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
     found = envelope_bytes.decode(batch)
     if found.bad.any():
-        _refuse(ENVELOPE, found.bad, lambda place: "its bytes are no envelope", batch, at)
+        _refuse(ENVELOPE, found.bad, lambda place: "its bytes are not an envelope", batch, at)
     return [getattr(found, name) for name in data.names]
 
 
@@ -212,7 +214,7 @@ def _text(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
         return [batch.to_arrow().cast(pa.string())] if data.names else []
     except pa.ArrowInvalid:
         bad = texts.no_text(batch.entry_views())
-        _refuse(JSON, bad, lambda place: "its bytes are no UTF-8", batch, at)
+        _refuse(JSON, bad, lambda place: "its bytes are not UTF-8", batch, at)
         raise
 
 
@@ -252,7 +254,7 @@ _READERS: Mapping[str, Callable[[EntryBatch, LedgerAt, pa.Schema], list[pa.Array
     JSON: _json,
     TEXT: _text,
 }
-"""Those of the codecs whose entries are rows: they give the columns of ``data``."""
+"""The functions that decode the codecs with one row in an entry. They return the columns of ``data``."""
 
 
 def _batch(columns: list[pa.Array], data: pa.Schema, batch: EntryBatch) -> pa.RecordBatch:
@@ -263,6 +265,6 @@ def _batch(columns: list[pa.Array], data: pa.Schema, batch: EntryBatch) -> pa.Re
 
 
 def _refuse(codec: str, bad: Any, why: Callable[[int], str], batch: EntryBatch, at: LedgerAt) -> None:
-    """Raises CorruptEntryError for the first entry that is ``bad``."""
+    """Raise CorruptEntryError for the first entry that is ``bad``."""
     first = int(np.flatnonzero(bad)[0])
     raise corrupt(codec, why(first), int(batch.entry_ids()[first]), at, _AS_BYTES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where rows come from, and the columns that say so. Every codec has them beside its own."""
+"""The origin of rows, and the columns that show it. Every codec has these columns besides its own."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ TYPES: dict[str, pa.DataType] = {
     "ledger_closed": pa.bool_(),
     "row_index": pa.int32(),
 }
-"""The columns and their types. No column of codec ``arrow`` may have such a name."""
+"""The columns and their types. A column of codec ``arrow`` may not have one of these names."""
 _TIMESTAMP = TYPES["ledger_ctime"]
 _SHORT, _LONG = 1 << 9, 1 << 15
-"""A batch of _SHORT to _LONG rows uses a slice of a cached constant column of _LONG rows: at most 7 MB each, for a log
-with a long name."""
+"""A constant column for a batch of _SHORT to _LONG rows is a slice of a cached column of _LONG rows. The cached column
+takes at most 7 MB, for a log with a long name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerAt:
-    """Where rows come from; one for each range of a ledger.
+    """The origin of rows; one object for each range of a ledger.
 
-    ``offset_shift`` + entry id is the log offset; None for a bare ledger. ``ctime_ms`` is in milliseconds since the
-    epoch. ``schema`` is the one of the extent's ``schema_number``; only codec ``arrow`` has it.
+    The log offset of an entry is ``offset_shift`` plus its id; None for a ledger outside of a log. ``ctime_ms`` is in
+    milliseconds since the epoch. ``schema`` is the extent's schema; only codec ``arrow`` has it.
     """
 
     ledger_id: int
@@ -85,7 +85,7 @@ def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
 
 
 def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    """``value``, ``count`` times: for the batches of a large ledger a slice of one array."""
+    """Return an array that repeats ``value`` ``count`` times. For usual batch sizes it is a slice of a cached array."""
     if not _SHORT <= count <= _LONG:
         return pa.repeat(pa.scalar(value, kind), count)
     return _long(value, kind).slice(0, count)
@@ -97,7 +97,7 @@ def _long(value: object, kind: pa.DataType) -> pa.Array:
 
 
 def corrupt(codec: str, why: str, entry_id: int, at: LedgerAt, remedy: str) -> CorruptEntryError:
-    """The error of an entry that was read and cannot be decoded."""
+    """Return the error for an entry that was read but cannot be decoded."""
     where = f"entry {entry_id} of ledger {at.ledger_id}"
     if at.log is not None and at.offset_shift is not None:
         where += f", offset {entry_id + at.offset_shift} of log {at.log}"

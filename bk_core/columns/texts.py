@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that is no UTF-8: refused when rows are written, and found by row and column when it was written before.
+"""Finds text that is not UTF-8. A writer refuses it; a reader locates it by row and column in entries that have it.
 
-Arrow and Spark let any bytes pass as text: Spark does not check ``CAST(bytes AS STRING)``. A reader checks, so one bad
-value would cost its whole entry.
+Arrow and Spark let any bytes pass as text: Spark does not check ``CAST(bytes AS STRING)``. A reader does check, so a
+single bad value would make its whole entry unreadable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check(rows: pa.RecordBatch, first_row: int) -> None:
-    """Raises InvalidArgumentError for the first text, also inside lists, maps and structs, that is no UTF-8. The error
+    """Raise InvalidArgumentError for the first text that is not UTF-8, also inside lists, maps and structs. The error
     names its row, counted from ``first_row``, and its column."""
     try:
         rows.validate(full=True)
@@ -33,15 +33,15 @@ def check(rows: pa.RecordBatch, first_row: int) -> None:
             bad = in_column(column, column.type)
             if bad.any():
                 raise InvalidArgumentError(
-                    "a text is no UTF-8",
+                    "a text is not UTF-8",
                     value=f"column {name} of row {first_row + int(np.flatnonzero(bad)[0])}",
                     remedy="write the column as BINARY, or decode its bytes first",
                 ) from None
-        raise InvalidArgumentError("rows are no valid Arrow data", value=str(error)) from error
+        raise InvalidArgumentError("rows are not valid Arrow data", value=str(error)) from error
 
 
 def in_column(column: pa.Array, kind: pa.DataType) -> Mask:
-    """Mark the rows of a column that hold a text that is no UTF-8, at any depth. ``kind`` says where texts are; the
+    """Mark the rows of a column that hold a text that is not UTF-8, at any depth. ``kind`` says where texts are; the
     column may have bytes there (:func:`as_bytes`)."""
     types = pa.types
     if types.is_string(kind):
@@ -66,7 +66,7 @@ def in_column(column: pa.Array, kind: pa.DataType) -> Mask:
 
 
 def as_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type of a log with bytes in the place of texts: its arrays have the same buffers."""
+    """Return the type with bytes in place of texts. Arrays of the two types have the same buffers."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
@@ -78,7 +78,7 @@ def as_bytes(kind: pa.DataType) -> pa.DataType:
 
 
 def no_text(values: Sequence[Bytes | None]) -> Mask:
-    """Mark the values that are no UTF-8. None stands for a null and is not marked."""
+    """Mark the values that are not UTF-8. None stands for a null and is not marked."""
 
     def is_wrong(value: Bytes | None) -> bool:
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows a read wants: conditions that must all hold, each a column, an operator and a value.
+"""The conditions of a read, which must all hold for a row. Each has a column, an operator and a value.
 
 Rows are filtered exactly: :mod:`~bk_core.columns.literals` rounds no value. Before that, the least and greatest values
-in an entry's directory tell whether the entry can have such a row at all (docs/formats.md §7); bounds are rounded
-outward, so an entry that has one is never skipped. A null meets no condition.
+in an entry's directory show whether the entry can have a wanted row at all (docs/formats.md §7). These bounds are
+rounded outward, so no entry with a wanted row is skipped. A null meets no condition.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ OPERATORS = (*_COMPARE, "in")
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A row meets the condition if one of the ``comparisons`` holds: all operators but ``in`` have one."""
+    """A condition. A row meets it if one of the ``comparisons`` holds; only the operator ``in`` has more than one."""
 
     column: str
     comparisons: tuple[Comparison, ...]
 
     def mask(self, column: pa.Array) -> pa.Array:
-        """A boolean for each row; null or false where the row does not meet the condition."""
+        """Return a boolean for each row; null or false where the row does not meet the condition."""
         if any(each.always for each in self.comparisons):
             return column.is_valid()
         found = [each for each in self.comparisons if each.scalar is not None]
@@ -53,7 +53,7 @@ class _Condition:
         return _COMPARE[found[0].operator](column, found[0].scalar)
 
     def may_hold(self, column: Column, rows: int, kind: pa.DataType) -> bool:
-        """Whether the condition may hold for a row of an entry with this column."""
+        """Return whether the condition may hold for a row of an entry with this column."""
         if column.nulls == rows:
             return False
         if any(each.always for each in self.comparisons):
@@ -66,7 +66,8 @@ class _Condition:
 
 
 def _value_set(found: Sequence[Comparison], kind: pa.DataType) -> pa.Array:
-    """The values of an ``in``. To ``is_in`` the two zeros of a floating-point type are different values."""
+    """Return the values of an ``in`` condition. If one is zero, add both zeros: ``is_in`` takes 0.0 and -0.0 for
+    different values."""
     zeros = [0.0, -0.0] if pa.types.is_floating(kind) and any(each.key == 0 for each in found) else []
     return pa.array([*(each.scalar for each in found), *zeros], kind)
 
@@ -79,8 +80,8 @@ class Where:
 
     @classmethod
     def of(cls, given: Sequence[Condition] | None, kinds: Mapping[str, pa.DataType]) -> Where:
-        """``kinds`` are the types of all columns that may be named. Raises InvalidArgumentError for anything but
-        conditions on them, with values of their types."""
+        """Parse conditions. ``kinds`` are the types of all columns that may be named. Raises InvalidArgumentError for
+        anything but conditions on these columns with values of their types."""
         if given is None:
             return cls()
         if isinstance(given, str) or not all(isinstance(each, tuple) and len(each) == 3 for each in given):
@@ -94,16 +95,16 @@ class Where:
         return list(dict.fromkeys(each.column for each in self.conditions))
 
     def filtered(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows for which all conditions hold."""
+        """Return the rows for which all conditions hold."""
         for condition in self.conditions:
             rows = rows.filter(condition.mask(rows.column(condition.column)))
         return rows
 
     def may_have(self, directory: Directory, stored: pa.Schema, data: Sequence[str]) -> bool:
-        """Whether an entry of this schema may have such a row. ``data`` are the columns that the codec has."""
+        """Return whether an entry of this schema may have a wanted row. ``data`` are the columns that the codec has."""
         for condition in self.conditions:
             if condition.column not in data:
-                continue  # where the row is from: no directory tells
+                continue  # a column of the row's origin, which no directory has
             place = stored.get_field_index(condition.column)
             if place < 0 or not condition.may_hold(directory.columns[place], directory.rows, stored.field(place).type):
                 return False
@@ -126,7 +127,7 @@ def _condition(column: str, operator: str, value: Any, kinds: Mapping[str, pa.Da
 
 
 def _several(column: str, values: Any) -> list[Any]:
-    """The values of an ``in``. A text or bytes is one value, though Python would go through it."""
+    """Return the values of an ``in`` condition. A text or bytes is refused, though Python could iterate over it."""
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
             "in wants several values", value=f"{column} in {values!r}", remedy=f'where=[("{column}", "in", […])]'
@@ -148,7 +149,7 @@ def _comparison(column: str, said: str, operator: str, literal: Any, kind: pa.Da
 
 
 def _bound(bound: bytes, kind: pa.DataType) -> Any:
-    """A bound of a column of this type, to be compared."""
+    """Decode a bound of a column of this type into a value that can be compared."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return bound
     if pa.types.is_floating(kind):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs hand over to be written with codec ``arrow``: any table with Arrow's interfaces, as record batches of
-the types that a log keeps.
+"""Turns the data that programs want to write with codec ``arrow`` into record batches of types that a log keeps. The
+data may be any table with Arrow's interfaces.
 
-A log keeps the types that Spark has. It keeps one type where Arrow has several for the same values: text may be large,
-a view or a dictionary, and is utf8 in the log. A type that would lose something, or that Spark cannot read, is refused
-by name. :mod:`~bk_core.columns.conversion` converts the values.
+A log keeps the types that Spark has. Where Arrow has several types for the same values, the log keeps one: text may be
+large, a view or a dictionary, and is utf8 in the log. A type that would lose something, or that Spark cannot read, is
+refused by name. :mod:`~bk_core.columns.conversion` converts the values.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 PIECE_BYTES = 8 << 20
-"""Rows are encoded in pieces of about this size."""
+"""The size in bytes of the pieces in which rows are encoded."""
 DECIMAL_DIGITS_MAX = 38
-"""Spark's decimals have no more digits."""
+"""Limits the digits of a decimal, because Spark's decimals have no more."""
 _PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid", "arrow.fixed_shape_tensor")
-"""Extensions whose storage means the same without them: text, 16 bytes, a list."""
+"""Extensions whose storage has the same meaning without them: text, 16 bytes, a list."""
 _CASTS = {pa.uint64(): "cast it to decimal128(20, 0), or to int64", pa.null(): "cast it to the type that it will have"}
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 
 
 def reader_of(data: object) -> pa.RecordBatchReader:
-    """The rows of a table, record batch, reader, or anything else with Arrow's PyCapsule interface: frames of pandas
-    and polars, results of duckdb. Raises InvalidArgumentError for anything else."""
+    """Return a reader of the rows of a table, record batch, reader, or another object with Arrow's PyCapsule interface:
+    frames of pandas and polars, results of duckdb. Raises InvalidArgumentError for anything else."""
     if isinstance(data, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.RecordBatchReader):
@@ -50,8 +50,8 @@ def reader_of(data: object) -> pa.RecordBatchReader:
 
 
 def kept_schema(given: pa.Schema, log: str) -> pa.Schema:
-    """The columns in the types that a log keeps. Raises InvalidArgumentError that names every column that it cannot
-    keep, and why."""
+    """Return the columns in the types that a log keeps. Raises InvalidArgumentError, which names every column that a
+    log cannot keep, and why."""
     check_names(given.names, f"log {log}", remedy="rename them, or leave them out")
     kinds, wrong = dict[str, pa.DataType](), list[tuple[str, str]]()
     for field in given:
@@ -69,12 +69,12 @@ def kept_schema(given: pa.Schema, log: str) -> pa.Schema:
 
 
 class _NotKept(Exception):
-    """A log does not keep a type; the text is the cast to use."""
+    """A log does not keep a type. The text is the cast that helps."""
 
 
 def check_names(names: Sequence[str], target: str, *, remedy: str) -> None:
-    """Raises InvalidArgumentError for names that columns of codec ``arrow`` cannot have; ``remedy`` is for those that a
-    read adds."""
+    """Raise InvalidArgumentError for names that columns of codec ``arrow`` cannot have. ``remedy`` is for names that a
+    read's own columns have."""
     if wrong := [name for name in names if name in places.TYPES]:
         raise InvalidArgumentError(
             f"columns of {target} have names of columns that a read adds", value=", ".join(wrong), remedy=remedy
@@ -89,8 +89,8 @@ def check_names(names: Sequence[str], target: str, *, remedy: str) -> None:
 def pieces(
     rows: pa.RecordBatchReader, schema: pa.Schema, *, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The rows in the columns of ``schema``, in pieces of about ``piece_bytes``. Raises InvalidArgumentError for a
-    value that its column's type in the log cannot hold, EntryTooLargeError for a row that fits in no entry."""
+    """Yield the rows in the columns of ``schema``, in pieces of about ``piece_bytes``. Raises InvalidArgumentError for
+    a value that its column's type in the log cannot hold, EntryTooLargeError for a row that fits in no entry."""
     small, size, first_row = list[pa.RecordBatch](), 0, 0
     for batch in _batches(rows):
         for piece in _cut(batch, first_row, piece_bytes):
@@ -105,7 +105,7 @@ def pieces(
 
 
 def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """The batches of the reader. What produces them may fail in ways of its own, which are Arrow's errors here."""
+    """Yield the batches of the reader. The program that produces them may fail; its errors arrive here as Arrow's."""
     try:
         yield from rows
     except pa.ArrowException as error:
@@ -115,8 +115,8 @@ def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(batch: pa.RecordBatch, first_row: int, piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices of rows that take about ``piece_bytes`` each, or of one row. The bytes are those that the rows would take
-    alone: many rows of a view, a dictionary or a slice may share a buffer."""
+    """Yield slices of rows that take about ``piece_bytes`` each, or of one row. The bytes are those that the rows would
+    take alone, because many rows of a view, a dictionary or a slice may share a buffer."""
     ends = np.cumsum(sum((row_bytes(column) for column in batch.columns), np.zeros(batch.num_rows, dtype=np.int64)))
     start = 0
     while start < batch.num_rows:
@@ -150,7 +150,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _kept(kind: pa.DataType) -> pa.DataType:
-    """The type that a log keeps for values of this one. Raises _NotKept."""
+    """Return the type that a log keeps for values of this type. Raises _NotKept."""
     types = pa.types
     if kind in _WIDER:
         return _WIDER[kind]
@@ -180,7 +180,8 @@ def _kept_wrapped(kind: pa.DataType) -> pa.DataType:
 
 
 def _kept_decimal(kind: pa.DataType) -> pa.DataType:
-    """Spark's decimals have up to 38 digits, of which none to all are behind the point."""
+    """Return the type for a decimal. Spark's decimals have up to 38 digits, of which none to all are behind the
+    point."""
     if not 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
         scale = min(max(kind.scale, 0), DECIMAL_DIGITS_MAX)
         precision = min(max(kind.precision - min(kind.scale, 0), scale), DECIMAL_DIGITS_MAX)

@@ -17,8 +17,8 @@ _LAC_BODY = struct.Struct(">qq")
 
 
 def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> EntryBatch:
-    """The entries in ``buffer``, which stand there one after the other in Apache's layout. Verifies all of them and
-    copies the payload. Raises IntegrityError, which names the first bad entry."""
+    """Return the entries in ``buffer``, which are consecutive in Apache's layout. Verifies all of them and copies the
+    payload. Raises IntegrityError, which names the first bad entry."""
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if lengths.size == 0:
         return EntryBatch(lengths=lengths, payload=memoryview(b""), ledger_id=digester.ledger_id)
@@ -60,15 +60,15 @@ def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> Entry
 
 
 def entry_headers_of(buffer: memoryview, begins: I64) -> I64:
-    """The header of each Apache entry that begins in ``buffer`` at these places, shape (n, 4): ledger id, entry id,
-    LAC, ledger length. Each entry has at least HEADER_BYTES."""
+    """Return the header of each Apache entry that begins in ``buffer`` at these positions, in shape (n, 4): ledger id,
+    entry id, LAC, ledger length. Each entry must have at least HEADER_BYTES."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
     rows = np.ndarray((raw.size - HEADER_BYTES + 1,), f"V{HEADER_BYTES}", raw, 0, (1,))[begins]
     return rows.view(">i8").reshape(-1, 4).astype(np.int64)
 
 
 def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memoryview]:
-    """The header and digest of each entry, as rows, and all payloads joined."""
+    """Return the header and digest of each entry, as rows, and all payloads joined."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
     low, high = int(lengths.min()), int(lengths.max())
     if low == high:
@@ -82,13 +82,13 @@ def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memor
 
 
 def lac_body(lac: int, digester: Digester) -> bytes:
-    """The body of Apache's WRITE_LAC: ledger id, LAC, and a digest over both."""
+    """Return the body of Apache's WRITE_LAC: ledger id, LAC, and a digest over both."""
     body = _LAC_BODY.pack(digester.ledger_id, lac)
     return body + digester.digest(body)
 
 
 def parse_lac_body(body: Bytes, digester: Digester) -> int:
-    """The LAC in a WRITE_LAC body. Raises IntegrityError if its size, digest or ledger is wrong (P5)."""
+    """Return the LAC in a WRITE_LAC body. Raises IntegrityError if its size, digest or ledger is wrong (P5)."""
     raw = bytes(byte_view(body))
     expected = _LAC_BODY.size + digester.digest_bytes
     if len(raw) != expected:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of entries in Apache's layout as a bookie makes them of what came on Apache's wire, and how they are checked.
+"""Frames of entries in Apache's layout: how a bookie makes them from requests on Apache's wire, and how they are
+checked.
 
 docs/formats.md §1 defines frames; ``frame.py`` has what all of them share.
 """
@@ -32,27 +33,29 @@ from bk_core.entries.frame import (
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 _ENTRIES = int(FrameKind.ENTRIES)
-# What the header CRC covers of a frame of one entry: the header's begin, in one number, ids, LAC and length before,
-# count 1 with 4 bytes of columns, in one number, the payload's size, and the column with the entry's length.
+# The part of the header of a one-entry frame that the header CRC covers: the first 8 bytes of the header as one number;
+# ids, LAC and length before; the count of 1 and the 4 bytes of columns as one number; the payload's size; and the
+# column with the entry's length.
 _CHECKED_OF_ONE = struct.Struct("<QqqqqQII")
 _BEGIN_OF_ONE = struct.unpack(
     "<Q", struct.pack("<HBBHBB", FRAME_MAGIC, FRAME_VERSION, _ENTRIES, APACHE_BYTES, DIGEST_NONE, 0)
 )[0]
 _COUNT_OF_ONE = 1 | 4 << 32
 _HEAD_OF_ONE = struct.Struct(f"<{CHECKED_BYTES}sIIII")  # header and column
-_new = tuple.__new__  # as in ``frame.py``
+_new = tuple.__new__  # see ``frame.py``
 
 
 def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
-    """A frame of whole entries in Apache's layout, verbatim, for a caller that does not know their digest type.
-    ``entries`` has them one after the other, ``headers`` are theirs. Raises InvalidArgumentError for a frame over
+    """Return a frame of whole entries in Apache's layout, verbatim, for a caller that does not know their digest type.
+    The entries are consecutive in ``entries``; ``headers`` are theirs. Raises InvalidArgumentError for a frame over
     FRAME_BYTES_MAX."""
     return apache_frame(ledger_id, entries, lengths, headers[:, 1], int(headers[:, 2].max()), session)
 
 
 def encode_apache_one(ledger_id: int, entry_id: int, entry: Bytes, session: int) -> tuple[FrameHeader, bytes] | None:
-    """As :func:`encode_apache`, of one entry without numpy's fixed cost, and its header as :func:`parse_header` makes
-    it. All that is checked of such a frame holds of this one. None if the entry says other ids, or none."""
+    """Do the same as :func:`encode_apache` for one entry, without numpy's fixed cost. Return the frame with its header,
+    as :func:`parse_header` would make it; the frame would pass every check. Return None if the ids inside the entry
+    differ, or if it is too short to have ids."""
     size = len(entry)
     if size < APACHE_HEADER_BYTES:
         return None
@@ -70,10 +73,10 @@ def encode_apache_one(ledger_id: int, entry_id: int, entry: Bytes, session: int)
 
 
 def check_apache(header: FrameHeader, buf: Bytes) -> None:
-    """Raises IntegrityError unless a checked frame with APACHE_BYTES says what its entries say: their ledger, their
-    ids, which are different ones, and the greatest of their LACs."""
+    """Raise IntegrityError unless a checked frame with APACHE_BYTES agrees with its entries: their ledger, their ids,
+    which must all be different, and the greatest of their LACs."""
     payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
-    if header.count == 1:  # as below, without numpy's fixed cost
+    if header.count == 1:  # the same as below, without numpy's fixed cost
         ledger_id, entry_id, lac = ENTRY_HEADER.unpack_from(payload)[:3]
         if (ledger_id, entry_id) != (header.ledger_id, header.first_entry_id):
             refuse("ledger or entry ids differ from those inside the entries", header)

@@ -26,14 +26,14 @@ from bk_core.errors import IntegrityError
 MAGIC = b"BKAD"
 VERSION = 1
 UNIT = 8
-"""Every region begins at a multiple of this many bytes."""
+"""Each region begins at a multiple of this many bytes."""
 UNIT_MAX = 64
-"""The greatest ``unit`` that :func:`encode` is called with."""
+"""The greatest ``unit`` with which :func:`encode` is called."""
 BOUND_BYTES_MAX = 32
-"""The longest bound of a column's values. A longer value is rounded outward."""
+"""Limits the bytes of a bound. A longer value is rounded outward."""
 
 HAS_MIN, HAS_MAX, MIN_CUT, MAX_RAISED = 1, 2, 4, 8
-"""Bits of a column: which bounds it has, and which of them were rounded and so are no values of the column."""
+"""Bits of a column: which bounds it has, and which bounds were rounded and so may not be values of the column."""
 
 HEAD = struct.Struct("<4sHHIIIIII")
 ROW = struct.Struct("<IIIBBBB")
@@ -42,7 +42,7 @@ _BITS = HAS_MIN | HAS_MAX | MIN_CUT | MAX_RAISED
 
 
 class Bounds(NamedTuple):
-    """No value of the column is below ``low`` or above ``high``; None: that side has no bound."""
+    """The bounds of a column: no value is below ``low`` or above ``high``. None: that side has no bound."""
 
     low: bytes | None = None
     high: bytes | None = None
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 
 def rounded_outward(least: bytes, greatest: bytes) -> Bounds:
-    """The bounds of values that are compared byte by byte.
+    """Return the bounds of values that are compared byte by byte.
 
     A longer least value is cut to its first BOUND_BYTES_MAX bytes, which makes it smaller. A longer greatest value is
     cut too; then its last byte that is not 0xff is raised by one and ends the bound, which makes it greater. If all
@@ -80,8 +80,8 @@ def rounded_outward(least: bytes, greatest: bytes) -> Bounds:
 
 
 def encode(rows: int, head_bytes: int, head_crc: int, columns: Sequence[Column], *, unit: int = UNIT) -> bytes:
-    """The directory of an entry with these regions. It ends with zeros, so that the first column begins at a multiple
-    of ``unit``, which must be a multiple of UNIT."""
+    """Encode the directory of an entry with these regions. It ends with zeros, so that the first column begins at a
+    multiple of ``unit``, which must be a multiple of UNIT."""
     table, values = bytearray(), bytearray()
     for size, crc, nulls, (low, high, bits) in columns:
         low, high = low or b"", high or b""
@@ -96,7 +96,7 @@ def encode(rows: int, head_bytes: int, head_crc: int, columns: Sequence[Column],
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that was checked.
+    """A checked directory.
 
     ``size`` is its length, ``crc`` the CRC32C of all its bytes. ``offsets`` are where the columns begin in the entry,
     and where the entry ends; the message's head is between the directory and the first column.
@@ -119,30 +119,30 @@ class Directory:
         return slice(self.offsets[k], self.offsets[k + 1])
 
     def check_head(self, region: Bytes) -> None:
-        """Raises IntegrityError if ``region`` is not the message's head."""
+        """Raise IntegrityError if ``region`` is not the message's head."""
         if len(region) != self.offsets[0] - self.size or crc32c(region) != self.head_crc:
             _refuse("the head of its Arrow message fails its check")
 
     def check_column(self, k: int, region: Bytes) -> None:
-        """Raises IntegrityError if ``region`` is not column ``k``."""
+        """Raise IntegrityError if ``region`` is not column ``k``."""
         if len(region) != self.columns[k].size or crc32c(region) != self.columns[k].crc:
             _refuse(f"column {k} fails its check")
 
     def payload_crc(self) -> int:
-        """The CRC32C of the whole entry, computed from those of its regions."""
+        """Return the CRC32C of the whole entry, computed from the CRCs of its regions."""
         sizes = np.array([self.size, self.offsets[0] - self.size, *(column.size for column in self.columns)])
         crcs = np.array([self.crc, self.head_crc, *(column.crc for column in self.columns)], dtype=np.uint32)
         return CRC32C_TABLES.joined(crcs, sizes)
 
 
 def bytes_max(columns: int) -> int:
-    """The most bytes of a directory of so many columns."""
+    """Return the greatest size in bytes of a directory with this number of columns."""
     return HEAD.size + columns * (ROW.size + 2 * BOUND_BYTES_MAX) + UNIT_MAX
 
 
 def parse(entry: memoryview, entry_bytes: int | None) -> Directory:
-    """The directory of an entry of ``entry_bytes`` bytes, or of one whose length was compared with its directory
-    before; ``entry`` begins with the entry's first bytes.
+    """Parse the directory at the beginning of an entry of ``entry_bytes`` bytes. ``entry`` has at least the directory.
+    ``entry_bytes`` None: the entry's length was compared with this directory before.
 
     Raises IntegrityError for anything but an intact directory of this version whose regions cover the entry.
     """

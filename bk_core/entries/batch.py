@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Join: TypeAlias = Callable[[Sequence[Bytes]], Any]
-"""Puts pieces of bytes together, in memory of its choice."""
+"""Joins pieces of bytes in memory that it chooses itself."""
 joined: Join = bytearray().join
-"""In new memory."""
+"""Joins pieces in new memory."""
 U8: TypeAlias = npt.NDArray[np.uint8]
 U32: TypeAlias = npt.NDArray[np.uint32]
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -34,24 +34,24 @@ Selector: TypeAlias = npt.NDArray[np.bool_] | npt.NDArray[np.integer[Any]]
 
 
 def byte_view(buffer: Bytes) -> memoryview:
-    """``buffer`` as a one-dimensional view of format ``B``, without copying."""
+    """Return ``buffer`` as a one-dimensional view of format ``B``, without copying."""
     view = memoryview(buffer)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def array_view(array: U8) -> memoryview:
-    """The bytes of a contiguous array, read only."""
+    """Return the bytes of a contiguous array, read only."""
     return memoryview(array.reshape(-1).data).toreadonly()
 
 
 def check_entry_sizes(lengths: U32 | I64) -> None:
-    """Raises EntryTooLargeError for an entry over the limit of all lanes (L5)."""
+    """Raise EntryTooLargeError for an entry over the limit of all lanes (L5)."""
     if lengths.size:
         check_entry_size(int(lengths.max()), lengths)
 
 
 def check_entry_size(size: int, lengths: U32 | I64 | None = None) -> None:
-    """As :func:`check_entry_sizes`, for one entry, which is the longest of ``lengths``."""
+    """Do the same as :func:`check_entry_sizes` for one entry, which is the longest of ``lengths``."""
     if size > ENTRY_BYTES_MAX:
         raise EntryTooLargeError(
             f"an entry may have at most {ENTRY_BYTES_MAX} bytes",
@@ -62,7 +62,7 @@ def check_entry_size(size: int, lengths: U32 | I64 | None = None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class EntryBatch:
-    """A run of entries of one ledger. Immutable: nobody changes the arrays and the payload of a batch.
+    """A run of entries of one ledger. Immutable: no code changes the arrays or the payload of a batch.
 
     ``lengths`` are the payload bytes of each entry and add up to ``payload``. Entry k has id ``first_entry_id + k``
     unless ``ids`` is given; then ``first_entry_id`` is the least id. ``lac`` is the LAC of all entries; if ``lacs``
@@ -86,7 +86,8 @@ class EntryBatch:
 
     @classmethod
     def from_list(cls, entries: Sequence[Bytes], *, first_entry_id: int = 0) -> EntryBatch:
-        """Joins payloads with one copy. Raises EntryTooLargeError, and InvalidArgumentError for what is not bytes."""
+        """Join payloads with one copy. Raises EntryTooLargeError; InvalidArgumentError for an entry that is not
+        bytes."""
         try:
             payload = b"".join(entries)
             lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
@@ -99,18 +100,18 @@ class EntryBatch:
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
-        """The values of an Arrow binary or string column as entries, not yet of any ledger; only a column of several
-        chunks is copied. Raises InvalidArgumentError for other types and nulls, EntryTooLargeError (L5)."""
+        """Return the values of an Arrow binary or string column as entries that belong to no ledger yet. Only a column
+        of several chunks is copied. Raises InvalidArgumentError for other types and nulls, EntryTooLargeError (L5)."""
         sizes, payload = _arrow().columns_of(array)
         check_entry_sizes(sizes)
         return cls(lengths=sizes.astype(np.uint32), payload=payload)
 
     def to_arrow(self) -> pa.Array:
-        """The payloads as an Arrow ``binary`` array over the same memory."""
+        """Return the payloads as an Arrow ``binary`` array over the same memory."""
         return _arrow().array_of(self.offsets(), self.payload)
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        """Arrow's PyCapsule interface, through which polars, duckdb and pyarrow take a batch directly."""
+        """Return Arrow's PyCapsule interface, through which polars, duckdb and pyarrow take a batch directly."""
         capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
         return capsules
 
@@ -134,7 +135,8 @@ class EntryBatch:
 
     @property
     def lists_nothing(self) -> bool:
-        """Whether the numbers of all entries follow from those of the first."""
+        """Whether the numbers of all entries follow from the fields of the batch, without a column of ids, LACs or
+        lengths."""
         return self.ids is None and self.lacs is None and self.ledger_lengths is None
 
     def entry_ids(self) -> I64:
@@ -146,7 +148,7 @@ class EntryBatch:
         return self.lacs if self.lacs is not None else np.full(self.count, self.lac, dtype=np.int64)
 
     def offsets(self) -> I64:
-        """Where each entry begins in the payload, and where the last ends: ``count + 1`` numbers."""
+        """Return where each entry begins in the payload, and where the last ends: ``count + 1`` numbers."""
         if self._offsets is None:
             offsets = np.zeros(self.count + 1, dtype=np.int64)
             np.cumsum(self.lengths, dtype=np.int64, out=offsets[1:])
@@ -155,7 +157,8 @@ class EntryBatch:
         return self._offsets
 
     def cumulative_lengths(self) -> I64:
-        """The ledger's length in payload bytes including each entry. Raises InvalidArgumentError if it is not known."""
+        """Return the ledger's length in payload bytes including each entry. Raises InvalidArgumentError if it is not
+        known."""
         if self.ledger_lengths is not None:
             return self.ledger_lengths
         if self.length_before < 0:
@@ -163,16 +166,16 @@ class EntryBatch:
         return self.length_before + np.cumsum(self.lengths, dtype=np.int64)
 
     def entry_views(self) -> list[memoryview]:
-        """A view of each payload, for callers that need objects."""
+        """Return a view of each payload, for callers that need objects."""
         bounds = self.offsets().tolist()
         return list(map(self.payload.__getitem__, map(slice, bounds[:-1], bounds[1:])))
 
     def to_list(self) -> list[bytes]:
-        """A copy of each payload."""
+        """Return a copy of each payload."""
         return list(map(bytes, self.entry_views()))
 
     def slice(self, start: int, stop: int) -> EntryBatch:
-        """The entries at positions ``start`` to ``stop`` − 1, as views. Bounds are those of a Python slice."""
+        """Return the entries at positions ``start`` to ``stop`` − 1, as views. Bounds are those of a Python slice."""
         start, stop, _ = slice(start, stop).indices(self.count)
         if stop - start == self.count:
             return self
@@ -185,8 +188,8 @@ class EntryBatch:
         return self._part(slice(start, stop), self.lengths[start:stop], self.payload[begin:end], start, begin)
 
     def select(self, selector: Selector) -> EntryBatch:
-        """The entries that a boolean mask or an array of positions selects, in that order. Copies the payload unless
-        the positions are one ascending run. Raises IndexError for a position outside."""
+        """Return the entries that a boolean mask or an array of positions selects, in that order. Copies the payload
+        unless the positions are one ascending run. Raises IndexError for a position outside the batch."""
         mask = np.asarray(selector)
         at = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask.astype(np.int64, copy=False)
         if at.size == 0:
@@ -203,7 +206,7 @@ class EntryBatch:
         return numbered._part(at, self.lengths[at], gather_payload(self, at), 0, 0)
 
     def _part(self, at: Any, lengths: U32, payload: memoryview, skipped: int, skipped_bytes: int) -> EntryBatch:
-        """Indexes every column by ``at``. In a run, ``skipped`` entries of ``skipped_bytes`` bytes come before it."""
+        """Index every column by ``at``. For a run, ``skipped`` entries of ``skipped_bytes`` bytes come before it."""
         ids, lacs, ledger_lengths = (c if c is None else c[at] for c in (self.ids, self.lacs, self.ledger_lengths))
         first, before, lac = self.first_entry_id + skipped, self.length_before, self.lac
         if lengths.size:
@@ -228,8 +231,8 @@ class EntryBatch:
         )
 
     def compact(self) -> EntryBatch:
-        """The same batch without columns that follow from other fields: consecutive ids, equal LACs, ledger lengths
-        that add up."""
+        """Return the same batch without columns that follow from other fields: consecutive ids, equal LACs, ledger
+        lengths that add up."""
         ids, lacs, ledger_lengths = self.ids, self.lacs, self.ledger_lengths
         if ids is not None and ids.size and bool((np.diff(ids) == 1).all()):
             ids = None
@@ -244,8 +247,8 @@ class EntryBatch:
 
     @classmethod
     def concat(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """One batch of all entries in the given order; copies the payload. Entries without a ledger (−1) are numbered
-        on from the first batch. Raises InvalidArgumentError for several ledgers or digest types."""
+        """Return one batch of all entries in the given order; copies the payload. Entries without a ledger (−1) get
+        consecutive ids from the first batch on. Raises InvalidArgumentError for several ledgers or digest types."""
         batches = [batch for batch in batches if batch.count] or list(batches[:1])
         if not batches:
             return cls.from_list([])
@@ -277,7 +280,7 @@ class EntryBatch:
 
     @classmethod
     def merge_by_id(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """One batch in order of entry id, for striped reads. Of several copies of an id the first one is taken."""
+        """Return one batch in order of entry id, for striped reads. If an id has several copies, the first is used."""
         joined = cls.concat(batches)
         if joined.ids is None:
             return joined
@@ -302,12 +305,12 @@ def _check_same(batches: Sequence[EntryBatch]) -> None:
 
 
 def _arrow() -> Any:
-    """Imported by name and late, so that a bookie, which imports batches, does not depend on pyarrow."""
+    """Import the module by name, and late, so that a bookie, which imports batches, does not depend on pyarrow."""
     return import_module("bk_core.entries.arrow")
 
 
 def gather_payload(batch: EntryBatch, at: npt.NDArray[np.int64]) -> memoryview:
-    """The payloads at the positions ``at``, joined. Runs of neighbours are copied as one piece."""
+    """Return the payloads at the positions ``at``, joined. Runs of neighbours are copied as one piece."""
     low, high = int(batch.lengths.min()), int(batch.lengths.max())
     if high == 0:
         return memoryview(b"")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's entry digests, for many entries at once, bit for bit as Apache computes them.
+"""Computes Apache's entry digests for many entries at once, bit for bit as Apache does.
 
-A digest covers Apache's 32-byte header of the entry and then the payload. A CRC is linear over GF(2), so
-crc(header ‖ payload) = shift(crc(header), |payload|) ⊕ crc(payload). The CRC of each header is that of the first
-header, corrected by table look-ups (``gf2.py``) for the few bytes that differ. So only the payload costs one C call per
-entry. HMAC costs four C calls per entry, and no Python.
+A digest covers Apache's 32-byte header of the entry and then the payload. A CRC is linear over GF(2), so crc(header ‖
+payload) = shift(crc(header), |payload|) ⊕ crc(payload). The CRC of each header is that of the first header, corrected
+by table look-ups (``gf2.py``) for the few bytes that differ. So only the payload costs one C call per entry. HMAC costs
+four C calls per entry, and no Python.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ ENTRY_HEADER = struct.Struct(">qqqq")
 FEW_ENTRIES = 32  # up to here a loop is faster than numpy's fixed cost
 WIDE_ROW_BYTES = 256  # from here a view of each row is faster than a copy
 COPIED_BYTES = 64 << 10
-"""Limits the bytes of rows that are copied at a time. A copy of a whole frame would be memory that Python's allocator
-gets from the system and returns each time, with a page fault for every 4 KiB."""
+"""Limits the bytes of rows that are copied at a time. For a copy of a whole frame, Python's allocator would get memory
+from the system and return it each time, with a page fault for every 4 KiB."""
 
 
 def ledger_key(password: bytes) -> bytes:
-    """The 20 bytes that a bookie compares at attach and fence: SHA-1("ledger" ‖ password)."""
+    """Return the 20 bytes that a bookie compares at attach and fence: SHA-1("ledger" ‖ password)."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def mac_key(password: bytes) -> bytes:
-    """The key of HMAC digests: SHA-1("mac" ‖ password)."""
+    """Return the key of HMAC digests: SHA-1("mac" ‖ password)."""
     return hashlib.sha1(b"mac" + password).digest()
 
 
 def payload_rows(lengths: U32, payload: memoryview) -> Iterable[Bytes]:
-    """Each payload as an object, made in the way that is fastest for its size."""
+    """Return each payload as an object, made in the way that is fastest for its size."""
     width = int(lengths[0])
     if 0 < width < WIDE_ROW_BYTES and payload.nbytes == width * lengths.size and bool((lengths == width).all()):
         rows, step = np.frombuffer(payload, dtype=f"V{width}"), max(1, COPIED_BYTES // width)
@@ -59,7 +59,7 @@ def payload_rows(lengths: U32, payload: memoryview) -> Iterable[Bytes]:
 
 
 def entry_headers(ledger_id: int, ids: I64, lacs: I64 | int, cumulative_lengths: I64) -> U8:
-    """Apache's 32-byte header of each entry, one row per entry."""
+    """Return Apache's 32-byte header of each entry, one row per entry."""
     headers = np.empty((ids.size, 4), dtype=">i8")
     headers[:, 0] = ledger_id
     headers[:, 1] = ids
@@ -69,8 +69,9 @@ def entry_headers(ledger_id: int, ids: I64, lacs: I64 | int, cumulative_lengths:
 
 
 class Mac:
-    """HMAC-SHA-1 with one key, as RFC 2104 defines it: two hashes, each of a padded key and what follows it.
-    ``hmac.digest`` would do, but OpenSSL 3 looks the algorithm up in each call, which costs four times the hashes."""
+    """HMAC-SHA-1 with one key, as RFC 2104 defines it: two hashes, each of a padded key and the bytes after it.
+    ``hmac.digest`` gives the same result, but OpenSSL 3 looks the algorithm up in each call, which costs four times as
+    much as the hashes."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -83,14 +84,15 @@ class Mac:
         return hashlib.sha1(self._outer + hashlib.sha1(self._inner + message).digest()).digest()
 
     def digests(self, heads: U8, rests: Iterable[Bytes]) -> bytes:
-        """The digests of many messages, each a row of ``heads`` and what follows it, one after another."""
+        """Return the digests of many messages, one after another. A message is a row of ``heads`` followed by one of
+        ``rests``."""
         inner = hashes(map(add, _rows_behind(self._inner, heads), rests))
         rows = np.frombuffer(inner, dtype=np.uint8).reshape(len(heads), -1)
         return hashes(_rows_behind(self._outer, rows))
 
 
 def hashes(messages: Iterable[bytes]) -> bytes:
-    """The SHA-1 of each message, one after another."""
+    """Return the SHA-1 of each message, one after another."""
     return b"".join(map(_finish, map(hashlib.sha1, messages)))
 
 
@@ -106,12 +108,13 @@ CHECKSUMS: Mapping[DigestType, tuple[Callable[..., int], CrcTables]] = {
     DigestType.CRC32C: (crc32c, CRC32C_TABLES),
     DigestType.CRC32: (zlib.crc32, CRC32_TABLES),
 }
-"""How the types that need no key are computed, and the tables that shift a checksum over the bytes behind it."""
+"""For each type that needs no key: the function that computes its checksum, and the tables that shift a checksum over
+the bytes after it."""
 
 
 def contradicts(digest: Bytes, data: bytes) -> bool:
-    """Whether ``digest`` is certainly not that of ``data``: where the type is not known, only its width. False if a
-    type of this width needs a key."""
+    """Return whether ``digest`` is certainly wrong for ``data``. Only its width is known, so every type of this width
+    is tried. False if no type has this width, or one that has it is no checksum."""
     kinds = [kind for kind in DigestType if kind.digest_bytes == len(digest)]
     if not kinds or not all(kind.is_checksum for kind in kinds):
         return False
@@ -119,7 +122,7 @@ def contradicts(digest: Bytes, data: bytes) -> bool:
 
 
 class Digester:
-    """Computes and checks the digests of one ledger. It has no state but the key, so threads may share it."""
+    """Computes and checks the digests of one ledger. It never changes, so threads may share it."""
 
     __slots__ = ("_crc", "_mac", "_tables", "digest_bytes", "digest_type", "ledger_id")
 
@@ -131,7 +134,7 @@ class Digester:
         self._crc, self._tables = CHECKSUMS.get(digest_type, CHECKSUMS[DigestType.CRC32C])
 
     def digest(self, header: bytes, payload: Bytes = b"") -> bytes:
-        """The digest of one entry, computed without numpy."""
+        """Return the digest of one entry, computed without numpy."""
         if not self.digest_bytes:
             return b""
         if self.digest_type.needs_key:
@@ -139,7 +142,7 @@ class Digester:
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
     def compute(self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes) -> U8:
-        """The digest of each entry, one row per entry. ``lacs`` may be one number for all."""
+        """Return the digest of each entry, one row per entry. ``lacs`` may be one number for all."""
         count, view = int(lengths.size), byte_view(payload)
         if count == 0 or self.digest_bytes == 0:
             return np.empty((count, self.digest_bytes), dtype=np.uint8)
@@ -158,7 +161,8 @@ class Digester:
         return columns.view(np.uint8)
 
     def compute_run(self, first_entry_id: int, lac: int, length_before: int, lengths: U32, payload: Bytes) -> U8:
-        """As :meth:`compute`, for consecutive ids with one LAC; up to FEW_ENTRIES are computed without numpy."""
+        """Do the same as :meth:`compute` for consecutive ids with one LAC. Up to FEW_ENTRIES are computed without
+        numpy."""
         count = int(lengths.size)
         if count <= FEW_ENTRIES and self.digest_bytes:
             return self._few(first_entry_id, lac, length_before, lengths.tolist(), byte_view(payload))
@@ -167,15 +171,15 @@ class Digester:
         return self.compute(ids, lac, cumulative, lengths, payload)
 
     def for_batch(self, batch: EntryBatch) -> U8:
-        """The digests of a batch, from its ids, LACs and ledger lengths."""
+        """Return the digests of a batch, computed from its ids, LACs and ledger lengths."""
         if batch.ids is None and batch.lacs is None and batch.ledger_lengths is None and batch.length_before >= 0:
             return self.compute_run(batch.first_entry_id, batch.lac, batch.length_before, batch.lengths, batch.payload)
         lacs = batch.lac if batch.lacs is None else batch.lacs
         return self.compute(batch.entry_ids(), lacs, batch.cumulative_lengths(), batch.lengths, batch.payload)
 
     def verify(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Whether each entry's digest is right. Raises InvalidArgumentError for a batch without digests, of another
-        digest type or of another ledger."""
+        """Return whether each entry's digest is right. Raises InvalidArgumentError for a batch without digests, of
+        another digest type or of another ledger."""
         if batch.digests is None or batch.digest_type is not self.digest_type or batch.ledger_id != self.ledger_id:
             raise InvalidArgumentError(
                 "this batch cannot be verified with this ledger's digest",
@@ -186,8 +190,8 @@ class Digester:
         return right
 
     def is_right(self, batch: EntryBatch) -> bool:
-        """As :meth:`verify`, for all entries of a batch with digests of this ledger's type; of few without numpy's
-        fixed cost."""
+        """Return whether all digests are right, for a batch whose ledger and digest type are this digester's. A batch
+        of few entries does not pay numpy's fixed cost."""
         return batch.digests is not None and self.for_batch(batch).tobytes() == batch.digests.tobytes()
 
     def _few(self, entry_id: int, lac: int, ledger_length: int, lengths: list[int], payload: memoryview) -> U8:
@@ -202,7 +206,7 @@ class Digester:
         return np.frombuffer(digests, dtype=np.uint8).reshape(len(lengths), self.digest_bytes)
 
     def _shifted_header_crcs(self, ids: I64, lacs: I64 | int, cumulative: I64, lengths: U32) -> U32:
-        """shift(crc(header), |payload|) of each entry, to be xored with the payload's CRC."""
+        """Return shift(crc(header), |payload|) of each entry, to be xored with the payload's CRC."""
         tables = self._tables
         lac = lacs if isinstance(lacs, int) else int(lacs[0])
         base = self._crc(ENTRY_HEADER.pack(self.ledger_id, int(ids[0]), lac, int(cumulative[0])))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns entry batches into frames and back; docs/formats.md §1 defines frames.
 
-Also records, which are frames without entries, tags, which no CRC of a frame covers, and frames cut out of frames, so
-that a bookie can answer a read of a few entries although it cannot digest them.
+This file also handles records, which are frames without entries, and tags, which no CRC of a frame covers. It cuts a
+frame out of another frame, so that a bookie can answer a read of a few entries although it cannot compute their
+digests.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ STRIPE_PREFIX = struct.Struct("<HHHHI")
 I64_MAX = (1 << 63) - 1
 DIGEST_NONE = 0
 DIGEST_BYTES = (0, *(kind.digest_bytes for kind in sorted(DigestType)))
-"""The width of a digest by the digest byte of a frame."""
+"""The width of a digest, indexed by a frame's digest byte."""
 
 
 class FrameKind(enum.IntEnum):
@@ -67,14 +68,14 @@ class FrameKind(enum.IntEnum):
     COPY_DROPPED = 7
 
 
-# The flags of docs/formats.md §1.2: plain integers, because IntFlag arithmetic costs half a microsecond per frame. Two
-# are reserved, and refused by this version: DEFERRED_SYNC, MANY_LEDGERS. PARTIAL is for answers to reads of parts alone
-# (``parts.py``): wherever else frames are taken it is refused.
+# The flags of docs/formats.md §1.2. They are plain integers, because IntFlag arithmetic costs half a microsecond per
+# frame. DEFERRED_SYNC and MANY_LEDGERS are reserved, and this version refuses them. PARTIAL stands only in answers to
+# reads of parts (``parts.py``) and is refused elsewhere.
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES, DEFERRED_SYNC, MANY_LEDGERS, PARTIAL = (1 << bit for bit in range(8))
 _NUMBERS = IDS | LACS | LEDGER_LENGTHS | PARTIAL
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
 BEYOND_HEADER = STRIPED | IDS | LACS
-"""Flags of frames whose columns must be looked into for their extent: of all others the header says it."""
+"""Flags of frames whose extent depends on the columns. Without these flags the header alone gives the extent."""
 
 RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
     FrameKind.LEDGER_KEY: (20,),
@@ -110,7 +111,7 @@ class FrameHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the whole frame."""
+        """The size of the whole frame in bytes."""
         return FRAME_HEADER_BYTES + self.columns_bytes + self.payload_bytes
 
     @property
@@ -119,14 +120,15 @@ class FrameHeader(NamedTuple):
 
     @property
     def span(self) -> int:
-        """The number of ids that the column of lengths covers: with STRIPED also ids that the frame does not hold."""
+        """The number of ids that the column of lengths covers. With STRIPED it includes ids whose entries the frame
+        lacks."""
         if not self.flags & STRIPED:
             return self.count
         return (self.columns_bytes - STRIPE_BYTES - self.count * self.bytes_per_entry) // 4
 
     @property
     def bytes_per_entry(self) -> int:
-        """The column bytes of each entry in the frame, without its length."""
+        """The bytes that the columns have for each entry in the frame, without its length."""
         numbers = self.flags & _NUMBERS
         return DIGEST_BYTES[self.digest_type] + (8 * numbers.bit_count() if numbers else 0)
 
@@ -140,14 +142,14 @@ class Stripe(NamedTuple):
     span: int
 
     def present(self, first_entry_id: int) -> npt.NDArray[np.bool_]:
-        """Which ids of the span the frame holds; the pattern repeats every E ids."""
+        """Return which ids of the span the frame holds. The pattern repeats every E ids."""
         phase = (self.index - first_entry_id) % self.ensemble_size
         make = _small_pattern if self.span <= SMALL_SPAN else _pattern
         return make(self.ensemble_size, self.write_quorum, phase, self.span)
 
     def extent(self, first_entry_id: int) -> tuple[int, int]:
-        """The first and last id in the frame. They are at most E − Qw ids from the ends of the span, because the frame
-        misses only runs of E − Qw ids."""
+        """Return the first and last id in the frame. They are at most E − Qw ids from the ends of the span, because the
+        frame lacks only runs of E − Qw ids."""
         last = first_entry_id + self.span - 1
         ahead = (self.index - first_entry_id) % self.ensemble_size
         behind = (self.index - last) % self.ensemble_size
@@ -172,7 +174,7 @@ _small_pattern = lru_cache(maxsize=4096)(_pattern)
 
 class Columns(NamedTuple):
     """Views of a frame's columns. ``span_lengths`` covers the whole span, ``lengths`` only the entries in the frame.
-    ``kept`` are the bytes of each entry in the payload of a PARTIAL frame."""
+    ``kept`` is the number of bytes of each entry that the payload of a PARTIAL frame has."""
 
     stripe: Stripe | None
     span_lengths: U32
@@ -191,9 +193,9 @@ def refuse(what: str, header: FrameHeader | None = None) -> NoReturn:
 
 
 def parse_header(buf: Bytes, offset: int = 0, *, flags_known: int = KNOWN_FLAGS) -> FrameHeader:
-    """The header in the 64 bytes at ``offset``. Raises IntegrityError for all that docs/formats.md §1 forbids, sizes
-    included, so that no memory is allocated for a bad header; UnknownFlagsError for reserved or unknown flags. Checks
-    no CRC."""
+    """Parse the header in the 64 bytes at ``offset``. Raises IntegrityError for all that docs/formats.md §1 forbids,
+    sizes included, so that no memory is allocated for a bad header; UnknownFlagsError for reserved or unknown flags.
+    Checks no CRC."""
     try:
         fields = _HEADER.unpack_from(buf, offset)
     except struct.error:
@@ -203,7 +205,7 @@ def parse_header(buf: Bytes, offset: int = 0, *, flags_known: int = KNOWN_FLAGS)
         refuse(f"magic {magic:#06x}, version {version}, byte 7 {zero}")
     if flags & ~flags_known:
         raise UnknownFlagsError(
-            "a frame has flags that this version does not take", value=f"{flags:#06x}", remedy="read another copy"
+            "a frame has flags that this version does not accept", value=f"{flags:#06x}", remedy="read another copy"
         )
     if digest_type >= len(DIGEST_BYTES):
         refuse(f"unknown digest type {digest_type}")
@@ -251,8 +253,8 @@ def _check_record_header(header: FrameHeader) -> None:
 
 
 def split_frames(buf: Bytes, *, flags_known: int = KNOWN_FLAGS) -> list[tuple[FrameHeader, memoryview]]:
-    """The header and bytes of each frame in a sequence of whole frames. Raises IntegrityError for a bad header or a
-    frame that is cut off. Checks no CRC."""
+    """Return the header and bytes of each frame in a sequence of whole frames. Raises IntegrityError for a bad header
+    or a frame that is cut off. Checks no CRC."""
     view, offset, frames = byte_view(buf), 0, []
     while offset < view.nbytes:
         header = parse_header(view, offset, flags_known=flags_known)
@@ -265,10 +267,10 @@ def split_frames(buf: Bytes, *, flags_known: int = KNOWN_FLAGS) -> list[tuple[Fr
 
 
 def check_header(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
-    """The header of one whole frame. Raises IntegrityError unless the header CRC is right and the columns make sense.
-    ``parsed`` is what :func:`parse_header` made of the same bytes, where the caller has it.
+    """Return the header of one whole frame. Raises IntegrityError unless the header CRC is right and the columns are
+    consistent. ``parsed`` is the result of :func:`parse_header` for the same bytes, if the caller has it.
 
-    It does not check the payload: the caller verifies the digests of entries that it takes out.
+    The payload is not checked: the caller verifies the digests of entries that it takes out.
     """
     header = parse_header(buf) if parsed is None else parsed
     _check_head(byte_view(buf), header)
@@ -286,7 +288,7 @@ def _check_head(view: memoryview, header: FrameHeader) -> None:
 
 
 def check_frame(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
-    """As :func:`check_header`, and checks the payload's CRC too."""
+    """Do the same as :func:`check_header`, and also check the payload's CRC."""
     header, view = parse_header(buf) if parsed is None else parsed, byte_view(buf)
     _check_head(view, header)
     if crc32c(view[FRAME_HEADER_BYTES + header.columns_bytes :]) != header.payload_crc:
@@ -317,8 +319,8 @@ def _check_columns(header: FrameHeader, view: memoryview) -> None:
 
 
 def _check_numbers(header: FrameHeader, columns: Columns) -> None:
-    """Checks the columns against the header. The digests cover the listed LACs and not the header's LAC, so the
-    header's must be one of them to be evidence (P5). Numbers over 63 bits would not fit into a frame cut out of this
+    """Check the columns against the header. The digests cover the listed LACs and not the header's LAC. So the header's
+    LAC proves something only if it is one of them (P5). Numbers over 63 bits would not fit into a frame cut out of this
     one."""
     if columns.stripe is not None and header.length_before + int(columns.span_lengths.sum()) > I64_MAX:
         refuse("numbers above their greatest", header)
@@ -331,7 +333,7 @@ def _check_numbers(header: FrameHeader, columns: Columns) -> None:
 
 
 def columns_of(header: FrameHeader, buf: Bytes) -> Columns:
-    """Views of the columns of the frame in ``buf``. Raises IntegrityError for an impossible stripe."""
+    """Return views of the columns of the frame in ``buf``. Raises IntegrityError for an impossible stripe."""
     at, flags, count, first = FRAME_HEADER_BYTES, header.flags, header.count, header.first_entry_id
     if not flags:
         return _plain_columns(header, buf)
@@ -359,7 +361,7 @@ def columns_of(header: FrameHeader, buf: Bytes) -> Columns:
 
 
 def _plain_columns(header: FrameHeader, buf: Bytes) -> Columns:
-    """As :func:`columns_of`, of a frame without flags."""
+    """Do the same as :func:`columns_of` for a frame without flags."""
     at, count, width = FRAME_HEADER_BYTES, header.count, header.digest_bytes
     lengths = np.frombuffer(buf, "<u4", count, at)
     digests = np.frombuffer(buf, np.uint8, count * width, at + 4 * count).reshape(count, width)
@@ -367,15 +369,15 @@ def _plain_columns(header: FrameHeader, buf: Bytes) -> Columns:
 
 
 def column_bytes(column: npt.NDArray[np.generic], dtype: str) -> bytes:
-    """The bytes of a column in this dtype."""
+    """Return the bytes of a column in this dtype."""
     return column.astype(dtype, copy=False).tobytes()
 
 
 def assemble(
     head: tuple[int, ...], columns: Sequence[Bytes], payload: Bytes, session: int, join: Join = joined
 ) -> bytearray:
-    """A frame whose ``head`` is (kind, flags, digest type, ledger, first entry id, LAC, length before, count). Copies
-    the payload once. Raises InvalidArgumentError if the frame would exceed FRAME_BYTES_MAX."""
+    """Assemble a frame whose ``head`` is (kind, flags, digest type, ledger, first entry id, LAC, length before, count).
+    Copies the payload once. Raises InvalidArgumentError if the frame would exceed FRAME_BYTES_MAX."""
     columns_bytes, payload_bytes = sum(map(len, columns)), len(payload)
     size = FRAME_HEADER_BYTES + columns_bytes + payload_bytes
     if size > FRAME_BYTES_MAX:
@@ -396,8 +398,9 @@ def refuse_size(size: int) -> NoReturn:
 
 
 def apache_frame(ledger_id: int, entries: Bytes, lengths: I64 | U32, ids: I64, lac: int, session: int = 0) -> bytearray:
-    """A frame of entries in Apache's layout, which stand in ``entries`` one after the other, verbatim. The caller has
-    looked into them: they are of the ledger, ``ids`` are those inside, and ``lac`` is the greatest that they carry."""
+    """Return a frame of entries in Apache's layout, verbatim; they are consecutive in ``entries``. The caller has
+    checked that they belong to the ledger, that ``ids`` are the ids inside, and that ``lac`` is the greatest LAC
+    inside."""
     flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
     if bool((np.diff(ids) != 1).any()):
         flags |= IDS
@@ -407,8 +410,8 @@ def apache_frame(ledger_id: int, entries: Bytes, lengths: I64 | U32, ids: I64, l
 
 
 class FrameExtent(NamedTuple):
-    """What an index needs of a frame: the ``first`` and ``last`` id, whether every id between them is present
-    (``dense``), and the greatest LAC."""
+    """The facts about a frame that an index needs: the ``first`` and ``last`` id, whether every id between them is
+    present (``dense``), and the greatest LAC."""
 
     first: int
     last: int
@@ -418,7 +421,8 @@ class FrameExtent(NamedTuple):
 
 
 def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
-    """The extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1, −1)."""
+    """Return the extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1,
+    −1)."""
     header = parse_header(buf) if header is None else header
     kind, flags, _, _, first, carried, _, count, _, _, _, _, _ = header  # a starred name would cost a list
     if kind != _ENTRIES:
@@ -439,7 +443,7 @@ def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
 
 
 def entry_ids_of(header: FrameHeader, buf: Bytes) -> I64:
-    """The id of each entry in a checked frame."""
+    """Return the id of each entry in a checked frame."""
     columns = columns_of(header, buf)
     if columns.ids is not None:
         return columns.ids
@@ -459,12 +463,12 @@ def encode_frame(
     session: int = 0,
     join: Join = joined,
 ) -> bytearray:
-    """A frame of all entries of the batch; copies the payload once.
+    """Encode a frame of all entries of the batch; copies the payload once.
 
-    Arguments that are None are taken from the batch, and what it lists becomes columns. With ``digester`` None its
-    digests are kept (P6); then no argument may change what they cover, and entries over the size limit are allowed,
-    since another writer made them. Raises InvalidArgumentError for an empty batch or a frame over FRAME_BYTES_MAX,
-    EntryTooLargeError for an entry over its limit.
+    Arguments that are None are taken from the batch, and numbers that the batch lists become columns. With ``digester``
+    None the batch's digests are kept (P6); then no argument may change what they cover, and entries over the size limit
+    are allowed, since another writer made them. Raises InvalidArgumentError for an empty batch or a frame over
+    FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     if digester is None:
@@ -488,7 +492,7 @@ def encode_frame(
 def encode_one(
     payload: Bytes, *, digester: Digester, entry_id: int, lac: int, length_before: int, session: int = 0
 ) -> bytearray:
-    """What :func:`encode_frame` makes of one new entry, without numpy's fixed cost."""
+    """Do the same as :func:`encode_frame` for one new entry, without numpy's fixed cost."""
     size, ledger_id = len(payload), digester.ledger_id
     check_entry_size(size)
     digest = digester.digest(ENTRY_HEADER.pack(ledger_id, entry_id, lac, length_before + size), payload)
@@ -510,10 +514,10 @@ def encode_striped(
     index: int,
     session: int = 0,
 ) -> bytearray | None:
-    """The frame of those entries of the batch that ensemble ``index`` holds, or None if it holds none.
+    """Encode a frame of the batch's entries that ensemble ``index`` holds; None if it holds none.
 
     ``digests`` are those of the whole batch, computed once for all indices, of type ``digest_type``. The ids are
-    consecutive from ``first_entry_id``. Raises as :func:`encode_frame`.
+    consecutive from ``first_entry_id``. Raises like :func:`encode_frame`.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     check_entry_sizes(run.lengths)
@@ -544,7 +548,7 @@ def decode_frame(
     verify_digests: bool = False,
     parsed: FrameHeader | None = None,
 ) -> EntryBatch:
-    """The entries of one whole frame, as views into ``buf``, which must not be changed any more.
+    """Return the entries of one whole frame, as views into ``buf``, which must not change afterwards.
 
     Both CRCs are always checked; with ``digester`` also that ledger and digest type are the digester's; with
     ``verify_digests`` also each entry's digest. A frame with APACHE_BYTES needs a digester; its entries are copied and
@@ -571,7 +575,7 @@ def decode_frame(
 
 
 def batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> EntryBatch:
-    """The entries of a checked frame; of one with PARTIAL the payload has parts only."""
+    """Return the entries of a checked frame. The payload of a frame with PARTIAL has only parts of them."""
     ids, ledger_lengths = columns.ids, columns.ledger_lengths
     first, before = header.first_entry_id, header.length_before
     if columns.present is not None:
@@ -619,7 +623,7 @@ def _check_digests(batch: EntryBatch, digester: Digester) -> None:
 def _numbered(
     batch: EntryBatch, ledger_id: int | None, first_entry_id: int | None, lac: int | None, length_before: int | None
 ) -> EntryBatch:
-    """The batch with the given numbers; the batch itself if none of them differs."""
+    """Return the batch with the given numbers; the batch itself if none of them differs."""
     if batch.count == 0:
         raise InvalidArgumentError("a frame needs an entry", value="an empty batch")
     given = (ledger_id, first_entry_id, lac, length_before)
@@ -647,7 +651,7 @@ def _numbered(
 
 
 def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
-    """The batches in the frames of an answer. Raises IntegrityError for the first frame that fails a check.
+    """Return the batches in the frames of an answer. Raises IntegrityError for the first frame that fails a check.
 
     Both CRCs are always checked. Entry digests are verified if ``always`` (recovery, MAC ledgers), and for frames that
     the bookie cut: a stored frame has its placement stamp as tag, a cut frame has 0 (docs/formats.md §1.4).
@@ -662,8 +666,8 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
 
 
 def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
-    """A record of kind 2 to 7 with tag 0. Raises InvalidArgumentError for another kind, or a payload size that the kind
-    does not have."""
+    """Encode a record of kind 2 to 7 with tag 0. Raises InvalidArgumentError for another kind, or a payload size that
+    the kind does not have."""
     if len(payload) not in RECORD_PAYLOADS.get(kind, ()) or ledger_id < 0:
         raise InvalidArgumentError(
             "no such record", value=f"kind {kind}, ledger {ledger_id}, payload of {len(payload)} bytes"
@@ -672,28 +676,29 @@ def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
 
 
 def record_payload(buf: Bytes, header: FrameHeader | None = None) -> memoryview:
-    """The payload of a checked record."""
+    """Return the payload of a checked record."""
     header = parse_header(buf) if header is None else header
     return byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes : header.size]
 
 
 def frame_tag(frame: Bytes) -> int:
-    """The session number or placement stamp of a frame (bytes 60–63)."""
+    """Return the session number or placement stamp of a frame (bytes 60–63)."""
     return int(U32_LE.unpack_from(frame, TAG_OFFSET)[0])
 
 
 def with_session(frame: Bytes, session: int) -> bytes:
-    """A copy of a frame with another session number."""
+    """Return a copy of a frame with another session number."""
     view = byte_view(frame)
     return b"".join((view[:TAG_OFFSET], U32_LE.pack(session), view[FRAME_HEADER_BYTES:]))
 
 
 def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
-    """A frame of the entries with ids ``first`` to ``last``, both inclusive; None if there are none.
+    """Return a frame of the entries with ids ``first`` to ``last``, both inclusive; None if there are none.
 
-    If that is all of them, returns the frame itself with its tag. Otherwise makes a new frame with tag 0 and new CRCs.
-    It keeps the digests, by which the reader must verify each entry. The payload's CRC is checked only if the frame has
-    no digests (DUMMY, APACHE_BYTES); header and columns are always checked. Raises IntegrityError if a check fails.
+    If the range has all entries, that is the frame itself with its tag. Otherwise it is a new frame with tag 0 and new
+    CRCs. It keeps the digests, by which the reader must verify each entry. The payload's CRC is checked only if the
+    frame has no digests (DUMMY, APACHE_BYTES); header and columns are always checked. Raises IntegrityError if a check
+    fails.
     """
     header = check_header(buf)
     extent = frame_extent(buf, header)
@@ -720,7 +725,8 @@ def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
 
 
 def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHeader, Columns]:
-    """Adds the ledger length of each entry to a frame with listed ids: its entries may be taken from any place."""
+    """Add the ledger length of each entry to a frame with listed ids, because a slice may take its entries from any
+    place."""
     if columns.ids is None or columns.ledger_lengths is not None or header.flags & APACHE_BYTES:
         return header, columns
     ledger_lengths = header.length_before + np.cumsum(columns.lengths, dtype=np.int64)
@@ -729,7 +735,7 @@ def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHe
 
 
 def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> slice | I64 | None:
-    """The positions of the entries with ids ``first`` to ``last``; None if there are none."""
+    """Return the positions of the entries with ids ``first`` to ``last``; None if there are none."""
     low, high = max(first - header.first_entry_id, 0), min(last + 1 - header.first_entry_id, header.span)
     if columns.ids is not None:
         at = np.flatnonzero((columns.ids >= first) & (columns.ids <= last)).astype(np.int64, copy=False)
@@ -742,7 +748,7 @@ def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> 
 def _sliced_head(
     header: FrameHeader, columns: Columns, at: slice | I64, part: EntryBatch, wanted: tuple[int, int]
 ) -> tuple[tuple[int, int, int, int, int, int, int], list[bytes]]:
-    """The header fields of a slice without its count, and the columns before the digests."""
+    """Return the header fields of a slice without its count, and the columns before the digests."""
     first, lac, before, span_lengths = header.first_entry_id, header.lac, header.length_before, part.lengths
     out = []
     lac = lac if columns.lacs is None else int(columns.lacs[at].max())

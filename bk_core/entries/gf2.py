@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRC arithmetic over GF(2) for whole arrays: the effect of appending n bytes on a CRC, by table look-ups.
+"""CRC arithmetic over GF(2) for whole arrays: computes by table look-ups how appending n bytes changes a CRC.
 
 A CRC with init = xorout = all ones obeys crc(A ‖ B) = shift(crc(A), |B|) ⊕ crc(B), where shift(·, n) is linear: a
 matrix of 32 columns of 32 bits. It is stored as four tables of 256 values, one for each byte of a CRC. A length is
@@ -20,7 +20,7 @@ CACHED_LENGTHS = 256  # 32 KiB each
 
 
 def _apply(tables: U32, values: U32) -> U32:
-    """Applies a linear map, given as four tables of 256, to each value."""
+    """Apply a linear map, given as four tables of 256, to each value."""
     columns = np.ascontiguousarray(values, dtype="<u4").reshape(-1).view(np.uint8).reshape(-1, 4)
     out: U32 = tables[0].take(columns[:, 0])
     for k in (1, 2, 3):
@@ -29,7 +29,7 @@ def _apply(tables: U32, values: U32) -> U32:
 
 
 def _spread(bits: U32) -> U32:
-    """Turns matrices of 32 columns, (…, 32), into four tables of 256, (…, 4, 256)."""
+    """Turn matrices of 32 columns, (…, 32), into four tables of 256, (…, 4, 256)."""
     lead = bits.shape[:-1]
     columns = bits.reshape(*lead, 4, 8)
     tables = np.zeros((*lead, 4, 256), dtype=np.uint32)
@@ -58,7 +58,7 @@ class CrcTables:
         return np.array(columns, dtype=np.uint32)
 
     def _header_tables(self) -> U32:
-        """What each value of a byte at each place of the 32-byte header adds to the header's CRC: (32, 256)."""
+        """Return what each value of a byte at each place of the 32-byte header adds to the header's CRC: (32, 256)."""
         tables = np.empty((HEADER_BYTES, 256), dtype=np.uint32)
         tables[-1] = self._one_byte[0]  # a message's last byte is xored into the low byte of the CRC, then shifted out
         for place in range(HEADER_BYTES - 2, -1, -1):
@@ -66,7 +66,7 @@ class CrcTables:
         return tables
 
     def _tables_of(self, byte: int) -> U32:
-        """The tables of the shifts by v << 8·``byte`` bytes, for v from 0 to 255: (256 · 4 · 256), flat."""
+        """Return the tables of the shifts by v << 8·``byte`` bytes, for v from 0 to 255: (256 · 4 · 256), flat."""
         if byte not in self._by_length:
             step = self._one_byte
             for _ in range(8 * byte):  # squaring: twice the distance each time
@@ -80,7 +80,7 @@ class CrcTables:
         return self._by_length[byte]
 
     def shift(self, crcs: U32, lengths: U32) -> U32:
-        """Each CRC after appending its own number of bytes (below 16 MiB)."""
+        """Return each CRC after appending its own number of bytes (below 16 MiB)."""
         longest = int(lengths.max()) if lengths.size else 0
         out = crcs
         for byte in range(3):
@@ -95,16 +95,16 @@ class CrcTables:
         return out
 
     def shift_one(self, crc: int, length: int) -> int:
-        """One CRC after appending ``length`` bytes."""
+        """Return one CRC after appending ``length`` bytes."""
         return int(self.shift(np.array([crc], dtype=np.uint32), np.array([length], dtype=np.uint32))[0])
 
     def joined(self, crcs: U32, lengths: I64) -> int:
-        """The CRC of joined pieces (together below 16 MiB), from the CRC and length of each."""
+        """Return the CRC of joined pieces (together below 16 MiB), from the CRC and length of each."""
         behind = int(lengths.sum()) - np.cumsum(lengths)
         return int(np.bitwise_xor.reduce(self.shift(crcs, behind.astype(np.uint32)))) if crcs.size else 0
 
     def _shifted_header(self, length: int) -> U32:
-        """The header tables for headers before ``length`` bytes of payload; cached by length."""
+        """Return the header tables for headers before ``length`` bytes of payload; cached by length."""
         flat = self.header.reshape(-1)
         return self.shift(flat, np.full(flat.size, length, dtype=np.uint32)).reshape(self.header.shape)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the frames of a batch for the bookies of an ensemble. Pure; no Python per entry.
 
-If E = Qw, one frame goes to all bookies. If E > Qw, each index gets a frame of the entries whose write set it is in
+If E = Qw, one frame goes to all bookies. If E > Qw, each index gets a frame of the entries whose write sets contain it
 (protocol document "Write quorums": striping is per entry).
 """
 
@@ -27,7 +27,7 @@ SLICE_ENTRIES_MAX = 32_768
 
 @dataclass(slots=True)
 class Packet:
-    """The frames of one append: one for all bookies, or one for each index (None: the index holds none of it)."""
+    """The frames of one append: one for all bookies, or one for each index (None: the index holds no entry of it)."""
 
     first: EntryId
     last: EntryId
@@ -51,8 +51,8 @@ def encode_packet(
     session: int,
     join: Join = joined,
 ) -> Packet:
-    """Numbers, digests and frames a batch of new entries, which get the ids from ``first`` on and carry ``lac``. A
-    frame of several that all bookies get is joined by ``join``."""
+    """Number, digest and frame a batch of new entries, which get the ids from ``first`` on and carry ``lac``. ``join``
+    joins a frame of several entries that all bookies get."""
     ledger_id, last = digester.ledger_id, first + len(batch) - 1
     if ensemble_size == write_quorum and first == last and batch.lists_nothing:
         frame = encode_one(
@@ -99,8 +99,8 @@ def encode_packet(
 def verbatim_packet(
     batch: EntryBatch, *, ensemble_size: int, write_quorum: int, session: int, only: Collection[int] | None = None
 ) -> Packet:
-    """Frames entries that were read and verified, to be written back unchanged: each keeps its LAC, length and digest
-    (P6). ``only``: for these indices, where entries are striped."""
+    """Frame entries that were read and verified, to be written back unchanged: each keeps its LAC, length and digest
+    (P6). ``only``: makes frames for these indices alone, if entries are striped."""
     first, last = batch.first_entry_id, batch.last_entry_id
     if ensemble_size == write_quorum:
         frame = encode_frame(batch, digester=None, session=session)
@@ -117,8 +117,8 @@ def verbatim_packet(
 
 
 def pieces(batch: EntryBatch, frame_bytes: int = SLICE_BYTES) -> list[EntryBatch]:
-    """The batch in slices of about ``frame_bytes`` of payload, each with at least one entry and at most
-    SLICE_ENTRIES_MAX; nothing is copied. Unless told otherwise they fit into a frame with room to spare."""
+    """Cut the batch into slices of about ``frame_bytes`` of payload, each with at least one entry and at most
+    SLICE_ENTRIES_MAX; nothing is copied. With the default size a slice fits into a frame with room to spare."""
     if batch.payload_bytes <= frame_bytes and len(batch) <= SLICE_ENTRIES_MAX:
         return [batch] if len(batch) else []
     offsets = batch.offsets()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of entries: what a bookie cuts out of its frames for a reader that wants some columns, and how the reader knows
-that it got them. Pure.
+"""Parts of entries: how a bookie cuts them out of its frames for a reader that wants some columns, and how the reader
+verifies them. Pure.
 
-A bookie knows no codec. It cuts the bytes that it is asked for and says how long each entry is (flag PARTIAL,
-docs/formats.md §1.5). The reader asks twice. First for the *heads* of entries, which hold their directories: the
-checksums in a directory combine to the checksum of the whole entry, so with Apache's header they make the digest that
-the writer put beside it. That binds the directory to ledger and entry id, and the directory binds each column
-(docs/decisions/0034). Then for the *regions* of the wanted columns, each of which is checked by its directory.
+A bookie knows no codec. It cuts the bytes that the reader asks for and says how long each entry is (flag PARTIAL,
+docs/formats.md §1.5). The reader asks twice. First it asks for the *heads* of entries, which hold their directories.
+The checksums in a directory combine to the checksum of the whole entry, so with Apache's header they make the digest
+that the writer put beside it. That binds the directory to ledger and entry id, and the directory binds each column
+(docs/decisions/0034). Then the reader asks for the *regions* of the wanted columns, each of which is checked by its
+directory.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from bk_core.model import DigestType, EntryId
 from bk_core.wire.lane.reasons import Cut
 
 CUT_ENTRIES_MAX = 1 << 11
-"""A frame of more entries is answered whole: cutting costs time for each of them, and would save little."""
+"""A frame with more entries is answered whole: cutting costs time for each entry, and would save little."""
 _WITH_PARTS = KNOWN_FLAGS | PARTIAL
 
 
@@ -51,8 +52,8 @@ _WITH_PARTS = KNOWN_FLAGS | PARTIAL
 
 
 def cut_frames(frames: Bytes, cut: Cut) -> list[Bytes]:
-    """The wanted parts of intact frames, each as a frame with PARTIAL; whole frames where parts could not be checked or
-    would not be shorter."""
+    """Return the wanted parts of intact frames, each as a frame with PARTIAL. A frame is returned whole if its parts
+    could not be checked or would not be shorter."""
     return [_cut(header, frame, cut) for header, frame in split_frames(frames)]
 
 
@@ -73,7 +74,7 @@ def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
 
 
 def _pieces(ids: I64, lengths: U32, payload: memoryview, cut: Cut) -> tuple[list[memoryview], list[int]]:
-    """What is wanted of these entries, and how much of each."""
+    """Return the wanted pieces of these entries, and the number of bytes that is kept of each entry."""
     pieces, kept, at = list[memoryview](), list[int](), 0
     for entry_id, length in zip(ids.tolist(), lengths.tolist(), strict=True):
         spans = cut.spans(entry_id, length)
@@ -87,21 +88,22 @@ def _pieces(ids: I64, lengths: U32, payload: memoryview, cut: Cut) -> tuple[list
 
 
 class Parts(Protocol):
-    """What a reader asks for instead of whole entries."""
+    """Chooses the parts that a reader asks for instead of whole entries, and verifies them."""
 
     def cut(self, first: EntryId, last: EntryId) -> Cut:
-        """What to ask a bookie for."""
+        """Return the parts to ask a bookie for, of the entries ``first`` to ``last``."""
         ...
 
     def verified(self, frames: memoryview, digester: Digester) -> list[EntryBatch]:
-        """The parts in an answer, with the ids of their entries; a batch's lengths are those of the parts. Raises
-        IntegrityError for anything but the wanted parts of intact entries of this ledger."""
+        """Return the parts in an answer, with the ids of their entries; a batch's lengths are those of the parts.
+        Raises IntegrityError for anything but the wanted parts of intact entries of this ledger."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The first ``bytes`` bytes of each entry, of codec ``arrow``, checked with its digest."""
+    """Asks for the first ``bytes`` bytes of each entry of codec ``arrow``, and checks each head by the entry's
+    digest."""
 
     bytes: int
 
@@ -134,8 +136,8 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The head of the Arrow message and the columns ``wanted`` of each entry from ``first`` on, as the entries'
-    directories name them. No directory: nothing of the entry."""
+    """Asks for the head of the Arrow message and the columns ``wanted`` of each entry from ``first`` on, at the places
+    in the entries' directories. Directory None: nothing of this entry is wanted."""
 
     first: EntryId
     directories: Sequence[Directory | None]
@@ -150,7 +152,7 @@ class Regions:
         parts = _parts(frames, digester, self.cut(low, high))
         for part in parts:
             for entry_id, view in zip(part.batch.entry_ids().tolist(), part.batch.entry_views(), strict=True):
-                if low <= entry_id <= high:  # the caller refuses the others
+                if low <= entry_id <= high:  # the caller refuses all other ids
                     self._check(self.directories[entry_id - low], view)
         return [part.batch for part in parts]
 
@@ -163,14 +165,15 @@ class Regions:
             directory.check_column(k, region)
 
     def regions(self, directory: Directory, view: memoryview) -> list[memoryview]:
-        """The message's head and each column in an entry's part. Raises IntegrityError for a part of another size."""
+        """Cut an entry's part into the message's head and each column. Raises IntegrityError for a part of another
+        size."""
         found, at = list[memoryview](), 0
         for each in self._slices(directory):
             size = each.stop - each.start
             found.append(view[at : at + size])
             at += size
         if at != len(view):
-            raise IntegrityError("a bookie answered with other parts than were asked for", value=f"{len(view)} bytes")
+            raise IntegrityError("a bookie did not answer with the wanted parts", value=f"{len(view)} bytes")
         return found
 
     def _slices(self, directory: Directory | None) -> list[slice]:
@@ -180,7 +183,7 @@ class Regions:
 
 
 def _ranges(slices: Sequence[slice]) -> list[tuple[int, int]]:
-    """The ranges of bytes of slices in ascending order; neighbours become one."""
+    """Return slices as ranges of offset and size, in ascending order; adjacent ranges are merged."""
     found = list[tuple[int, int]]()
     for each in slices:
         if found and sum(found[-1]) == each.start:
@@ -192,8 +195,8 @@ def _ranges(slices: Sequence[slice]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsWanted:
-    """The columns ``places`` of entries that have ``count`` columns; ``may_have`` says of a directory whether its entry
-    may have rows that are wanted."""
+    """The columns that a reader wants: ``places`` are their indices, in entries that have ``count`` columns.
+    ``may_have`` tells from an entry's directory whether the entry may have wanted rows."""
 
     count: int
     places: tuple[int, ...]
@@ -206,8 +209,8 @@ class ColumnsWanted:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBatch:
-    """Some entries, by ids in ``parts``: the directory of each, and of each the head of its Arrow message and the
-    wanted columns, checked."""
+    """Some entries. For each entry of ``parts`` there are its directory, the head of its Arrow message and the wanted
+    columns, all checked."""
 
     directories: Sequence[Directory]
     parts: EntryBatch
@@ -220,14 +223,14 @@ class ColumnBatch:
         return self.parts.entry_ids()
 
     def entry_lengths(self) -> U32:
-        """How long the whole entries are."""
+        """Return the length of each whole entry in bytes."""
         return np.array([directory.offsets[-1] for directory in self.directories], dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Entries of a frame: ``batch`` has their parts, ``whole`` their lengths and digests. ``is_proven``: the frame came
-    whole, so its own checks hold for the parts."""
+    """The entries of a frame: ``batch`` has their parts, ``whole`` their lengths and digests. ``is_proven``: the frame
+    was not cut, so its own checks hold for the parts."""
 
     batch: EntryBatch
     whole: EntryBatch
@@ -235,8 +238,8 @@ class _Part:
 
 
 def _parts(frames: memoryview, digester: Digester, cut: Cut) -> list[_Part]:
-    """The parts in the frames of an answer. Raises IntegrityError for a frame that fails a check, or has other parts
-    than ``cut`` names."""
+    """Return the parts in the frames of an answer. Raises IntegrityError for a frame that fails a check, or has
+    different parts than ``cut`` names."""
     found = []
     for header, frame in split_frames(frames, flags_known=_WITH_PARTS):
         if header.kind != FrameKind.ENTRIES:
@@ -246,7 +249,8 @@ def _parts(frames: memoryview, digester: Digester, cut: Cut) -> list[_Part]:
 
 
 def _whole(frame: memoryview, digester: Digester, cut: Cut) -> _Part:
-    """A frame that was not cut; digests are verified here, because the reader has nothing else to go by."""
+    """Return the parts of a frame that was not cut. Its digests are verified here, because the caller does not check
+    its parts."""
     batch = decode_frame(frame, digester=digester, verify_digests=True)
     pieces, kept = _pieces(batch.entry_ids(), batch.lengths, batch.payload, cut)
     return _Part(_with_parts(batch, kept, memoryview(b"".join(pieces))), batch, True)
@@ -266,12 +270,12 @@ def _partial(header: FrameHeader, frame: memoryview, digester: Digester, cut: Cu
         whole.entry_ids().tolist(), columns.lengths.tolist(), columns.kept.tolist(), strict=True
     ):
         if kept != sum(stop - start for start, stop in cut.spans(entry_id, length)):
-            raise IntegrityError("a bookie answered with other parts than were asked for", value=f"entry {entry_id}")
+            raise IntegrityError("a bookie did not answer with the wanted parts", value=f"entry {entry_id}")
     return _Part(_with_parts(whole, columns.kept.tolist(), payload), whole, False)
 
 
 def _with_parts(whole: EntryBatch, kept: Sequence[int], payload: memoryview) -> EntryBatch:
-    """The same entries with the bytes that were kept. What follows from whole entries alone is left out."""
+    """Return the same entries with the kept bytes. Fields that are true of whole entries alone are removed."""
     lengths = np.array(kept, dtype=np.uint32)
     return replace(
         whole,

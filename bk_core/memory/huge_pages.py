@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for what is received, written and read again and again."""
+"""Memory for buffers that are reused again and again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import contextlib
 import mmap
 
 HUGE_BYTES = 2 << 20
-"""The usual size of a huge page."""
+"""The usual size of a huge page, in bytes."""
 HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def private_memory(size: int) -> mmap.mmap:
-    """Zeroed memory of this process, of which a forked child has its own copy; it begins at a page. It is in huge pages
-    where the system gives them on request: then a write past the cache need not look up each 4096 bytes of it, which
-    takes as long as copying them."""
+    """Return zeroed, page-aligned memory of this process; a forked child has its own copy of it. It lies in huge pages
+    where the system gives them on request. Without them, writing more than the cache holds needs an address look-up for
+    every 4096 bytes, which takes as long as the copying itself."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if HAS_HUGE_PAGES and size >= HUGE_BYTES:
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

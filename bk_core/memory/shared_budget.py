@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares the memory budget of a process fairly among its writers (P3). Pure.
 
-A writer takes bytes before it queues them and gives them back once no bookie needs them. It is refused only if taking
+A writer takes bytes before it queues entries and gives them back once no bookie needs them. It is refused only if
+taking would exceed the budget, by these rules:
 would exceed the budget, by these rules:
 
 - A writer that holds nothing may take what one entry needs, whatever the others hold, so that no writer ever stops.
@@ -9,10 +10,10 @@ would exceed the budget, by these rules:
   number of writers that hold bytes, so that the next writer finds room.
 - A writer above its share may take free bytes too, but leaves the last eighth of the budget to those below their share.
 
-So one busy writer may use nearly all of the budget while the others are quiet. When others come, they find the eighth.
-While that is in use, the busy writer gets nothing new, and what it gives back goes to the others, until all that want
-more hold equal shares. Waiting writers need no order: below its share a writer is refused only while another one is
-above its share.
+So one busy writer may use nearly all of the budget while the others are quiet. When the others start to write, they
+find the last eighth free. While the eighth is in use, the busy writer gets nothing new, and the bytes that it gives
+back go to the others, until all that want more hold equal shares. Waiting writers need no order: a writer below its
+share is refused only while another one is above its share.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from collections import OrderedDict
 from bk_core.errors import InvalidArgumentError
 
 LEFT_FOR_OTHERS = 8
-"""One eighth of the budget is not given to writers above their share."""
+"""The part of the budget, one eighth, that is not given to writers above their share."""
 AT_ONCE = 64
-"""A writer may get up to 1/64 of what it may take, even if it wanted less, so that not every entry has to ask."""
+"""The part, 1/64, of what a writer may take that it may get at once even if it asked for less. So not every entry has
+to ask."""
 WOKEN_MAX = 16
-"""This many waiting writers are checked when bytes come back. Others try again when their own entries are confirmed."""
+"""Limits the waiting writers that are checked when bytes come back. The rest try again when their own entries are
+confirmed."""
 
 
 class SharedBudget:
-    """How many bytes each member holds. Members are numbers that the caller chooses."""
+    """The bytes that each member holds. Members are numbers that the caller chooses."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -52,7 +55,7 @@ class SharedBudget:
         self.bytes_max = bytes_max
 
     def take(self, member: int, wanted: int, *, spare: int = 0, waits: bool = False) -> int:
-        """Take ``wanted`` bytes, and up to ``spare`` more if there is room; returns the bytes taken, 0 if refused. With
+        """Take ``wanted`` bytes, and up to ``spare`` more if there is room. Return the bytes taken, 0 if refused. With
         ``waits``, a later ``give_back`` names a refused member when it may try again."""
         self._waiting.pop(member, None)
         room = self._room(member)
@@ -69,13 +72,13 @@ class SharedBudget:
         return given
 
     def _room(self, member: int) -> int:
-        """How many bytes ``member`` may take now."""
+        """Return how many bytes ``member`` may take now."""
         held, free = self.held(member), self.bytes_max - self.bytes
         share = self.bytes_max // (len(self._held) + (member not in self._held) + 1)
         return min(free, max(share - held, free - self.bytes_max // LEFT_FOR_OTHERS))
 
     def give_back(self, member: int, size: int) -> list[int]:
-        """Give back ``size`` bytes; returns the waiting members that may now get what they want."""
+        """Give back ``size`` bytes. Return the waiting members that may try again."""
         left = self.held(member) - size
         assert left >= 0, (member, size, left)
         self.bytes -= size
@@ -86,7 +89,7 @@ class SharedBudget:
         return self._to_wake()
 
     def leave(self, member: int) -> list[int]:
-        """Give back all bytes of ``member``, which no longer waits; returns as :meth:`give_back`."""
+        """Give back all bytes of ``member`` and end its waiting. Return the same as :meth:`give_back`."""
         self._waiting.pop(member, None)
         return self.give_back(member, self.held(member))
 

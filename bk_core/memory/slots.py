@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers for long messages, used again and again: a new one of a megabyte costs as much as receiving into it."""
+"""Reusable buffers for long messages: allocating a new one of a megabyte costs as much as receiving into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SLOT_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 64 << 20
-_MADE_BYTES = 8 << 20  # at once, for large slots of one size, so that they lie in huge pages
+_MADE_BYTES = 8 << 20  # made at once, for large slots of one size, so that they lie in huge pages
 _LARGE_BYTES = HUGE_BYTES // 4
 
 
@@ -28,8 +28,9 @@ class _Slot(NamedTuple):
 
 
 class Slots:
-    """A slot comes back when nobody refers to any part of it any more, on whatever thread that happens. At most
-    ``free_bytes_max`` are kept. :meth:`take` belongs to one thread. A slot begins at a page."""
+    """A pool of buffers. A slot returns to the pool when no object refers to any part of it, on whatever thread that
+    happens. At most ``free_bytes_max`` bytes are kept. Only one thread may call :meth:`take`. A slot begins at a
+    page."""
 
     def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
         self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
@@ -38,12 +39,12 @@ class Slots:
         self._back: deque[_Slot] = deque()  # from any thread
 
     def take(self, size: int) -> memoryview:
-        """A buffer of ``size`` bytes, whose contents are anything."""
+        """Return a buffer of ``size`` bytes with arbitrary contents."""
         import numpy as np  # a client that only asks bookies for their state never needs it
 
         while self._back:
             self._keep(self._back.popleft())
-        step = max(SLOT_BYTES_MIN, 1 << max(0, (size - 1).bit_length() - 3))  # at most a fourth is not used
+        step = max(SLOT_BYTES_MIN, 1 << max(0, (size - 1).bit_length() - 3))  # at most a fourth is unused
         whole = -(-size // step) * step
         free = self._free[whole]
         if free:
@@ -57,7 +58,7 @@ class Slots:
         return lent.data[:size]
 
     def join(self, pieces: Sequence[Bytes]) -> bytearray | memoryview:
-        """The pieces one behind the other, in a slot if they are long."""
+        """Join the pieces, in a slot if they are long."""
         size = sum(map(len, pieces))
         if size < SLOT_BYTES_MIN:
             return bytearray().join(pieces)
@@ -68,7 +69,8 @@ class Slots:
         return joined
 
     def _give_back(self, slot: _Slot) -> None:
-        if sum([each.size for each in list(self._back)]) < self._free_bytes_max:  # on any thread: not what is free
+        # This may run on any thread, so it counts only what came back, and leaves ``_free`` alone.
+        if sum([each.size for each in list(self._back)]) < self._free_bytes_max:
             self._back.append(slot)
         else:
             _empty(slot)
@@ -82,11 +84,11 @@ class Slots:
 
 
 def _made(size: int) -> list[_Slot]:
-    """New slots: several large ones at once, if they may lie in huge pages."""
+    """Make new slots: several large ones at once, if they may lie in huge pages."""
     count = max(1, _MADE_BYTES // size) if HAS_HUGE_PAGES and size >= _LARGE_BYTES else 1
     try:
         memory = private_memory(count * size)
-    except OSError:  # the process may not have so much
+    except OSError:  # the process may not be allowed that much
         if count == 1:
             raise
         count, memory = 1, private_memory(size)
@@ -94,6 +96,6 @@ def _made(size: int) -> list[_Slot]:
 
 
 def _empty(slot: _Slot) -> None:
-    """The system may have the bytes back, although other slots lie in the same memory."""
-    with contextlib.suppress(OSError, AttributeError):  # not known everywhere
+    """Let the system take the slot's bytes back, although other slots lie in the same memory."""
+    with contextlib.suppress(OSError, AttributeError):  # not every system has it
         slot.memory.madvise(mmap.MADV_DONTNEED, slot.begin, slot.size)

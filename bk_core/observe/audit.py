@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: one JSON object for each event, on a logger of its own: the actor, the action, its object and outcome.
+"""The audit log: one JSON object for each event, on a logger of its own, with the actor, the action, its object and its
+outcome.
 
-A bookie sees what comes to its ports (``bookie_server/audit.py``). What happens in the metadata store alone no bookie
-sees: the process that does it says it here, on the logger ``bk_core.audit``. No event has a secret: passwords, keys,
-tokens and grants are no fields of any.
+A bookie logs the requests to its ports (``bookie_server/audit.py``). No bookie sees a change that is made in the
+metadata store alone, so the process that makes it logs it here, on the logger ``bk_core.audit``. No event has a secret:
+passwords, keys, tokens and grants are never fields.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from typing import Any
 from bk_core.errors import BookKeeperError, InvalidArgumentError, Outcome
 
 logger = logging.getLogger("bk_core.audit")
-_file_logger = logging.getLogger("bk_core.audit_file")  # not below the other one, whose lines may go to the file
+_file_logger = logging.getLogger("bk_core.audit_file")  # a sibling of the other logger, whose lines may go to the file
 
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 TEXT_MAX = 500
-"""Longer texts are cut: others choose them."""
+"""Limits the characters of a text field, because other clients choose some of these texts."""
 
 LEDGERS_MAX = 20
-"""Limits the ledgers of one event that are named; all are counted."""
+"""Limits the ledgers that one event names; all of them are counted."""
 
 
 _QUEUE_MAX = 10_000
@@ -41,7 +42,7 @@ _CLOSE_S = 3.0
 
 
 def line_of(time_s: float, did: str, outcome: str, **about: object) -> str:
-    """An event as JSON. Fields without a value are left out."""
+    """Return an event as JSON. Fields without a value are left out."""
     at = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
     shown = {name: _shown(value) for name, value in about.items() if value not in (None, "")}
     return json.dumps({"time": at, "did": did, "outcome": outcome, **shown})
@@ -53,7 +54,8 @@ def _shown(value: object) -> object:
 
 @contextlib.contextmanager
 def audited(did: str, **about: object) -> Iterator[None]:
-    """A change of the metadata store. If it raises, nothing was changed, or nobody knows."""
+    """Log a change of the metadata store when the block ends. If the block raises, the outcome is "refused" (nothing
+    was changed) or "unknown"."""
     try:
         yield
     except BookKeeperError as error:
@@ -70,9 +72,9 @@ def _say(did: str, outcome: str, **about: object) -> None:
 
 
 class AuditFile:
-    """Lines in a file that only this user can read; at ``bytes_max`` it begins a new one, and keeps ``files_max`` old
-    ones. It has a thread of its own, since a disk may stand still; what does not fit its queue is counted. Raises
-    InvalidArgumentError if it cannot be written."""
+    """Writes lines to a file that only this user can read. At ``bytes_max`` it begins a new file, and keeps
+    ``files_max`` old ones. It has its own thread, since a disk may hang; lines that do not fit into its queue are
+    counted. The constructor raises InvalidArgumentError if the file cannot be written."""
 
     def __init__(self, path: Path, bytes_max: int, files_max: int) -> None:
         try:
@@ -102,17 +104,17 @@ class AuditFile:
                 self._file.emit(_record(line_of(time.time(), "audit", "lost", again=lost)))
 
     def close(self) -> None:
-        """Returns when all is written, or after some seconds."""
+        """Close the file once all lines are written. Gives up after some seconds."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_CLOSE_S)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
-            _file_logger.error("the audit log could not be written to its end: the disk stands still")
+            _file_logger.error("the last lines of the audit log could not be written: the disk hangs")
             return
         try:
             self._file.close()
         except OSError as error:
-            _file_logger.error("the audit log could not be written to its end: %s", error)
+            _file_logger.error("the last lines of the audit log could not be written: %s", error)
 
 
 class _PrivateFile(RotatingFileHandler):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The levels of loggers while a process runs: shown, set, and set back to what they were at the start."""
+"""The levels of loggers in a running process: shows them, sets them, and sets them back to their levels at the
+start."""
 
 from __future__ import annotations
 
@@ -9,15 +10,15 @@ from bk_core.errors import InvalidArgumentError
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 BACK = "BACK"
-"""Takes a level back to what it was before it was first set here."""
+"""The level name that sets a logger back to its level before it was first set here."""
 
 logger = logging.getLogger(__name__)
 _before: dict[str, int] = {}  # logger → its level when it was first set
 
 
 def set_level(level: str, name: str = "") -> None:
-    """Set the level of a logger and those below it, or of all (the root). Raises InvalidArgumentError for a level or a
-    logger that there is not."""
+    """Set the level of a logger and of those below it, or of all (the root). Raises InvalidArgumentError for an unknown
+    level or logger."""
     level = level.upper()
     if level not in (*LEVELS, BACK):
         raise InvalidArgumentError(
@@ -26,7 +27,7 @@ def set_level(level: str, name: str = "") -> None:
     if name and name not in logging.Logger.manager.loggerDict:
         known = sorted({each.partition(".")[0] for each in logging.Logger.manager.loggerDict if each.startswith("bk")})
         raise InvalidArgumentError(
-            "there is no such logger", value=f"logger={name[:80]!r}", remedy=f"such as {', '.join(known)}"
+            "there is no such logger", value=f"logger={name[:80]!r}", remedy=f"write for example {', '.join(known)}"
         )
     found = logging.getLogger(name or None)
     if level == BACK:
@@ -34,10 +35,10 @@ def set_level(level: str, name: str = "") -> None:
     else:
         _before.setdefault(name, found.level)
         found.setLevel(level)
-    logger.warning("the level of %s is %s now", name or "all loggers", logging.getLevelName(found.level))
+    logger.warning("the level of %s is now %s", name or "all loggers", logging.getLevelName(found.level))
 
 
 def levels() -> dict[str, object]:
-    """The root's level, and those that were set here, by logger."""
+    """Return the root's level, and the levels that were set here, by logger."""
     set_here = {name: logging.getLevelName(logging.getLogger(name).level) for name in _before if name}
     return {"level": logging.getLevelName(logging.getLogger().level), "loggers": set_here}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a log from filling up with one line that is said again and again."""
+"""Keeps a repeated line from filling a log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Hashable
 
 EVERY_S = 10.0
-"""The usual time between two equal lines: an operator who looks at the log sees that it goes on."""
+"""The usual time between two equal lines, in seconds. An operator who looks at the log sees that the problem goes
+on."""
 KEYS_MAX = 1024
 """Limits the keys that a throttle remembers, about 100 KB of memory. A bookie under attack sees more addresses than
-that; the throttle then forgets all of them, and each may be logged once more."""
+that; the throttle then forgets all keys, and each line may be logged once more."""
 
 
 class LogThrottle:
@@ -26,7 +27,7 @@ class LogThrottle:
         self._allowed_at: dict[Hashable, float] = {}
 
     def allows(self, *key: Hashable) -> bool:
-        """Whether to log the line now. If so, the same key is refused for the next ``every_s`` seconds."""
+        """Return whether to log the line now. If so, the same key is refused for the next ``every_s`` seconds."""
         now_s = self._clock_s()
         if now_s - self._allowed_at.get(key, float("-inf")) < self.every_s:
             return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers for Prometheus: what a metric is, a histogram, and the text of a scrape. No sockets, no threads.
 
-Code that counts does not use this module, except for the histogram: counters are plain integers where something
-happens, and a scrape reads them. The text is version 0.0.4 of Prometheus' format, which every version of it reads. Its
-own client library would add ``_total`` to the names of counters, so that those of Apache's would not be Apache's.
+Code that counts does not use this module, except for the histogram: it increments plain integers, and a scrape reads
+them. The text is version 0.0.4 of Prometheus' format, which every version of Prometheus reads. Prometheus' own client
+library would add ``_total`` to the names of counters, so that Apache's counters would get other names than Apache's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
-    """A metric by its name. ``labels`` are those of each of its samples, in this order. ``apache``: a bookie of
-    Apache's has a metric of this name, with this meaning."""
+    """A metric. Each of its samples has ``labels``, in this order. ``apache``: a bookie of Apache's has a metric with
+    this name and this meaning."""
 
     name: str
     kind: Kind
@@ -29,14 +29,13 @@ class Metric(NamedTuple):
 
 
 class Histogram:
-    """How many observations were at most each of ``bounds``, which ascend. One thread at a time observes; any may
-    read."""
+    """Counts observations by the ascending upper ``bounds``. One thread at a time may observe; any thread may read."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)  # each without those below it
+        self.counts = [0] * (len(bounds) + 1)  # each without the counts below it
         self.total = 0.0
 
     def observe(self, value: float) -> None:
@@ -44,15 +43,15 @@ class Histogram:
         self.total += value
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """Return a copy of the present state."""
         twin = Histogram(self.bounds)
         twin.counts, twin.total = list(self.counts), self.total
         return twin
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """The lowest bound below which this share of the observations lies; ``buckets`` has the count up to each bound.
-    None without observations; infinity if it lies above all other bounds."""
+    """Return the lowest bound that at least this share of the observations does not exceed. ``buckets`` has the count
+    up to each bound. None without observations; infinity if the quantile is above all finite bounds."""
     total = max(buckets.values(), default=0)
     if total <= 0:
         return None
@@ -60,15 +59,15 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 class Scrape:
-    """The values of one moment, of declared metrics only. Metrics without a value are left out."""
+    """The values of declared metrics at one moment. Metrics without a value are left out."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
         self._lines: dict[str, list[str]] = {}
 
     def put(self, name: str, value: float | Histogram, *labels: str) -> None:
-        """A sample; ``labels`` are the values of the metric's labels. Raises KeyError for a metric that is not
-        declared, ValueError for another number of labels or another kind of value."""
+        """Add a sample; ``labels`` are the values of the metric's labels. Raises KeyError for an undeclared metric,
+        ValueError for a wrong number of labels or a wrong kind of value."""
         metric = self._metrics[name]
         pairs = dict(zip(metric.labels, labels, strict=True))
         if isinstance(value, Histogram) is not (metric.kind == "histogram"):
@@ -88,7 +87,8 @@ class Scrape:
 
 
 def _histogram_lines(name: str, histogram: Histogram, labels: Mapping[str, str]) -> list[str]:
-    """The count is the sum of what is read here: so the buckets of a scrape fit each other while somebody observes."""
+    """Return the lines of a histogram. The count is the sum of the buckets that are read here, so the lines agree
+    although another thread may observe meanwhile."""
     lines, below = [], 0
     counts, total = list(histogram.counts), histogram.total
     for bound, count in zip((*map(float, histogram.bounds), "+Inf"), counts, strict=True):

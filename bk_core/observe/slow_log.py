@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log of operations that took long: so many lines a second at most, and how many were left out."""
+"""A log of slow operations, with a limited rate of lines, which also tells how many lines were left out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BURST = 10.0
 
 
 class SlowLog:
-    """Says what took ``threshold_s`` or longer; 0: nothing. The caller compares with ``threshold_s`` itself, so a
-    fast operation costs no call. Any thread may call."""
+    """Logs operations that took ``threshold_s`` or longer; 0 logs none. The caller compares with ``threshold_s``
+    itself, so that a fast operation costs no call. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, threshold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.threshold_s = threshold_s if threshold_s > 0 else float("inf")
@@ -25,7 +25,7 @@ class SlowLog:
         self.count = 0
 
     def say(self, text: Callable[[], str]) -> None:
-        """``text`` is called only if the line is written."""
+        """Log an operation, within the rate. ``text`` is called only if the line is written."""
         with self._lock:
             now = self._clock()
             self._left = min(BURST, self._left + (now - self._at) * LINES_PER_S)
@@ -36,5 +36,5 @@ class SlowLog:
                 return
             self._left -= 1
             silent, self._silent = self._silent, 0
-        more = f" ({silent} slow ones before it were left out)" if silent else ""
+        more = f" ({silent} slow operations before it were left out)" if silent else ""
         self._logger.warning("slow: %s%s", text(), more)

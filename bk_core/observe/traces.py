@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of OpenTelemetry, for a program that has set up its SDK; for all others there is nothing here.
+"""Spans of OpenTelemetry, for a program that has set up its SDK. In other programs this module does nothing.
 
-This module never imports OpenTelemetry first: a program that set it up has imported it. So :func:`spans` is None in a
-process without it, and an object that asked when it was made costs an ``is None`` from then on.
+This module never imports OpenTelemetry itself: a program that set it up has imported it. So :func:`spans` is None in a
+process without it, and an object that asked once when it was made pays only an ``is None`` from then on.
 
-A client's span is made for an operation, a range or a frame, a bookie's for a message or a group, never for an entry.
-Our lanes carry the context to bookies as a W3C ``traceparent``; a bookie makes spans only for what came with one. Only
-spans that record count: one that has ended, on whatever context it was left behind, has no children.
+A client makes a span for an operation, a range or a frame, a bookie for a message or a group, never for an entry. Our
+lanes carry the context to bookies as a W3C ``traceparent``; a bookie makes spans only for messages with one. Only spans
+that record count as parents: a span that has ended has no children, even if a context still holds it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 TRACER = "pyspark-bookkeeper"
 PREFIX = "bookkeeper."
-"""The prefix of the names of spans and of their attributes."""
+"""The prefix of the names of spans and attributes."""
 
 
 class Spans:
-    """Makes spans of one provider. ``arriving``: the context of the message that the bookie's loop takes just now, if
-    it is traced."""
+    """Makes spans of one provider. ``arriving`` is the context of the message that the bookie's loop handles at this
+    moment, or None if it is not traced."""
 
     def __init__(self, api: Any, provider: Any) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -44,7 +44,7 @@ class Spans:
     # --- where we are ---
 
     def here(self) -> Any:
-        """The context of the current span; None without one that records."""
+        """Return the context of the current span, or None if there is no span that records."""
         span = self._api.get_current_span()
         said = span.get_span_context()
         if span.is_recording() or (said.is_remote and said.trace_flags.sampled):
@@ -52,7 +52,7 @@ class Spans:
         return None
 
     def traceparent(self) -> str:
-        """The current span as it is told to a bookie; empty without one."""
+        """Return the current span in the form that is sent to a bookie; empty without one."""
         carrier: dict[str, str] = {}
         if self.here() is not None:
             self._wire.inject(carrier)
@@ -61,13 +61,14 @@ class Spans:
     # --- spans ---
 
     def begin(self, name: str, parent: Any = None, *, since_s: float | None = None, **attributes: Any) -> Any:
-        """A span that somebody ends; without ``parent`` it has none. ``since_s``: it began so long ago."""
+        """Begin a span, which the caller ends. Without ``parent`` it has none. ``since_s``: the span began this many
+        seconds ago."""
         start_ns = None if since_s is None else time.time_ns() - int(since_s * 1e9)
         context = parent if parent is not None else self._api.set_span_in_context(self._api.INVALID_SPAN)
         return self._tracer.start_span(PREFIX + name, context, start_time=start_ns, attributes=_named(attributes))
 
     def current(self, span: Any) -> AbstractContextManager[Any]:
-        """A block that ends in this turn of the loop, with the span as the current one."""
+        """Return a block in which the span is the current one. The block must end in the same turn of the loop."""
         block: AbstractContextManager[Any] = self._api.use_span(
             span, end_on_exit=False, record_exception=False, set_status_on_exception=False
         )
@@ -75,13 +76,13 @@ class Spans:
 
     @contextmanager
     def operation(self, name: str, **attributes: Any) -> Iterator[Any]:
-        """The span of what runs in the block, as the current one."""
+        """Make a span for the work in the block, with the span as the current one."""
         with self._ended(self.begin(name, self.here(), **attributes)) as span, self.current(span):
             yield span
 
     @contextmanager
     def arrival(self, name: str, traceparent: str, **attributes: Any) -> Iterator[Any]:
-        """The span of a message of a client, while the machine takes it."""
+        """Make a span for a client's message, while the machine handles it."""
         with self._ended(self.arrived(name, traceparent, **attributes)) as span:
             self.arriving = self._api.set_span_in_context(span)
             try:
@@ -90,7 +91,7 @@ class Spans:
                 self.arriving = None
 
     def arrived(self, name: str, traceparent: str, **attributes: Any) -> Any:
-        """A span, which somebody ends, of what a client asked for."""
+        """Begin a span for a client's request; the caller ends it."""
         return self.begin(name, self._wire.extract({"traceparent": traceparent}), **attributes)
 
     @contextmanager
@@ -104,12 +105,12 @@ class Spans:
             span.end()
 
     def note(self, attributes: dict[str, Any]) -> None:
-        """More of what the current span is about."""
+        """Add attributes to the current span."""
         self._api.get_current_span().set_attributes(_named(attributes))
 
     def fail(self, span: Any, error: BaseException) -> None:
-        """It ended with this error: its code, and whether the operation was applied. The end of a generator, or of a
-        task that was cancelled, is none."""
+        """Mark the span as failed with this error: its code, and whether the operation was applied. The end of a
+        generator or the cancelling of a task is no failure."""
         if isinstance(error, BookKeeperError):
             self.failed(span, error.code, error.what, error.outcome)
         elif isinstance(error, Exception):
@@ -124,7 +125,7 @@ _made: Spans | None = None
 
 
 def spans() -> Spans | None:
-    """None unless this process has imported OpenTelemetry and set up its SDK."""
+    """Return this process's spans, or None if it has not imported OpenTelemetry and set up its SDK."""
     global _made
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
@@ -140,8 +141,8 @@ def spans() -> Spans | None:
 def traced(
     name: str, **of_self: str
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """A coroutine method whose calls are spans. ``of_self``: attributes of its object that say what they are about;
-    :func:`note` says more."""
+    """Decorate a coroutine method so that each call is a span. ``of_self`` maps attributes of the span to attributes of
+    the method's object; the method adds more with :func:`note`."""
 
     def decorate(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         @functools.wraps(work)
@@ -163,14 +164,14 @@ async def _around(found: Spans, name: str, about: dict[str, Any], work: Coroutin
 
 
 def note(**attributes: Any) -> None:
-    """What the operation is about."""
+    """Add attributes to the current operation's span."""
     found = spans()
     if found is not None:
         found.note(attributes)
 
 
 def operation(name: str, **attributes: Any) -> AbstractContextManager[Any]:
-    """The span of a block, as the current one; for blocks that nobody leaves in between."""
+    """Make a span for a block, with the span as the current one. The block must not be suspended halfway."""
     found = spans()
     return nullcontext() if found is None else found.operation(name, **attributes)
 

@@ -33,9 +33,9 @@ def test_what_is_signed_is_what_is_read() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"instance_id": "another"}, "of another cluster"),
-        ({"identity": "spiffe://example.org/bookkeeper/ingest2"}, "of another identity"),
-        ({"identity": ""}, "of another identity"),
+        ({"instance_id": "another"}, "to another cluster"),
+        ({"identity": "spiffe://example.org/bookkeeper/ingest2"}, "to another identity"),
+        ({"identity": ""}, "to another identity"),
         ({"now_ms": 999}, "not valid yet"),
         ({"now_ms": 601_000}, "has ended"),
     ],
@@ -91,7 +91,7 @@ def test_what_comes_from_a_wire_is_refused_and_never_raises_otherwise() -> None:
             made[seeded.randrange(len(made) or 1) :] = seeded.randbytes(seeded.randrange(64))
         with pytest.raises(GrantRefused):
             verify(keys, bytes(made))
-    with pytest.raises(GrantRefused, match="no grant"):
+    with pytest.raises(GrantRefused, match="not a grant"):
         verify(keys, signed.ljust(GRANT_BYTES_MAX + 1, b"\0"))
 
 

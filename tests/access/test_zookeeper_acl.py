@@ -146,7 +146,7 @@ def test_no_error_shows_a_password(tmp_path: Path) -> None:
 
 def test_folders_that_are_made_in_advance_are_known_and_those_beside_the_root_are_all() -> None:
     for folder in FIRST_FOLDERS:
-        assert kind_of(ROOT + folder, ROOT) != "what nothing here knows", folder
+        assert kind_of(ROOT + folder, ROOT) != "nodes of unknown kind", folder
     source = "".join(path.read_text() for path in Path("bk_core/metadata/tree").glob("*.py"))
     found = {
         f"-{each.split('}-')[1].split('/')[0].split(chr(34))[0]}"
@@ -200,7 +200,7 @@ def test_every_node_that_the_store_creates_is_in_the_table() -> None:
         store.create_log("events", b"head")
         store.create_page("events", "p1", b"page")
         store.create_deleted_log("12345678", b"record")
-    assert "what nothing here knows" not in made, made["what nothing here knows"]
+    assert "nodes of unknown kind" not in made, made["nodes of unknown kind"]
     kinds = {kind for kind, *_ in _RULES}
     assert sorted(kinds - set(made)) == [], "rules of which no node is created"
 

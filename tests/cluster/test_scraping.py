@@ -77,8 +77,8 @@ def test_what_bookies_tell_and_why_others_do_not() -> None:
         "b2": "is b9",
         "mute": "no answer within 0.5 s",
         "none": "has no admin port",
-        "endless": "answers something else",
-        "other": "answers something else",
+        "endless": "an unexpected answer",
+        "other": "an unexpected answer",
         "broken": "500",
         "gone": "does not answer",
     }

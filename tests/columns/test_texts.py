@@ -42,7 +42,7 @@ def test_a_text_that_is_no_utf8_is_refused_with_its_row_and_column(where: str) -
     good = COLUMNS[where](unchecked([b"a", b"b", b"c", b"d"]))
     rows = pa.record_batch([pa.array(range(len(column))), column], names=["id", "name"])
     codec = ArrowEntries(arrow_schema.to_bytes(arrow_schema.from_bytes(_schema(rows.schema))))
-    with pytest.raises(InvalidArgumentError, match=rf"no UTF-8.*column name of row {100 + len(column) - 1}"):
+    with pytest.raises(InvalidArgumentError, match=rf"not UTF-8.*column name of row {100 + len(column) - 1}"):
         list(codec.entries(rows, first_row=100))
     assert list(codec.entries(pa.record_batch([rows.column(0), good], names=["id", "name"])))
 
@@ -84,7 +84,7 @@ def test_of_an_entry_with_a_bad_text_everything_else_is_read(where: str, compres
     found.columns.validate(full=True)
     assert found.columns.schema.equals(stored.shown)
     assert np.flatnonzero(found.bad).tolist() == [1]
-    assert found.why == "column name of row 1 is no UTF-8"
+    assert found.why == "column name of row 1 is not UTF-8"
     assert size > 0
     expected: list[Any] = [*good[:1], None, *good[2:]]
     assert found.columns.column("name").to_pylist() == expected

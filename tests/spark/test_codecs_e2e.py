@@ -255,7 +255,7 @@ def test_a_text_that_is_no_utf8_is_refused_and_nothing_is_published(spark: Any, 
     good = f"CAST({good} AS {kind})" if codec == "envelope" else good
     frame = rows.selectExpr(*value, f"IF(id = 13, {bad}, {good}) AS {name}")
     said = failure(lambda: append(frame, uri, log, codec=codec))
-    assert "a text is no UTF-8" in said
+    assert "a text is not UTF-8" in said
     assert f"partition 1, column {name} of row 3" in said
     assert load(spark, uri, log, codec="raw").count() == 0
 

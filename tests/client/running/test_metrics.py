@@ -98,7 +98,7 @@ def test_slow_log_has_a_rate_and_counts_what_it_left_out(caplog: pytest.LogCaptu
     now[0] = 0.6
     log.say(lambda: text(100))
     assert made == [*range(int(BURST)), 100]
-    assert caplog.records[-1].getMessage() == "slow: number 100 (90 slow ones before it were left out)"
+    assert caplog.records[-1].getMessage() == "slow: number 100 (90 slow operations before it were left out)"
     assert log.count == 101
     assert SlowLog(logging.getLogger("slow"), 0).threshold_s == float("inf")
 

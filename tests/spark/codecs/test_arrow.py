@@ -328,7 +328,7 @@ def test_entries_that_share_a_batch_are_judged_one_by_one() -> None:
 
 def test_a_schema_message_is_no_entry() -> None:
     message = bytes(spark_types.arrow_schema_of(WIDE).serialize())
-    with pytest.raises(arrow_message.NotABatch, match="another Arrow message"):
+    with pytest.raises(arrow_message.NotABatch, match="is not a record batch"):
         arrow_message.head_of(memoryview(message))
 
 
@@ -479,7 +479,7 @@ def test_of_an_entry_with_a_text_that_is_no_utf8_only_that_value_is_lost(
     found = rows_of(codecs.row_codec(given, codecs.default_schema(given, known), known), batch, at(schema))
     assert found["b"].to_pylist() == names * 2
     assert found["row_index"].to_pylist() == places * 2
-    with pytest.raises(CorruptEntryError, match=r"column b of row 1 is no UTF-8.*corruptEntries=skip or null"):
+    with pytest.raises(CorruptEntryError, match=r"column b of row 1 is not UTF-8.*corruptEntries=skip or null"):
         rows_of(reader({1: schema}), batch, at(schema))
     only = reader({1: schema}, struct(("a", "int")))
     assert rows_of(only, batch, at(schema))["a"].to_pylist() == [1, 2, 3] * 2

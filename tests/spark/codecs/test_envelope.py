@@ -179,5 +179,5 @@ def test_a_header_key_that_is_no_utf8_is_refused_with_its_row() -> None:
     pairs = pa.StructArray.from_arrays([keys, pa.array([b"1", b"2"])], fields=list(envelope_bytes.HEADER))
     headers = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs, type=envelope_bytes.HEADERS_TYPE)
     given = rows({"value": b"x"}, {"value": b"y"}).set_column(3, SCHEMA.field(3), headers)
-    with pytest.raises(InvalidArgumentError, match=r"no UTF-8.*column headers of row 6"):
+    with pytest.raises(InvalidArgumentError, match=r"not UTF-8.*column headers of row 6"):
         written(WRITER, given, first_row=5)

@@ -175,5 +175,5 @@ def test_a_row_that_no_entry_can_hold_and_a_year_of_five_digits_are_named() -> N
 def test_a_text_that_is_no_utf8_is_refused_with_its_row_and_column() -> None:
     column = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"]).buffers())
     codec = codecs.entry_codec(WRITE, struct(("s", "string")))
-    with pytest.raises(InvalidArgumentError, match=r"no UTF-8.*column s of row 8"):
+    with pytest.raises(InvalidArgumentError, match=r"not UTF-8.*column s of row 8"):
         written(codec, pa.record_batch([column], names=["s"]), first_row=7)
