@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metadata store: where ledgers, bookies and named logs are registered.
 
-:func:`open_store` opens one by URI; :mod:`bk_core.metadata.port` says what it can do. Importing this loads no adapter.
+:func:`open_store` opens one by URI; :mod:`bk_core.metadata.port` is its interface. Importing this package loads no
+adapter.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
 
 OPENERS: dict[str, Callable[[str, float, float], MetadataStore]] = {}
-"""By the scheme of their URIs, functions that open stores which are not part of this package, from a URI and the two
-times of :func:`open_store`."""
+"""Functions that open stores which are not part of this package, by the scheme of their URIs. The arguments are a URI
+and the two times of :func:`open_store`."""
 
 
 class StoreSettings(TypedDict):
@@ -41,10 +42,10 @@ def open_store(
     """Open the metadata store at ``uri``: ``zk://host1:2181;host2:2181/ledgers``, or one of OPENERS.
 
     ``timeout_s`` is the deadline of connecting and of each call; the session survives ``session_timeout_s`` without a
-    connection. With ``tls`` it is one over TLS. ``auth_path`` is a file with this process's credentials, ``acl`` is
-    the ACL of the nodes that it creates (docs/security.md §7). Raises InvalidArgumentError for a URI of another store
-    or a setting that cannot be used, MetadataUnavailableError when ZooKeeper does not answer in time, TlsError when no
-    server can be spoken to over TLS, MetadataAccessError when it refuses the credentials. The root need not hold a
+    connection. With ``tls`` the connection uses TLS. ``auth_path`` is a file with this process's credentials, ``acl``
+    is the ACL of the nodes that it creates (docs/security.md §7). Raises InvalidArgumentError for a URI of another
+    store or a setting that cannot be used, MetadataUnavailableError when ZooKeeper does not answer in time, TlsError
+    when TLS with a server fails, MetadataAccessError when ZooKeeper refuses the credentials. The root need not hold a
     cluster yet. The caller closes the store; a forked child cannot use it.
     """
     if (opener := OPENERS.get(uri.partition("://")[0])) is not None:
@@ -62,7 +63,7 @@ def open_store(
 def open_tree(
     uri: str, *, timeout_s: float, session_timeout_s: float, tls: Tls | None, auth_path: str, acl: str
 ) -> ZooKeeperTree:
-    """The session with ZooKeeper alone, as :func:`open_store` makes it, for commands that change ACLs."""
+    """Open the session with ZooKeeper alone, as :func:`open_store` does, for commands that change ACLs."""
     from bk_core.access.zookeeper_acl import parse_acl
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.zookeeper.identity import ZooKeeperIdentity

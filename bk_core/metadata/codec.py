@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledger metadata as bytes: Apache's three versions, read and written byte for byte.
+"""Encodes and decodes ledger metadata in Apache's three versions, byte for byte.
 
 Version 1 is lines of text, version 2 protobuf text format, version 3 (for new ledgers) length-delimited protobuf. A
 rewrite keeps the version that was read, and the fields that we do not know (M4). ``unknown_fields`` is a partial
-``LedgerMetadataFormat`` with only the unknown fields; those of a segment or a custom entry come with its first entry id
-or key, which says where they belong. tests/golden holds records that Apache wrote.
+``LedgerMetadataFormat`` with only the unknown fields. Unknown fields of a segment or a custom entry are kept with its
+first entry id or key, which says where they belong. tests/golden holds records that Apache wrote.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _INT64_MAX = 2**63 - 1
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The znode's data, in ``metadata.format_version``. Raises InvalidArgumentError if the metadata is inconsistent or
-    that version cannot hold it."""
+    """Encode the data of a ledger's znode in ``metadata.format_version``. Raises InvalidArgumentError if the metadata
+    is inconsistent or that version cannot hold it."""
     problem = metadata.problem()
     if problem:
         raise InvalidArgumentError("The ledger metadata is not consistent", value=problem)
@@ -47,7 +47,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger(data: bytes) -> LedgerMetadata:
-    """The metadata in a znode's data. Raises MetadataCorruptError for any bytes that are not ledger metadata."""
+    """Decode the data of a ledger's znode. Raises MetadataCorruptError for any bytes that are not ledger metadata."""
     version, body = _split_header(data)
     try:
         if version == 3:
@@ -74,8 +74,8 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
     version = int(digits)
     if not 1 <= version <= NEWEST_VERSION:
         raise MetadataCorruptError(
-            f"Ledger metadata of version {version} is not known",
-            value=f"versions 1 to {NEWEST_VERSION} are",
+            f"Ledger metadata of version {version} is unknown",
+            value=f"versions 1 to {NEWEST_VERSION} are known",
             remedy="read the ledger with a newer release",
         )
     return version, body
@@ -139,19 +139,19 @@ def _parse_v2(body: bytes) -> LedgerMetadataFormat:
 def _parse_v3(body: bytes) -> LedgerMetadataFormat:
     size, start = _read_varint(body)
     if size != len(body) - start:
-        raise DecodeError(f"the record says {size} bytes, {len(body) - start} are there")
+        raise DecodeError(f"the record claims {size} bytes, but {len(body) - start} are there")
     return LedgerMetadataFormat.FromString(body[start:])
 
 
 def _refuse_unknown_enums(message: LedgerMetadataFormat) -> None:
-    """Raises DecodeError for an unknown enum value. The parser puts it among the unknown fields; then, for example, the
-    digest type would be missing."""
+    """Raise DecodeError for an unknown enum value. The parser puts it among the unknown fields, so that, for example,
+    the digest type would be missing."""
     known = message.DESCRIPTOR.fields_by_number
     fields = UnknownFieldSet(message)
     for field in (fields[index] for index in range(len(fields))):
         if field.field_number in known:
             name = known[field.field_number].name
-            raise DecodeError(f"{name} {field.data!r} is not known: a newer release wrote it")
+            raise DecodeError(f"{name} {field.data!r} is unknown: a newer release wrote it")
 
 
 def _unknown_of(message: LedgerMetadataFormat) -> bytes:
@@ -175,7 +175,7 @@ def _merge_unknown(message: LedgerMetadataFormat, unknown: bytes) -> None:
     try:
         kept.MergeFromString(unknown)
     except DecodeError as error:
-        raise InvalidArgumentError("unknown_fields is no protobuf", value=repr(unknown[:40])) from error
+        raise InvalidArgumentError("unknown_fields is not protobuf", value=repr(unknown[:40])) from error
     segments = {segment.firstEntryId: segment for segment in message.segment}
     for segment in kept.segment:
         _merge_into(segments.get(segment.firstEntryId), segment)

@@ -17,12 +17,12 @@ DEFAULT_ROOT = "/ledgers"
 DEFAULT_PORT = 2181
 LEDGER_ID_MAX = 2**63 - 1
 SHORT_IDS_END = 2**31 - 1
-"""In the ``hierarchical`` layout, ids from here on have long paths, as in Apache's code."""
+"""The first id that has a long path in the ``hierarchical`` layout, as in Apache's code."""
 
 NAMES_BESIDE_LEDGERS = frozenset(
     {"available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long", "disableHealthCheck"}
 )
-"""Children of the root that hold no ledgers; names that begin with ``ID-`` are others."""
+"""Children of the root that hold no ledgers. Names that begin with ``ID-`` are such children too."""
 
 _PACKAGE = "org.apache.bookkeeper.meta."
 _LAYOUT_FORMAT = 2
@@ -39,7 +39,7 @@ class Layout(enum.Enum):
 
     @property
     def factory(self) -> str:
-        """The class name in LAYOUT."""
+        """The class name in the LAYOUT record."""
         return _PACKAGE + _FACTORIES[self]
 
 
@@ -60,7 +60,7 @@ class ServiceUri:
 
     hosts: tuple[str, ...]
     root: str
-    layout: Layout | None = None  # None: the one in LAYOUT
+    layout: Layout | None = None  # None: the layout in the LAYOUT record
 
     def __str__(self) -> str:
         scheme = "zk" if self.layout is None else f"zk+{self.layout.value}"
@@ -71,7 +71,7 @@ _EXAMPLE = "write zk://host1:2181;host2:2181/ledgers"
 
 
 def parse_service_uri(uri: str) -> ServiceUri:
-    """Parses a service URI (M1). Raises InvalidArgumentError, with an example of a good URI."""
+    """Parse a service URI (M1). Raises InvalidArgumentError, with an example of a good URI."""
     if not isinstance(uri, str):
         raise _bad_uri("The metadata service URI is not a text", uri)
     text = uri.strip()
@@ -102,7 +102,7 @@ def _parse_layout(name: str, uri: str) -> Layout | None:
         raise _bad_uri(
             f"Ledger layout {name!r} is not supported",
             uri,
-            "write zk://…, which takes the cluster's own layout, or zk+hierarchical, zk+longhierarchical, zk+null",
+            "write zk://…, which uses the cluster's own layout, or zk+hierarchical, zk+longhierarchical, zk+null",
         ) from None
 
 
@@ -151,12 +151,12 @@ def _bad_uri(what: str, uri: str, remedy: str = _EXAMPLE) -> InvalidArgumentErro
 
 
 def encode_layout(layout: Layout) -> bytes:
-    """The LAYOUT record in Apache's format."""
+    """Encode the LAYOUT record in Apache's format."""
     return f"{_LAYOUT_FORMAT}\n{layout.factory}:{_MANAGER_VERSION}".encode("ascii")
 
 
 def decode_layout(data: bytes) -> Layout:
-    """The layout in a LAYOUT record of format 2 (class names) or 1 (type names). Raises MetadataCorruptError."""
+    """Return the layout in a LAYOUT record of format 2 (class names) or 1 (type names). Raises MetadataCorruptError."""
     lines = data.decode("utf-8", "replace").strip().split("\n")
     if len(lines) == 2 and lines[0] in ("1", "2"):
         name, _, version = lines[1].rpartition(":")
@@ -164,9 +164,9 @@ def decode_layout(data: bytes) -> Layout:
             if version == str(_MANAGER_VERSION) and name in (layout.factory, layout.value):
                 return layout
     raise MetadataCorruptError(
-        "The cluster's LAYOUT names no ledger layout that is supported",
+        "The cluster's LAYOUT does not name a supported ledger layout",
         value=repr(data[:200]),
-        remedy=f"{', '.join(layout.value for layout in Layout)} are, in manager version {_MANAGER_VERSION}",
+        remedy=f"{', '.join(layout.value for layout in Layout)} are supported, in manager version {_MANAGER_VERSION}",
     )
 
 
@@ -174,8 +174,8 @@ def decode_layout(data: bytes) -> Layout:
 
 
 def ledger_path(layout: Layout, ledger_id: LedgerId) -> str:
-    """The path of a ledger's znode below the root, with a leading slash. Raises InvalidArgumentError for an id that the
-    layout cannot hold."""
+    """Return the path of a ledger's znode below the root, with a leading slash. Raises InvalidArgumentError for an id
+    that the layout cannot hold."""
     end = SHORT_IDS_END if layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL) else LEDGER_ID_MAX
     if not 0 <= ledger_id <= end:
         raise InvalidArgumentError(f"Ledger ids of layout {layout.value} are 0 to {end}", value=f"ledgerId={ledger_id}")
@@ -189,8 +189,8 @@ def ledger_path(layout: Layout, ledger_id: LedgerId) -> str:
 
 
 def check_new_ledger_id(layout: Layout, ledger_id: LedgerId) -> None:
-    """Raises InvalidArgumentError for an id that a new ledger cannot have. A ledger that another program made with the
-    last id of all, which no bookie of ours takes entries of, can be read and deleted."""
+    """Raise InvalidArgumentError for an id that a new ledger cannot have. A ledger that another program created with
+    the greatest 63-bit id can be read and deleted, although our bookies accept no entries for it."""
     end = SHORT_IDS_END if layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL) else NEW_LEDGER_ID_MAX
     if not 0 <= ledger_id <= end:
         raise InvalidArgumentError(
@@ -204,7 +204,7 @@ _LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|
 
 
 def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
-    """The ledger id of a path below the root; None if the path is no ledger's."""
+    """Return the ledger id in a path below the root, or None if it is not the path of a ledger."""
     if not _LEDGER_PATH.fullmatch(path):
         return None
     ledger_id = int(re.sub(r"[/L]", "", path))
@@ -215,40 +215,40 @@ def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
 
 
 def last_id_below(folder: str) -> LedgerId:
-    """The greatest ledger id whose znode can be below a folder of digits, such as ``/00/0003``."""
+    """Return the greatest ledger id whose znode can be below a folder of digits, such as ``/00/0003``."""
     first, *rest = folder[1:].split("/")
     return int("".join((first, *rest)).ljust(10 if len(first) == 2 else 19, "9"))
 
 
 def is_beside_ledgers(name: str) -> bool:
-    """Whether a child of the root with this name holds no ledgers."""
+    """Return whether a child of the root with this name holds no ledgers."""
     return name in NAMES_BESIDE_LEDGERS or name.startswith("ID-")
 
 
 def mark_path(ledger_id: LedgerId) -> str:
-    """The path of a ledger's under-replication mark below ``underreplication/ledgers``, with a leading slash."""
+    """Return the path of a ledger's under-replication mark below ``underreplication/ledgers``, with a leading slash."""
     bits = f"{ledger_id:016x}"
     return f"/{bits[:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:]}/{mark_name(ledger_id)}"
 
 
 def mark_name(ledger_id: LedgerId) -> str:
-    """The name of a ledger's mark and of its repair lock."""
+    """Return the name of a ledger's mark and of its repair lock."""
     return f"urL{ledger_id:010d}"
 
 
 def lock_path(ledger_id: LedgerId) -> str:
-    """The path of the lock under which a ledger is repaired, below the root, with a leading slash."""
+    """Return the path below the root, with a leading slash, of the lock under which a ledger is repaired."""
     return f"/underreplication/locks/{mark_name(ledger_id)}"
 
 
 def ledger_of_mark(name: str) -> LedgerId | None:
-    """The ledger id in a mark's name, or None."""
+    """Return the ledger id in a mark's name, or None."""
     match = re.fullmatch(r"urL([0-9]{10,19})", name)
     return int(match[1]) if match and int(match[1]) <= LEDGER_ID_MAX else None
 
 
 def vote_number(name: str) -> int | None:
-    """The number in the name of a vote for an auditor, or None; the lowest wins."""
+    """Return the number in the name of a vote for an auditor, or None. The lowest number wins."""
     match = re.fullmatch(r"V_([0-9]{10,19})", name)
     return int(match[1]) if match else None
 
@@ -257,12 +257,12 @@ def vote_number(name: str) -> int | None:
 
 
 def is_log_name(name: str) -> bool:
-    """Whether a log can have this name (N8)."""
+    """Return whether a log can have this name (N8)."""
     return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name)) and not (name.startswith(".") or name.isdigit())
 
 
 def check_log_name(name: str) -> str:
-    """Returns ``name`` if a log can have it (N8), else raises InvalidArgumentError."""
+    """Return ``name`` if a log can have it (N8), else raise InvalidArgumentError."""
     if is_log_name(name):
         return name
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name):
@@ -278,9 +278,9 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9:-_.\-]{1,255}")
 
 
 def check_bookie_id(bookie_id: BookieId, setting: str = "bookieId") -> BookieId:
-    """Returns ``bookie_id`` if it can name a znode and Apache accepts it, else raises InvalidArgumentError. Apache's
-    pattern, ``[a-zA-Z0-9:-_.\\-]+``, has a range from ``:`` to ``_``; in no case may it be the word ``readonly``, or no
-    Java client can connect to the cluster."""
+    """Return ``bookie_id`` if it can name a znode and Apache accepts it, else raise InvalidArgumentError. Apache's
+    pattern, ``[a-zA-Z0-9:-_.\\-]+``, has a range from ``:`` to ``_``. The word ``readonly`` is refused in upper and
+    lower case, because with such a bookie no Java client can connect to the cluster."""
     if bookie_id.lower() == "readonly" or bookie_id in (".", "..") or not _BOOKIE_ID.fullmatch(bookie_id):
         raise InvalidArgumentError(
             r"A bookie id has 1 to 255 characters of A-Z a-z 0-9 : ; < = > ? @ [ \ ] ^ _ . - and is not 'readonly', "
@@ -292,7 +292,7 @@ def check_bookie_id(bookie_id: BookieId, setting: str = "bookieId") -> BookieId:
 
 
 def check_node_name(name: str, what: str) -> str:
-    """Returns ``name`` if it can name a znode, else raises InvalidArgumentError."""
+    """Return ``name`` if it can name a znode, else raise InvalidArgumentError."""
     if not _is_node_name(name):
         raise InvalidArgumentError(f"{name!r} cannot be the name of a {what}", remedy="use A-Z a-z 0-9 . _ - :")
     return name

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other records in ZooKeeper, as bytes. Apache's: registrations of bookies, cookies, what auto-recovery keeps. Ours:
-what an operator ordered a bookie. Decoding bad bytes of any kind raises MetadataCorruptError."""
+"""The other records in ZooKeeper, as bytes. Apache's are registrations of bookies, cookies, and the records of
+auto-recovery. Ours are the orders of an operator to bookies. Decoding bad bytes of any kind raises
+MetadataCorruptError."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:
-    """The data of ``available/<id>``: protobuf without a header; the bookie's id is the znode's name."""
+    """Encode the data of ``available/<id>``: protobuf without a header. The bookie's id is the znode's name."""
     message = BookieServiceInfoFormat(properties=dict(info.properties))
     for endpoint in info.endpoints:
         message.endpoints.add(
@@ -50,7 +51,8 @@ def encode_service_info(info: BookieServiceInfo) -> bytes:
 
 
 def decode_service_info(bookie_id: BookieId, data: bytes) -> BookieServiceInfo:
-    """A bookie's registration. For empty data, which old bookies write, the endpoint that its id names."""
+    """Decode a bookie's registration. Empty data, which old bookies write, gives the endpoint that the bookie's id
+    names."""
     if not data:
         return legacy_service_info(bookie_id)
     message = _parsed(lambda: BookieServiceInfoFormat.FromString(data), f"service info of bookie {bookie_id}")
@@ -61,7 +63,7 @@ def decode_service_info(bookie_id: BookieId, data: bytes) -> BookieServiceInfo:
 
 
 def legacy_service_info(bookie_id: BookieId) -> BookieServiceInfo:
-    """The registration with the one endpoint of an id ``host:port``; without endpoints for another id."""
+    """Return a registration with the endpoint that an id ``host:port`` names, or without endpoints for another id."""
     host, _, port = bookie_id.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         return BookieServiceInfo(bookie_id)
@@ -73,8 +75,8 @@ def legacy_service_info(bookie_id: BookieId) -> BookieServiceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """The identity of a bookie, kept in each of its directories and in ``cookies/<id>``; ``index_dirs`` only if they
-    are not the ledger directories."""
+    """The identity of a bookie, kept in each of its directories and in ``cookies/<id>``. ``index_dirs`` is None if the
+    indexes are in the ledger directories."""
 
     bookie_host: BookieId
     journal_dirs: tuple[str, ...]
@@ -84,8 +86,8 @@ class Cookie:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """The cookie in Apache's text format, layout 5. Raises InvalidArgumentError for a directory name that it cannot
-    hold."""
+    """Encode a cookie in Apache's text format, layout 5. Raises InvalidArgumentError for a directory name that the
+    format cannot hold."""
     for directory in (*cookie.ledger_dirs, *(cookie.index_dirs or ())):
         if "\t" in directory:
             raise InvalidArgumentError("A directory's name cannot contain a tab", value=repr(directory))
@@ -104,7 +106,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(data: bytes) -> Cookie:
-    """Reads a cookie of layout 3 (lines), 4 or 5 (protobuf text)."""
+    """Decode a cookie of layout 3 (lines), 4 or 5 (protobuf text)."""
     layout, newline, body = data.partition(b"\n")
     if not newline or layout.strip() not in (b"3", b"4", b"5"):
         raise MetadataCorruptError("This is not a cookie of layout 3, 4 or 5", value=f"it begins with {data[:40]!r}")
@@ -144,17 +146,17 @@ def _split_dirs(text: str) -> tuple[str, ...]:
 
 
 class Order(enum.Enum):
-    """What a bookie is to be; the values are those in the record."""
+    """The states that an operator can order. The values are those in the record."""
 
     READ_ONLY = "read-only"
-    DRAIN = "drain"  # read-only, and its copies go to others
-    REMOVED = "removed"  # nothing named it; it is no bookie of the cluster until it is started again
+    DRAIN = "drain"  # read-only, and other bookies get its copies
+    REMOVED = "removed"  # no ledger names it; it stays out of the cluster until it starts again
 
 
 @dataclass(frozen=True, slots=True)
 class BookieOrder:
-    """``fences``: a drain need not wait for the writers of open ledgers. ``since_ms``: when it was given (ms since
-    1970)."""
+    """An operator's order to a bookie. ``fences``: a drain need not wait for the writers of open ledgers. ``since_ms``:
+    when the order was given (ms since 1970)."""
 
     order: Order
     since_ms: int
@@ -165,7 +167,7 @@ ORDER_VERSION = 1
 
 
 def encode_order(order: BookieOrder) -> bytes:
-    """The data of ``<root>-orders/<id>``."""
+    """Encode the data of ``<root>-orders/<id>``."""
     fields = {"fences": order.fences, "order": order.order.value, "since_ms": order.since_ms, "v": ORDER_VERSION}
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
@@ -185,26 +187,26 @@ def decode_order(data: bytes) -> BookieOrder:
 
 @dataclass(frozen=True, slots=True)
 class UnderreplicationMark:
-    """The bookies whose copies of a ledger are missing, and since when (ms since 1970)."""
+    """The bookies that lack a copy of a ledger, and since when (ms since 1970)."""
 
     missing: tuple[BookieId, ...]
     ctime_ms: int | None = None
 
 
 def encode_mark(mark: UnderreplicationMark) -> bytes:
-    """The data of ``urL<id>``."""
+    """Encode the data of ``urL<id>``."""
     return _to_text(UnderreplicatedLedgerFormat(replica=mark.missing, ctime=mark.ctime_ms))
 
 
 def decode_mark(data: bytes) -> UnderreplicationMark:
-    """Fields of a later version are ignored. A mark without ``replica`` names no bookie."""
+    """Decode a mark. Fields of a later version are ignored. A mark without ``replica`` names no bookie."""
     message = _parse_text(data, UnderreplicatedLedgerFormat(), "under-replication mark")
     return UnderreplicationMark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
 
 
 def extend_mark(data: bytes, missing: Sequence[BookieId]) -> bytes:
-    """The mark with more missing bookies, each named once. All that stands in ``data`` stays as it is, fields of a
-    later version included (rule M4): text format takes further fields at the end. Raises MetadataCorruptError."""
+    """Return the mark with more missing bookies, each named once. Everything in ``data`` stays as it is, fields of a
+    later version included (rule M4): text format accepts further fields at the end. Raises MetadataCorruptError."""
     known = decode_mark(data).missing
     added = dict.fromkeys(bookie for bookie in missing if bookie not in known)
     if not added:
@@ -214,22 +216,22 @@ def extend_mark(data: bytes, missing: Sequence[BookieId]) -> bytes:
 
 
 def encode_lock(owner: str) -> bytes:
-    """The data of ``locks/urL<id>``: the worker that repairs the ledger."""
+    """Encode the data of ``locks/urL<id>``: the worker that repairs the ledger."""
     return _to_text(LockDataFormat(bookieId=owner))
 
 
 def decode_lock(data: bytes) -> str:
-    """The worker that repairs the ledger; empty if the lock does not name it."""
+    """Return the worker that repairs the ledger; empty if the lock does not name it."""
     return _parse_text(data, LockDataFormat(), "lock of a repair").bookieId
 
 
 def encode_vote(owner: str) -> bytes:
-    """The data of ``auditorelection`` and of each vote in it."""
+    """Encode the data of ``auditorelection`` and of each vote in it."""
     return _to_text(AuditorVoteFormat(bookieId=owner))
 
 
 def decode_lost_bookie_delay_s(data: bytes) -> int:
-    """The data of ``lostBookieRecoveryDelay``: a number of seconds, as digits."""
+    """Decode the data of ``lostBookieRecoveryDelay``: a number of seconds, as digits."""
     if not (data.isdigit() and len(data) <= 10 and int(data) < 2**31):
         raise MetadataCorruptError("The delay before a bookie counts as lost cannot be read", value=repr(data[:40]))
     return int(data)
@@ -240,10 +242,10 @@ def decode_vote(data: bytes) -> str:
 
 
 def encode_audit_time(time_ms: int, before: bytes = b"") -> bytes:
-    """The data of ``checkallledgersctime`` and the like: when that check ended last (ms since 1970). Apache's three
-    messages for them have the same bytes. Fields of a later version in the record ``before`` stay (rule M4)."""
+    """Encode the data of ``checkallledgersctime`` and the like: when that check last ended (ms since 1970). Apache's
+    three messages for them have the same bytes. Fields of a later version in the record ``before`` stay (rule M4)."""
     message = CheckAllLedgersFormat()
-    with contextlib.suppress(DecodeError):  # what cannot be read is replaced
+    with contextlib.suppress(DecodeError):  # an unreadable record is replaced
         message = CheckAllLedgersFormat.FromString(before)
     message.checkAllLedgersCTime = time_ms
     return message.SerializeToString()
@@ -260,7 +262,8 @@ def _to_text(message: Message) -> bytes:
 
 
 def _parse_text(data: bytes, message: M, what: str) -> M:
-    """A record in text format. Fields of a later version are ignored; a process that rewrites the record keeps them."""
+    """Parse a record in text format. Fields of a later version are ignored; a process that rewrites the record keeps
+    them."""
 
     def parse() -> M:
         text_format.Parse(data.decode("utf-8"), message, allow_unknown_field=True)

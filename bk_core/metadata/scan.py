@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the records of all ledgers: many at a time, in the order of their ids, with little of it in memory."""
+"""Reads the records of all ledgers: many at a time, in the order of their ids, with few of them in memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Found: TypeAlias = Versioned[LedgerMetadata] | MetadataCorruptError
 
 
 def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
-    """Every ledger that there was all the time, with its record, or why that cannot be read; raises errors of the
-    store. Behind a sync; a record may be as old as that."""
+    """Yield every ledger that exists during the whole scan, with its record, or with the error if the record cannot be
+    read. Raises errors of the store. Begins with a sync, so that no record is older than the call."""
     for ledger_id, found in scan_all_there_is(store):
         if isinstance(found, BookKeeperError) and not isinstance(found, MetadataCorruptError):
             raise found
@@ -30,8 +30,8 @@ def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
 def scan_all_there_is(
     store: MetadataStore, *, readers: int = READERS
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | BookKeeperError]]:
-    """As :func:`scan_ledgers`, but an error of the store about one record stands in its place and hides no other.
-    ``readers`` are threads; 0: records are read one by one where the result is asked for."""
+    """Do the same as :func:`scan_ledgers`, but yield an error of the store in place of the record that it concerns, and
+    continue. ``readers`` are threads; 0: records are read one by one in the caller's thread."""
     store.sync()
     with ThreadPoolExecutor(max(1, readers), thread_name_prefix="ledger-records") as pool:
         each = pool.map if readers else map
@@ -56,7 +56,7 @@ def _parts(ledger_ids: Iterator[LedgerId]) -> Iterator[Sequence[LedgerId]]:
 
 
 def names(found: Found, bookie_id: str) -> bool:
-    """Whether the record names the bookie in any fragment. One that cannot be read may."""
+    """Return whether the record names the bookie in any fragment. An unreadable record counts as naming it."""
     if isinstance(found, MetadataCorruptError):
         return True
     return any(bookie_id in fragment.ensemble for fragment in found.value.fragments)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes of the metadata store that cannot be read (rule M6). A walk skips such a node, notes it here, and goes on with
-the other nodes. A look-up of one node notes it here, too, and raises an error that names the node's path."""
+the other nodes. A look-up of one node also notes it here, and raises an error that names the node's path."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from bk_core.errors import MetadataCorruptError
 logger = logging.getLogger(__name__)
 
 NODES_MAX = 10_000
-"""The number of nodes that are kept by path. Of more nodes, which are of one cause then, only the first are named."""
+"""Limits the nodes that are kept by path. More unreadable nodes than that have a common cause, so the first are
+enough."""
 LOG_AGAIN_S = 3600.0
-"""How long a node that a walk meets again and again is not logged again: auto-recovery walks every few seconds."""
+"""The time in which a node is logged only once, although auto-recovery walks every few seconds and meets it each
+time."""
 LINES_MAX = 20
-"""The number of nodes that the log names within LINES_S: a damaged tree must not fill the disk of the log."""
+"""Limits the nodes that the log names within LINES_S: a damaged tree must not fill the disk of the log."""
 LINES_S = 60.0
 
 
 class NodeKind(enum.Enum):
-    """What a node holds. The values are its name in words."""
+    """The kinds of nodes. The values are their names in messages."""
 
     MARK = "under-replication mark"
     LOCK = "lock of a repair"
@@ -73,7 +75,7 @@ class UnreadableNode:
         return self.path.rpartition("/")[2]
 
     def as_object(self) -> dict[str, object]:
-        """As programs and the web page get it."""
+        """Return the node as ``--json`` and the web page show it."""
         return {"kind": self.kind.value, "path": self.path, "why": self.why, "remedy": self.remedy}
 
     def __str__(self) -> str:
@@ -81,18 +83,18 @@ class UnreadableNode:
 
 
 class UnreadableNodes:
-    """The unreadable nodes that one store has met and that are still there, as far as it knows. Any thread may call."""
+    """The nodes that one store could not read, and has not seen repaired or deleted since. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._nodes: dict[str, UnreadableNode] = {}
-        self._met: dict[str, int] = {}  # path → the number of the meeting, which grows
+        self._met: dict[str, int] = {}  # path → the number of the last meeting; the numbers grow
         self._meetings = 0
-        self._logged: dict[str, float] = {}  # path → when; bounded with the nodes
-        self._lines: list[float] = []  # when the last lines were logged
+        self._logged: dict[str, float] = {}  # path → time of its line; bounded like the nodes
+        self._lines: list[float] = []  # the times of the last lines
 
     def nodes(self) -> tuple[UnreadableNode, ...]:
-        """All of them, by path."""
+        """Return all unreadable nodes, sorted by path."""
         with self._lock:
             return tuple(self._nodes[path] for path in sorted(self._nodes))
 
@@ -104,8 +106,8 @@ class UnreadableNodes:
 
     @contextlib.contextmanager
     def reading(self, kind: NodeKind, path: str, about: str = "") -> Iterator[None]:
-        """Wraps the decoding of one node: a MetadataCorruptError is noted, and raised with the path in it, behind
-        ``about``."""
+        """Wrap the decoding of one node. A MetadataCorruptError is noted, and raised with ``about`` and the node's path
+        in its text."""
         try:
             yield
         except MetadataCorruptError as error:
@@ -117,7 +119,7 @@ class UnreadableNodes:
 
     @contextlib.contextmanager
     def skipping(self, kind: NodeKind, path: str) -> Iterator[None]:
-        """Wraps the decoding of one node of a walk: a MetadataCorruptError is noted, and the walk goes on."""
+        """Wrap the decoding of one node of a walk. A MetadataCorruptError is noted, and the walk goes on."""
         try:
             yield
         except MetadataCorruptError as error:
@@ -127,9 +129,9 @@ class UnreadableNodes:
 
     @contextlib.contextmanager
     def whole_walk(self, kind: NodeKind, folder: str, *, nested: bool = False) -> Iterator[None]:
-        """Wraps a walk that meets every node of a kind in ``folder``, with ``nested`` also in the folders below it: the
-        nodes of this kind that it did not meet are gone. A walk that is given up, or that fails, says nothing of
-        them."""
+        """Wrap a walk that meets every node of a kind in ``folder``, and with ``nested`` also in the folders below it.
+        A node of this kind that was noted before, and that the walk did not meet, is gone and forgotten. A walk that
+        fails or stops early forgets none."""
         with self._lock:
             began = self._meetings
         yield
@@ -141,15 +143,15 @@ class UnreadableNodes:
                 self.forget(path)
 
     def still_there(self, path: str) -> None:
-        """A walk met the node without reading it."""
+        """Note that a walk met the node without reading it."""
         if path in self._nodes:
             with self._lock:
                 if path in self._nodes:
                     self._meet(path)
 
     def forget(self, path: str) -> None:
-        """The node can be read, or is gone."""
-        if path in self._nodes:  # without the lock: nearly always there is none
+        """Forget a node that can be read, or is gone."""
+        if path in self._nodes:  # without the lock: nearly always there is no such node
             with self._lock:
                 for each in (self._nodes, self._met, self._logged):
                     each.pop(path, None)
@@ -173,13 +175,13 @@ class UnreadableNodes:
         self._met[path] = self._meetings
 
     def _line(self, node: UnreadableNode) -> str:
-        """The line for the log, empty if the log has had enough. The lock is held."""
+        """Return the line for the log, or an empty text if the log has had enough lines. The lock is held."""
         now = self._clock()
         if now - self._logged.get(node.path, float("-inf")) < LOG_AGAIN_S:
             return ""
         self._lines = [at for at in self._lines if now - at < LINES_S]
         if len(self._lines) > LINES_MAX:
-            return ""  # the node is logged when it is met after that
+            return ""  # the node is logged when it is met later
         self._lines.append(now)
         if len(self._lines) > LINES_MAX:
             return "more nodes of the metadata store cannot be read: bk doctor names them"

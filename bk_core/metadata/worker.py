@@ -17,7 +17,7 @@ class Worker:
     """Runs jobs one after another, each when it is due. The thread starts with the first job and ends with
     :meth:`stop`.
 
-    Callers bound the queue: a watch or registration has at most one job in it.
+    Callers bound the queue: each watch and each registration has at most one job in it.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,7 +29,7 @@ class Worker:
         self._stopped = False
 
     def submit(self, job: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Run ``job`` on the thread, ``delay_s`` from now; dropped after :meth:`stop`."""
+        """Run ``job`` on the thread, ``delay_s`` from now. The job is dropped after :meth:`stop`."""
         with self._changed:
             if self._stopped:
                 return

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's layout over any tree of versioned nodes: ledgers, bookies, cookies, logs."""
+"""Implements Apache's layout over any tree of versioned nodes: ledgers, bookies, cookies, logs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the parts of a store: the tree, the root, the watches, and what to do after a lost answer."""
+"""The base of the parts of a store: the tree, the root, the watches, and how a write goes on after a lost answer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bk_core.model import Versioned
 
 
 def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailableError) -> MetadataUnavailableError:
-    """The error to raise if no later try tells the outcome: the first whose outcome is unknown. Raises ``error`` at
-    once if no try so far can have been applied."""
+    """Return the error to raise if no later try shows the outcome: the first one whose outcome is unknown. Raises
+    ``error`` at once if no try so far can have been applied."""
     if lost is None and error.outcome is Outcome.NOT_APPLIED:
         raise error
     return lost or error
@@ -33,7 +33,7 @@ def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailable
 
 @contextlib.contextmanager
 def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
-    """Wraps the read after a lost write: if the read fails too, raises ``lost``, since the outcome stays unknown."""
+    """Wrap the read after a lost write. If the read fails too, raise ``lost``, since the outcome stays unknown."""
     try:
         yield
     except MetadataUnavailableError as error:
@@ -44,10 +44,10 @@ def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
 
 class StorePart:
     """Base of the parts, which together are one :class:`~bk_core.metadata.port.MetadataStore` and share one
-    constructor; the port documents their public methods.
+    constructor. The port documents their public methods.
 
-    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` is the one that the URI asks for, None: any. All
-    parts of a store note the nodes that they cannot read in one ``unreadable``.
+    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` is the layout in the URI, or None if the URI names
+    none. All parts of a store note unreadable nodes in the same ``unreadable``.
     """
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
@@ -55,11 +55,11 @@ class StorePart:
         self.unreadable = UnreadableNodes()
 
     def _no_cluster(self) -> MetadataError:
-        """The error for a root without INSTANCEID or LAYOUT."""
+        """Return the error for a root without INSTANCEID or LAYOUT."""
         raise NotImplementedError
 
     def _create_with_parents(self, path: str, data: bytes) -> None:
-        """Creates a node whose bytes nobody else writes: after a lost answer, a node with equal bytes is ours.
+        """Create a node with bytes that no other process writes: after a lost answer, a node with equal bytes is ours.
 
         Raises NodeExistsError if other bytes are there, MetadataUnavailableError if the outcome stays unknown.
         """
@@ -72,8 +72,8 @@ class StorePart:
         is_mine: Callable[[bytes], bool],
         lost: MetadataUnavailableError | None = None,
     ) -> None:
-        """Creates a node and its missing parents. After a lost answer, or if one was ``lost`` before, ``is_mine`` says
-        whether a node found is ours."""
+        """Create a node and its missing parents. After a lost answer, or if the caller ``lost`` one before, ``is_mine``
+        tells whether an existing node is ours."""
         for _ in range(WRITE_TRIES):
             try:
                 is_made, found = self._create_or_find(path, data, look=lost is not None)
@@ -92,8 +92,8 @@ class StorePart:
         )
 
     def _create_or_find(self, path: str, data: bytes, *, look: bool) -> tuple[bool, bytes | None]:
-        """Whether the node was created now; if it exists and ``look`` is set, also its bytes. Creates missing parents,
-        after which the caller tries again."""
+        """Return whether the node was created now; if it exists and ``look`` is set, also its bytes. If parents are
+        missing, creates them, and the caller tries again."""
         try:
             self._tree.create(path, data)
             return True, None
@@ -106,7 +106,7 @@ class StorePart:
             raise
 
     def _delete_settled(self, path: str, version: int = ANY_VERSION) -> None:
-        """Deletes a node; if it is gone after a lost answer, that is success. Raises NoNodeError, BadVersionError,
+        """Delete a node; if it is gone after a lost answer, that is success. Raises NoNodeError, BadVersionError,
         NotEmptyError."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -127,7 +127,7 @@ class StorePart:
             self._delete_settled(path)
 
     def _delete_own(self, path: str) -> None:
-        """Deletes an ephemeral node of this session."""
+        """Delete an ephemeral node of this session."""
         stat = self._tree.exists(path)
         if stat is not None and stat.owner == self._tree.session_id:
             self._delete_if_there(path)
@@ -140,12 +140,12 @@ class StorePart:
             if lost.outcome is Outcome.NOT_APPLIED:
                 raise
             with looking_after(lost):
-                self._tree.sync(self._root)  # the server may not know the write yet
+                self._tree.sync(self._root)  # the server may not have the write yet
                 found = self._read(path)
             if found != Versioned(data, version + 1):
                 raise
 
-    # --- reads of one node: if the server does not know it, sync and read again, since the server may lag (M5) ---
+    # --- reads of one node: if the server does not have it, sync and read again, since the server may lag (M5) ---
 
     def _get(self, path: str) -> tuple[bytes, NodeStat]:
         """Raises NoNodeError."""
@@ -171,7 +171,7 @@ class StorePart:
             return self._tree.children(path)
 
     def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
-        """Name, data and stat of each child; none if there is no such folder."""
+        """Return name, data and stat of each child; none if there is no such folder."""
         try:
             names = self._children(folder)
         except NoNodeError:
@@ -193,7 +193,7 @@ class StorePart:
             return None
 
     def _watch_node(self, path: str, listener: Callable[[Snapshot], None]) -> CancelWatch | None:
-        """Watches the node at ``path``; None if there is none."""
+        """Watch the node at ``path``. Return the function that ends the watch, or None if there is no such node."""
         present, cancel = self._watches.add(path, read_data, listener)
         if present is None:
             self._tree.sync(self._root)

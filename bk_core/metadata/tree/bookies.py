@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registrations of bookies, writable and read-only; their cookies and state records.
 
-A registration lasts as long as this store is open: it is made again in each new session (M2, M3).
+A registration lasts as long as this store is open: it is created again in each new session (M2, M3).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Registrations: TypeAlias = tuple[tuple[BookieId, bytes], ...]
 _READ_ONLY = "readonly"
 _RETRY_S = 0.5
 _RETRY_MAX_S = 8.0
-_LOOK_AGAIN_S = 0.5  # a watch tells sooner
+_LOOK_AGAIN_S = 0.5  # a watch wakes the wait sooner
 
 
 class Bookies(StorePart):
@@ -62,7 +62,7 @@ class Bookies(StorePart):
         self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # …, session that made it
         self._registrar = Worker("bookkeeper-registration")
         self._retry_s, self._retry_waits = _RETRY_S, False  # used only on the registrar's thread
-        self._decoded: dict[str, tuple[Snapshot, dict[BookieId, BookieServiceInfo]]] = {}  # folder → what was seen
+        self._decoded: dict[str, tuple[Snapshot, dict[BookieId, BookieServiceInfo]]] = {}  # folder → last read, bookies
         self._forget_session = tree.on_session(self._session_changed)
 
     def _registration(self, bookie_id: BookieId, read_only: bool) -> str:
@@ -91,7 +91,7 @@ class Bookies(StorePart):
         return {} if found is None else dict(self._decode(folder, found))
 
     def _decode(self, folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
-        """The bookies in what was read; the same dict again while nothing changes."""
+        """Return the bookies in these registrations; the same dict while nothing changes."""
         seen, bookies = self._decoded.get(folder, (None, {}))
         if seen is not found:
             bookies = self._decoded_of(folder, found)
@@ -150,7 +150,7 @@ class Bookies(StorePart):
         self._delete_if_there(old)
 
     def _create_own(self, path: str, info: BookieServiceInfo, deadline: float) -> None:
-        """Creates the ephemeral node in this session; replaces a node of ours."""
+        """Create the ephemeral node in this session. Replaces an older node of this session or of our directory."""
         data = encode_service_info(info)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -159,22 +159,22 @@ class Bookies(StorePart):
                 if found is None:
                     self._tree.create(path, data, ephemeral=True)
                 elif found[1].owner != self._tree.session_id:
-                    self._delete_if_there(path)  # left by a dead process of our directory (M3)
+                    self._delete_if_there(path)  # a dead process of our directory left it (M3)
                     continue
                 elif found[0] != data:
-                    # not set: a watch on the folder tells of nodes that come and go, not of their data
+                    # not set: a watch on the folder fires for nodes that come and go, not for their data
                     self._tree.multi([Delete(path, found[1].version), Create(path, data, ephemeral=True)])
                 return
             except TreeError:
                 continue  # the node changed between our read and our write
             except MetadataUnavailableError as error:
-                lost = first_loss(lost, error)  # looked at again: a node of this session is ours
+                lost = first_loss(lost, error)  # the next try reads again: a node of this session is ours
         raise lost or _taken(info)
 
     def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:
-        """The node if it is ours (of this session or of our directory), None if there is none.
+        """Return the node if it belongs to this session or to our directory; None if there is no node.
 
-        Waits for a node of another directory to go, since its session may be over; at the deadline raises
+        Waits for a node of another directory to go, since its session may be over. At the deadline raises
         BookieIdentityError.
         """
         while True:
@@ -202,7 +202,7 @@ class Bookies(StorePart):
                 for bookie_id, (info, read_only, session_id) in list(self._registered.items()):
                     if session_id != self._tree.session_id:
                         self._register_in_this_session(info, read_only)
-                        logger.info("bookie %s is registered again: its session had been lost", bookie_id)
+                        logger.info("bookie %s is registered again: its session was lost", bookie_id)
         except ClientClosedError:
             return
         except (MetadataError, BookieIdentityError) as error:
@@ -227,8 +227,8 @@ class Bookies(StorePart):
 
 
 def read_registrations(tree: Tree, folder: str, watch: Watcher | None) -> Registrations | None:
-    """The bookies registered in this folder and their records. ``watch`` tells when one comes, goes or registers again;
-    a node's record never changes. Returns None and sets no watch if there is no such folder."""
+    """Return the bookies registered in this folder and their records. ``watch`` fires when one comes, goes or registers
+    again; a node's record never changes. Returns None and sets no watch if there is no such folder."""
     try:
         ids = [name for name in tree.children(folder, watch) if name != _READ_ONLY]
     except NoNodeError:
@@ -253,7 +253,7 @@ def _taken(info: BookieServiceInfo) -> BookieIdentityError:
 
 
 class Cookies(Orders):
-    """Cookies of bookies, in Apache's folder, and our own state records of bookies (S8); as opaque bytes."""
+    """Apache's cookies of bookies, and our own state records of bookies (S8), as opaque bytes."""
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None:
         return self._read(self._cookie_path(bookie_id))
@@ -302,7 +302,7 @@ class Cookies(Orders):
         except (NodeExistsError, NoNodeError, BadVersionError) as error:
             expected = "no record" if version is None else f"version {version}"
             raise MetadataConflictError(
-                "A bookie's record was written by somebody else",
+                "Another process wrote a bookie's record",
                 value=f"{path}: expected {expected}",
                 remedy="read it again; only one process may use a bookie id",
             ) from error

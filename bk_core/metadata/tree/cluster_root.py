@@ -30,7 +30,7 @@ _NEARBY_NAMED = 3
 
 
 def make_cluster(tree: Tree, root: str, layout: Layout | None, instance_id: str | None) -> None:
-    """Creates the records of a new cluster in one step, so that nobody finds a part of them. A root that has children
+    """Create the records of a new cluster in one step, so that no client finds a part of them. A root that has children
     is left unchanged."""
     records = [
         Create(f"{root}/available"),
@@ -49,11 +49,11 @@ def make_cluster(tree: Tree, root: str, layout: Layout | None, instance_id: str 
         except (NodeExistsError, NoNodeError, BadVersionError, MetadataUnavailableError):
             if last_try:
                 raise
-    tree.sync(root)  # another client may have made it through another server
+    tree.sync(root)  # another client may have made the cluster through another server
 
 
 def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
-    """The error for a root without INSTANCEID or LAYOUT; it says what is there instead."""
+    """Return the error for a root without INSTANCEID or LAYOUT. It says what is there instead."""
     names = _children(tree, uri.root)
     if NAMES_BESIDE_LEDGERS.intersection(names):
         missing = [name for name in ("INSTANCEID", "LAYOUT") if name not in names]
@@ -78,7 +78,7 @@ def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
 
 
 def _nearby(tree: Tree, uri: ServiceUri) -> str:
-    """Text that names clusters near the root, in case the root was mistyped; empty if there are none."""
+    """Return a text that names clusters near the root, in case the root was mistyped; empty if there are none."""
     root = uri.root
     folders = dict.fromkeys([root.rpartition("/")[0] or "/", root, "/"])
     try:

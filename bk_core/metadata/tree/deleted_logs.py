@@ -13,7 +13,7 @@ from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError
 
 
 class DeletedLogs(StorePart):
-    """The deleted logs of one cluster. A record is opaque bytes; the store's time of its creation is the clock."""
+    """The deleted logs of one cluster. A record is opaque bytes. Its age counts by the store's clock."""
 
     def deleted_log_path(self, log_uuid: str = "") -> str:
         folder = f"{self._root}-deletedlogs"
@@ -23,7 +23,7 @@ class DeletedLogs(StorePart):
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
-                with contextlib.suppress(NodeExistsError):  # another client made it: a log is deleted once
+                with contextlib.suppress(NodeExistsError):  # another client made it: a log is deleted only once
                     self._create_with_parents(self.deleted_log_path(log_uuid), record)
                 return
             except MetadataUnavailableError as error:
@@ -50,7 +50,7 @@ class DeletedLogs(StorePart):
         self._delete_if_there(self.deleted_log_path(log_uuid))
 
     def deleted_logs_clock_ms(self) -> int:
-        """As in the port. Writes the folder and reads the time that the store gave it."""
+        """Do as the port says: write the folder, and read the time that the store gave it."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of new ledgers, made as Apache's clients make them, so that both can work on one cluster.
+"""Makes the ids of new ledgers as Apache's clients do, so that both can work on one cluster.
 
 An id is the number of an ephemeral sequential node, which is deleted once the id is used. A client that makes many
-ledgers reserves several ids in one transaction, and uses them in their order. Ids that are not used are lost; their
-nodes go with the session.
+ledgers reserves several ids in one transaction, and uses them in order. Unused ids are lost; their nodes go with the
+session.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from bk_core.metadata.tree.tree import (
 )
 
 RESERVED_MAX = 16
-_RESERVED_S = 0.25  # a reserve is for about so long, at the rate of the last second
+_RESERVED_S = 0.25  # the ids reserved at once last about this long, at the rate of the last second
 _TOGETHER_S = 1.0
-"""Threads that need an id at the same time wait so long for the one that asks the store, then ask by themselves."""
+"""Limits how long a thread waits for the one that asks the store. Then it asks the store by itself."""
 _HOB = re.compile(r"HOB-([0-9]{10})")
 _KEPT_FOLDERS = 3
 _TRIES = 8
 
 
 class NewId(NamedTuple):
-    """An id that nobody else gets, and the node to delete with its use."""
+    """An id that no other client gets, and the node to delete when the id is used."""
 
     number: int
     node: str
 
 
 class IdGenerator:
-    """Makes ids that nobody else gets, unless ledgers are also created with given ids. Any thread may call.
+    """Makes ids that no other client gets, unless ledgers are also created with given ids. Thread-safe.
 
-    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits from then on. A client that began
-    before goes on with ``idgen`` until that says so: its numbers never come twice. ``clock`` tells seconds.
+    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits. A client that began before goes
+    on with ``idgen`` until it finds them used up: its numbers never come twice. ``clock`` returns seconds.
     """
 
     def __init__(self, tree: Tree, root: str, clock: Callable[[], float] | None = None) -> None:
         self._tree, self._root, self._clock = tree, root, clock or time.monotonic
-        self._asking = threading.Lock()  # held while the store is asked, at most _TOGETHER_S for others
+        self._asking = threading.Lock()  # held while one thread asks the store; others wait at most _TOGETHER_S
         self._lock = threading.Lock()  # guards the rest
         self._reserve: deque[NewId] = deque()
-        self._is_long: bool | None = None  # whether the 31-bit ids are used up; None: nobody looked
+        self._is_long: bool | None = None  # whether the 31-bit ids are used up; None: not known yet
         self._taken_at: deque[float] = deque(maxlen=round(RESERVED_MAX / _RESERVED_S))
 
     def next(self, layout: Layout) -> NewId:
-        """A new id for a cluster of this layout."""
+        """Return a new id for a cluster of this layout."""
         made = self._take()
         if made is not None:
             return made
@@ -85,13 +85,13 @@ class IdGenerator:
             return self._reserve.popleft()
 
     def _wanted(self) -> int:
-        """How many ids to ask for: one, unless many were taken in the last second."""
+        """Return how many ids to ask for: one, unless many were taken in the last second."""
         with self._lock:
             since = self._clock() - 1.0
             return max(1, round(_RESERVED_S * sum(at > since for at in self._taken_at)))
 
     def release(self, made: NewId) -> None:
-        """Delete the node of an id that was used or is not needed. If that fails, it goes with the session."""
+        """Delete the node of an id that was used or is not needed. If that fails, the node goes with the session."""
         with contextlib.suppress(TreeError, MetadataUnavailableError):
             self._tree.delete(made.node)
 
@@ -132,7 +132,7 @@ class IdGenerator:
                 self._tree.delete(f"{folder}/{_high_name(high)}")
 
     def _sequence(self, folder: str, count: int) -> list[NewId]:
-        """The next ``count`` numbers of this folder, or fewer; none when its 31-bit numbers are used up."""
+        """Return the next ``count`` numbers of this folder, or fewer; none when its 31-bit numbers are used up."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:

@@ -58,7 +58,7 @@ _ID_TRIES = 100
 
 
 class Ledgers(StorePart):
-    """The ledgers of one cluster. If the URI names a layout, it must be the one in LAYOUT."""
+    """The ledgers of one cluster. If the URI names a layout, it must be the one in the LAYOUT record."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         super().__init__(tree, root, watches, layout)
@@ -108,7 +108,7 @@ class Ledgers(StorePart):
         )
 
     def _create_ledger_with(self, made: NewId, data: bytes, metadata: LedgerMetadata) -> None:
-        """Creates the record and deletes the node of its id in one transaction; if that fails, one after the other."""
+        """Create the record and delete the node of its id in one transaction; if that fails, one after the other."""
         path, lost = self._znode_of(made.number), None
         try:
             try:
@@ -116,7 +116,7 @@ class Ledgers(StorePart):
                     self._tree.multi([Delete(made.node), Create(path, data)])
                     return
             except NoNodeError:
-                pass  # of the record's parent, or, after the loss of a session, of the id
+                pass  # the record's parent is missing or, after the loss of a session, the id's node
             except MetadataUnavailableError as error:
                 lost = first_loss(None, error)
             self._create_ledger_at(path, data, metadata, lost)
@@ -204,7 +204,7 @@ class Ledgers(StorePart):
             _raise_no_such_ledger(ledger_id, error)
         except BadVersionError as error:
             raise MetadataConflictError(
-                f"Ledger {ledger_id} was changed by somebody else and not deleted",
+                f"Ledger {ledger_id} was changed by another client and not deleted",
                 value=f"expected version {version}",
                 remedy="read it again",
             ) from error
@@ -212,8 +212,8 @@ class Ledgers(StorePart):
         self._prune(path)
 
     def _prune(self, path: str) -> None:
-        """Deletes the folders that a deletion left empty; a creation makes its folders again. Of the highest one its
-        user may have no right to."""
+        """Delete the folders that a deletion left empty; a creation makes its folders again. This client may have no
+        right to delete the highest one."""
         with contextlib.suppress(TreeError, MetadataUnavailableError, MetadataAccessError):
             while (path := path.rpartition("/")[0]) != self._root:
                 self._tree.delete(path)
@@ -268,7 +268,7 @@ def _raise_no_such_ledger(ledger_id: LedgerId, cause: NoNodeError | None) -> NoR
 
 def _conflict(ledger_id: LedgerId, version: int) -> MetadataConflictError:
     return MetadataConflictError(
-        f"Ledger {ledger_id} was changed by somebody else", value=f"expected version {version}", remedy="read it again"
+        f"Ledger {ledger_id} was changed by another client", value=f"expected version {version}", remedy="read it again"
     )
 
 

@@ -82,7 +82,7 @@ class Logs(StorePart):
                 ensure_path(self._tree, f"{self._root}-logs")
             except NodeExistsError as error:
                 with looking_after(lost):
-                    is_mine = lost is not None and self._find(path) == head  # no other head has our log's uuid
+                    is_mine = lost is not None and self._find(path) == head  # no other head has the uuid of our log
                 if not is_mine:
                     raise LogExistsError(f"The log {name!r} exists already", remedy="choose another name") from error
                 return Versioned(head, 0)
@@ -118,13 +118,13 @@ class Logs(StorePart):
         return [Versioned(write.head, write.version + 1) for write in writes]
 
     def _made_folder(self, path: str) -> bool:
-        """Creates the folder of an unlinked record, which logs of an earlier version lack. False if ``path`` is not an
-        unlinked record's, or its log is gone."""
+        """Create the folder of an unlinked record, which logs of an earlier version lack. Return False if ``path`` is
+        not an unlinked record's, or its log is gone."""
         folder = path.rpartition("/")[0]
         if not folder.endswith(f"/{_UNLINKED}"):
             return False
         try:
-            self._tree.create(folder)  # but no parents: a deleted log must not come back
+            self._tree.create(folder)  # creates no parents: a deleted log must not come back
         except NodeExistsError:
             return True
         except NoNodeError:
@@ -164,7 +164,7 @@ class Logs(StorePart):
             with looking_after(lost):
                 stat = self._stat(path)
             if lost is not None and (stat is None or stat.ctime_ms != made_ms):
-                return  # deleted; a log created since is another one
+                return  # it was deleted; a log created since is a different log
             if stat is None:
                 _raise_no_such_log(name, None)
             made_ms = stat.ctime_ms
@@ -186,7 +186,7 @@ class Logs(StorePart):
         )
 
     def _delete_children(self, path: str, version: int) -> None:
-        """Deletes the content of the log's folders in batches, each only while the head has this version."""
+        """Delete the content of the log's folders in batches, each only while the head has this version."""
         paths = [f"{path}/{folder}/{n}" for folder in _FOLDERS for n in self._names_in(f"{path}/{folder}")]
         for start in range(0, len(paths), _DELETES_AT_ONCE):
             batch = paths[start : start + _DELETES_AT_ONCE]
@@ -195,7 +195,8 @@ class Logs(StorePart):
     # --- pages and transactions ---
 
     def create_page(self, name: str, page: str, data: bytes) -> None:
-        """As in the port. Creates no parents: a log that is deleted meanwhile must not come back without a head."""
+        """Do as the port says. Creates no parents: a log that is deleted meanwhile must not come back without a
+        head."""
         path = self._page(name, page)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -210,7 +211,7 @@ class Logs(StorePart):
                 if found == data:
                     return
                 raise MetadataConflictError(
-                    "Another page has this name", value=path, remedy="draw a new name"
+                    "Another page has this name", value=path, remedy="choose a new name"
                 ) from error
             except MetadataUnavailableError as error:
                 lost = first_loss(lost, error)
@@ -234,7 +235,7 @@ class Logs(StorePart):
         return None if stat is None else stat.ctime_ms
 
     def log_clock_ms(self, name: str) -> int:
-        """As in the port. Writes a node and reads the time that the store gave it."""
+        """Do as the port says: write a node, and read the time that the store gave it."""
         folder = f"{self._head(name)}/{_UNLINKED}"
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -268,8 +269,8 @@ class Logs(StorePart):
         return self._names_in(f"{self._head(name)}/{_TXNS}")
 
     def delete_txns(self, name: str, versions: Mapping[str, int], head_version: int) -> None:
-        """As in the port. The head is compared too, so that a late delete cannot remove a record that was deleted and
-        created again."""
+        """Do as the port says. The head is compared too, so that a late delete cannot remove a record that was deleted
+        and created again."""
         if min(head_version, *versions.values()) < 0:
             raise InvalidArgumentError("A record is only deleted by compare-and-set", value=f"{versions}")
         head = self._head(name)
@@ -286,11 +287,9 @@ class Logs(StorePart):
 
 def _raise_no_such_log(name: str, cause: NoNodeError | None) -> NoReturn:
     raise NoSuchLogError(
-        f"There is no log {name!r}", remedy="bk log list shows the logs; appending makes a new one"
+        f"There is no log {name!r}", remedy="bk log list shows the logs; appending creates a new one"
     ) from cause
 
 
 def _raise_conflict(error: TreeError) -> NoReturn:
-    raise MetadataConflictError(
-        "A log was changed by somebody else", value=error.path, remedy="read it again"
-    ) from error
+    raise MetadataConflictError("Another client changed a log", value=error.path, remedy="read it again") from error

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator ordered a bookie: one record at ``<root>-orders/<id>``, which outlives the bookie's restarts and is
-there before it starts (decision 0051)."""
+"""The orders of an operator to bookies: one record at ``<root>-orders/<id>``. It exists before the bookie starts, and
+outlives its restarts (decision 0051)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Orders(StorePart):
                 self._delete_settled(path)
             return
         lost, data = None, encode_order(order)
-        for _ in range(WRITE_TRIES):  # written twice it is the same
+        for _ in range(WRITE_TRIES):  # writing it twice has the same result
             try:
                 self._tree.set(path, data, ANY_VERSION)
                 return
@@ -64,7 +64,7 @@ class Orders(StorePart):
             except MetadataUnavailableError as error:
                 lost = first_loss(lost, error)
         raise lost or MetadataUnavailableError(
-            "An order was written by others again and again", value=path, remedy="try again"
+            "Other clients wrote the order again and again", value=path, remedy="try again"
         )
 
     def _order_path(self, bookie_id: BookieId) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of roles, at ``<root>-security/roles``: beside Apache's tree, whose tools do not look there (decision
+"""The table of roles, at ``<root>-security/roles``, beside Apache's tree, where Apache's tools do not look (decision
 0064)."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from bk_core.metadata.worker import Worker
 class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs, DeletedLogs):
     """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads.
 
-    ``first_folders``, below or beside the root, are made with a cluster, so that they have the rights meant for them.
+    ``first_folders``, below or beside the root, are created with a cluster, so that they get the intended ACLs.
     """
 
     def __init__(self, tree: Tree, uri: ServiceUri, first_folders: Sequence[str] = ()) -> None:
@@ -77,7 +77,7 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, L
         self._tree.sync(self._root)
 
     def close(self) -> None:
-        """As in the port; may be called twice."""
+        """Do as the port says; may be called twice."""
         self._stop_registering()
         self._tree.close()
         self._worker.stop()

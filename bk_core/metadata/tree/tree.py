@@ -3,7 +3,7 @@
 
 :mod:`bk_core.metadata.zookeeper.session` implements it with kazoo. Tests have a tree in memory, on which the parts in
 :mod:`bk_core.metadata.tree` run the same code with the same bytes. Paths are absolute. The exceptions here are answers
-of the store and never leave the package; a call without an answer raises MetadataUnavailableError.
+of the store and never leave the package; a call that gets no answer raises MetadataUnavailableError.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from bk_core.metadata.port import CancelWatch, SessionState
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_000_000
-"""The most bytes of a node: ZooKeeper drops the connection on a request over 1 MiB, which would look like a lost
+"""Limits the bytes of a node: ZooKeeper drops the connection on a request over 1 MiB, which would look like a lost
 answer."""
 MULTI_BYTES_MAX = 0xFFFFF - 1000
-"""The most bytes of a multi (:func:`multi_bytes`): ZooKeeper's limit, jute.maxbuffer, less a reserve."""
-_OP_BYTES = 48  # of an operation beside its path and data: headers, lengths, version, access rights
+"""Limits the bytes of a multi (:func:`multi_bytes`): ZooKeeper's limit, jute.maxbuffer, less a reserve."""
+_OP_BYTES = 48  # of an operation besides its path and data: headers, lengths, version, access rights
 
 WRITE_TRIES = 4
-"""A write whose answer was lost is tried this many times, each within the tree's deadline."""
+"""The number of times that a write is sent if its answers are lost, each within the tree's deadline."""
 
 Watcher: TypeAlias = Callable[[], None]
-"""Called once, when the state read may have changed or the watch was lost with the connection. It must not block."""
+"""A function that is called once, when the state that was read may have changed, or the watch was lost with the
+connection. It must not block."""
 
 
 class TreeError(Exception):
@@ -43,7 +44,7 @@ class NoNodeError(TreeError):
 
 
 class NodeExistsError(TreeError):
-    """A node of this path exists already."""
+    """A node at this path exists already."""
 
 
 class BadVersionError(TreeError):
@@ -95,7 +96,7 @@ Op: TypeAlias = Create | Set | Delete | Check
 
 
 def multi_bytes(ops: Sequence[Op]) -> int:
-    """An upper bound on the bytes of a multi's request."""
+    """Return an upper bound on the bytes of a multi's request."""
     return sum(_OP_BYTES + len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0) for op in ops)
 
 
@@ -105,40 +106,40 @@ class Tree(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The number of the present session; a new session has another one."""
+        """The id of the present session. Each session has a different one."""
         ...
 
     @property
     def session_timeout_s(self) -> float: ...
     def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, NodeStat]:
-        """Raises NoNodeError; no watch is left then."""
+        """Return a node's data and stat. Raises NoNodeError, and then sets no watch."""
         ...
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """Several reads in one round trip; None for a node that does not exist."""
+        """Read several nodes in one round trip; None for a node that does not exist."""
         ...
 
     def exists(self, path: str) -> NodeStat | None: ...
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        """The children's names, sorted; ``watch`` tells of children that come and go. Raises NoNodeError; no watch is
-        left then."""
+        """Return the children's names, sorted. ``watch`` fires when a child comes or goes. Raises NoNodeError, and then
+        sets no watch."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """Create a node; returns its path, which for a sequential node ends in ten digits. Raises NodeExistsError, or
+        """Create a node and return its path, which for a sequential node ends in ten digits. Raises NodeExistsError, or
         NoNodeError if the parent is missing."""
         ...
 
     def set(self, path: str, data: bytes, version: int) -> int:
-        """Write a node's data; returns the new version. Raises NoNodeError, BadVersionError."""
+        """Write a node's data; return the new version. Raises NoNodeError, BadVersionError."""
         ...
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises NoNodeError, BadVersionError, NotEmptyError."""
+        """Delete a node. Raises NoNodeError, BadVersionError, NotEmptyError."""
         ...
 
     def multi(self, ops: Sequence[Op]) -> list[str]:
-        """Carry out all operations or none; returns the paths of the nodes created. Raises the error of the first
+        """Carry out all operations or none; return the paths of the created nodes. Raises the error of the first
         operation that was refused, and InvalidArgumentError for more than MULTI_BYTES_MAX."""
         ...
 
@@ -148,7 +149,7 @@ class Tree(Protocol):
 
 
 def ensure_path(tree: Tree, path: str) -> None:
-    """Creates ``path`` and its missing parents, with empty data; existing nodes stay unchanged."""
+    """Create ``path`` and its missing parents, with empty data; existing nodes stay unchanged."""
     for last_try in (*[False] * (WRITE_TRIES - 1), True):
         if path in ("", "/") or tree.exists(path) is not None:
             return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of ledgers that lack copies (P8), the locks of those who repair them, and what auto-recovery obeys, in Apache's
-subtree, so that auto-recovery, Apache's or ours, repairs them (decision 0049)."""
+"""The marks of ledgers that lack copies (P8), the locks of the workers that repair them, and the settings of
+auto-recovery. They are in Apache's subtree, so that Apache's auto-recovery and ours can share them (decision 0049)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Underreplication(Election):
             except (NoNodeError, NodeExistsError, BadVersionError) as error:
                 raise TryAgain from error  # the mark changed between our read and our write
 
-        self._settled(mark, f"The mark of ledger {ledger_id}")  # marking twice is marking once
+        self._settled(mark, f"The mark of ledger {ledger_id}")  # marking twice has the same result
 
     @property
     def _folder(self) -> str:
@@ -93,7 +93,7 @@ class Underreplication(Election):
         try:
             names = self._tree.children(folder)
         except NoNodeError:
-            return  # repaired and deleted while we walk
+            return  # repaired and deleted during the walk
         if levels:
             for name in names:
                 yield from self._walk_marks(f"{folder}/{name}", levels - 1)
@@ -121,13 +121,13 @@ class Underreplication(Election):
         def remove() -> bool:
             stat = self._tree.exists(lock)
             if stat is None or stat.owner != self._tree.session_id:
-                return False  # another may have removed the mark, and what stands there is a new one of equal version
+                return False  # another session may have removed the mark; a new one may have this version
             try:
                 self._tree.multi([Check(lock, stat.version), Delete(path, version)])
             except BadVersionError:
                 return False
             except NoNodeError:
-                return self._tree.exists(path) is None  # by Apache's worker, or by us, if the answer was lost
+                return self._tree.exists(path) is None  # Apache's worker deleted it, or we did and the answer was lost
             return True
 
         removed = self._settled(remove, f"The mark of ledger {ledger_id}")
@@ -136,7 +136,7 @@ class Underreplication(Election):
         return removed
 
     def _prune_marks(self, path: str) -> None:
-        """Deletes the empty folders above a mark that is gone, as Apache does; the next mark creates them again."""
+        """Delete the empty folders above a mark that is gone, as Apache does; the next mark creates them again."""
         with contextlib.suppress(NoNodeError, NotEmptyError, MetadataUnavailableError):
             for _ in range(4):
                 path = path.rpartition("/")[0]
@@ -160,7 +160,7 @@ class Underreplication(Election):
             except NodeExistsError as error:
                 stat = self._stat(path)
                 if stat is None:
-                    raise TryAgain from error  # given back meanwhile
+                    raise TryAgain from error  # given back in the meantime
                 return stat.owner == self._tree.session_id  # ours, if the answer to an earlier try was lost
 
         return self._settled(lock, f"The lock of ledger {ledger_id}")
@@ -175,12 +175,12 @@ class Underreplication(Election):
             for name, data, _ in self._nodes(folder):
                 ledger_id = ledger_of_mark(name)
                 if ledger_id is not None:
-                    found[ledger_id] = ""  # a lock that cannot be read is a lock
+                    found[ledger_id] = ""  # an unreadable lock still locks
                     with self.unreadable.skipping(NodeKind.LOCK, f"{folder}/{name}"):
                         found[ledger_id] = decode_lock(data)
         return found
 
-    # --- what all auditors and workers obey ---
+    # --- settings for all auditors and workers ---
 
     def replication_enabled(self) -> bool:
         return self._stat(f"{self._folder}/disable") is None
@@ -199,7 +199,7 @@ class Underreplication(Election):
         return self._setting(NodeKind.DELAY, "lostBookieRecoveryDelay", decode_lost_bookie_delay_s)
 
     def _setting(self, kind: NodeKind, name: str, decode: Callable[[bytes], int | None]) -> int | None:
-        """A number for all auditors. One that cannot be read stops none of them: it counts as not set."""
+        """Return a setting for all auditors. An unreadable record must not stop an auditor, so it counts as not set."""
         path = f"{self._folder}/{name}"
         data = self._find(path)
         if data is None:
@@ -228,7 +228,7 @@ class Underreplication(Election):
         self._put(audit.value, encode_audit_time(time_ms, before))
 
     def _put(self, name: str, data: bytes) -> None:
-        """Writes one of the few records that are simply replaced: they say what an operator or an auditor wants now."""
+        """Write a record that has no history to protect: it holds the present wish of an operator or an auditor."""
         path = f"{self._folder}/{name}"
 
         def put() -> None:
@@ -252,7 +252,7 @@ class Underreplication(Election):
     def vote_for_auditor(self, owner: str) -> bool:
         elected = self._vote(self._votes_for_auditor, owner, self._make_folders)
         if elected and self._find(self._votes_for_auditor) != encode_vote(owner):
-            self._put("auditorelection", encode_vote(owner))  # for readers; the votes decide
+            self._put("auditorelection", encode_vote(owner))  # for readers of the folder; the votes decide
         return elected
 
     def withdraw_vote(self) -> None:

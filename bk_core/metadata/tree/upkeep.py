@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that keeps the named logs of a cluster, and what it spent, at ``<root>-upkeep``, beside Apache's tree
-(decision 0057)."""
+"""The election of the worker that keeps the named logs of a cluster, and the record of what it spent, at
+``<root>-upkeep``, beside Apache's tree (decision 0057)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Upkeep(Election):
                 self._set_settled(path, record, version)
         except (NodeExistsError, NoNodeError, BadVersionError) as error:
             raise MetadataConflictError(
-                "Another worker keeps the logs by now",
+                "Another worker keeps the logs now",
                 value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
-                remedy="nothing is lost: that one goes on",
+                remedy="nothing is lost: the other worker goes on",
             ) from error
         return Versioned(record, 0 if version is None else version + 1)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lasting watches, made of ZooKeeper's one-shot watches.
+"""Lasting watches, built from ZooKeeper's one-shot watches.
 
 When a watch fires, or is lost with the connection, the node is read again with a new watch. A listener is called when
-the new state differs from the one it knows. So a listener always learns the newest state, even after an outage, but may
-miss states in between. If a node cannot be read, the error is logged and the read is tried again as long as the node
-has listeners; no watch ends silently.
+the new state differs from the last state that it got. So a listener always learns the newest state, even after an
+outage, but may miss states in between. If a node cannot be read, the error is logged and the read is tried again as
+long as the node has listeners; no watch ends silently.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _RETRY_S = 0.5
 _RETRY_REFUSED_S = 5.0
 
 Snapshot: TypeAlias = Any
-"""(data, stat), or None if the node is gone."""
+"""The result of a read, such as (data, stat), or None if the node is gone."""
 Read: TypeAlias = Callable[[Tree, str, Watcher | None], Snapshot]
 
 
 def read_data(tree: Tree, path: str, watch: Watcher | None) -> tuple[bytes, NodeStat] | None:
-    """Reads a node's data and sets a watch. Returns None and sets no watch if the node is gone."""
+    """Read a node's data and set a watch. Returns None and sets no watch if the node is gone."""
     try:
         return tree.get(path, watch)
     except NoNodeError:
@@ -37,7 +37,7 @@ def read_data(tree: Tree, path: str, watch: Watcher | None) -> tuple[bytes, Node
 
 
 class _Node:
-    """One watched node. ``armed``: a watch is set in the store; ``queued``: a job that reads the node again is queued.
+    """A watched node. ``armed``: a watch is set in the store; ``queued``: a job that reads the node again is queued.
 
     ``reading`` is held while the node is read and compared, so that listeners get snapshots in order.
     """
@@ -49,7 +49,7 @@ class _Node:
         self.reading = threading.Lock()
         self.snapshot: Snapshot = None
         self.armed = self.queued = False
-        self.listeners: dict[object, list[Any]] = {}  # key → [callback, the snapshot it knows]
+        self.listeners: dict[object, list[Any]] = {}  # key → [callback, the last snapshot that it got]
 
 
 class Watches:
@@ -61,8 +61,9 @@ class Watches:
         self._nodes: dict[tuple[str, Read], _Node] = {}
 
     def add(self, path: str, read: Read, listener: Callable[[Snapshot], None]) -> tuple[Snapshot, CancelWatch]:
-        """Watch a node: returns its present state, and calls ``listener`` with later ones until the watch is cancelled
-        or the node deleted. The watch is set before this returns. Raises the error of the read."""
+        """Watch a node. Return its present state, and a function that ends the watch. ``listener`` is called with later
+        states until then, or until the node is deleted. The watch is set before this returns. Raises the error of the
+        read."""
         node = self._node(path, read)
         with node.reading:
             if not node.armed:
@@ -74,14 +75,14 @@ class Watches:
                 return node.snapshot, lambda: self._remove(node, key)
 
     def read(self, path: str, read: Read) -> Snapshot:
-        """The present state. :meth:`seen` returns it from now on, until a watch tells of a change. Raises the error of
-        the read."""
+        """Return the present state. :meth:`seen` returns it until a watch reports a change. Raises the error of the
+        read."""
         node = self._node(path, read)
         with node.reading:
             if node.armed:
                 found = read(self._tree, path, None)
                 if found != node.snapshot and found is not None:
-                    node.snapshot = found  # the watch will tell of this change: it is read once more then
+                    node.snapshot = found  # the watch fires for this change too, and the node is read once more
                 return found
             self._read(node)
             with self._lock:
@@ -93,7 +94,8 @@ class Watches:
             return self._nodes.setdefault((path, read), _Node(path, read))
 
     def _kept(self, node: _Node) -> bool:
-        """Whether the node that was read is there: no watch is left where nothing is. The lock is held."""
+        """Keep the node that was read, and return True; return False if it does not exist, and then no watch stays. The
+        lock is held."""
         if node.snapshot is None:
             node.armed = False
             return False
@@ -101,7 +103,7 @@ class Watches:
         return True
 
     def seen(self, path: str, read: Read) -> Snapshot:
-        """The state as it was last read, if no watch has told of a change since; else None. Asks nobody."""
+        """Return the state as it was last read, or None if a watch has reported a change since. Sends no request."""
         with self._lock:
             node = self._nodes.get((path, read))
             return node.snapshot if node is not None and node.armed else None
@@ -133,7 +135,7 @@ class Watches:
             with self._lock:
                 node.queued = False
                 if not node.listeners:
-                    if not node.armed:  # otherwise a later reader has set a watch, which will tell it
+                    if not node.armed:  # otherwise a later reader has set a watch, which will fire for that reader
                         self._nodes.pop((node.path, node.read), None)
                     return
             try:
@@ -144,7 +146,7 @@ class Watches:
                 self._reread_later(node, _RETRY_S)
                 return
             except Exception:
-                logger.exception("a watch of %s could not be set again, trying again", node.path)
+                logger.exception("a watch of %s could not be set again; it is tried again", node.path)
                 self._reread_later(node, _RETRY_REFUSED_S)
                 return
             news = self._news(node)
@@ -160,7 +162,7 @@ class Watches:
         self._worker.submit(lambda: self._reread(node), delay_s)
 
     def _news(self, node: _Node) -> list[Callable[[Snapshot], None]]:
-        """The listeners to call with the new snapshot. A deleted node is forgotten."""
+        """Return the listeners to call with the new snapshot. A deleted node is forgotten."""
         with self._lock:
             entries = [entry for entry in node.listeners.values() if entry[1] != node.snapshot]
             for entry in entries:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of this process in ZooKeeper: credentials from a file, which is read anew for each connection.
+"""The identity of this process in ZooKeeper: credentials from a file, which is read again for each connection.
 
-A certificate (TLS) is an identity by itself, of scheme ``x509``, where ZooKeeper's X509AuthenticationProvider is on.
+A TLS certificate is an identity by itself, of scheme ``x509``, if ZooKeeper's X509AuthenticationProvider is on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BYTES_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One line of the file."""
+    """One line of the file: a scheme, a user and a password."""
 
     scheme: str
     user: str
@@ -31,7 +31,7 @@ class Credential:
 
     @property
     def name(self) -> str:
-        """The identity as an ACL names it."""
+        """The identity as it stands in an ACL."""
         if self.scheme == "sasl":
             return f"sasl:{self.user}"
         digest = hashlib.sha1(f"{self.user}:{self.password}".encode(), usedforsecurity=False).digest()
@@ -45,18 +45,18 @@ class ZooKeeperIdentity:
         self.path = path
         self._read = read_credentials(path)
         if os.stat(path).st_mode & 0o004:
-            logger.warning("every user of this host may read %s, which holds a password; chmod 600 ends that", path)
+            logger.warning("every user of this host may read %s, which holds a password; chmod 600 prevents that", path)
 
     def __repr__(self) -> str:
         return f"ZooKeeperIdentity({self.path!r})"
 
     @property
     def credentials(self) -> tuple[Credential, ...]:
-        """Those that were read last."""
+        """The credentials that were read last."""
         return self._read
 
     def refresh(self) -> None:
-        """Read the file again. If it cannot be used, because it is being written, what was read before stays."""
+        """Read the file again. If it cannot be used, for example because it is being written, keep the credentials."""
         try:
             self._read = read_credentials(self.path)
         except InvalidArgumentError as error:
@@ -64,12 +64,12 @@ class ZooKeeperIdentity:
 
     @property
     def digests(self) -> set[tuple[str, str]]:
-        """For ``addauth``."""
+        """The credentials for kazoo's ``addauth``."""
         return {("digest", f"{each.user}:{each.password}") for each in self._read if each.scheme == "digest"}
 
     @property
     def sasl(self) -> dict[str, Any] | None:
-        """Kazoo's options for SASL; None without."""
+        """Kazoo's options for SASL, or None if the file has no ``sasl`` line."""
         for each in self._read:
             if each.scheme == "sasl":
                 return {"mechanism": "DIGEST-MD5", "username": each.user, "password": each.password}
@@ -80,8 +80,8 @@ class ZooKeeperIdentity:
 
 
 def read_credentials(path: str) -> tuple[Credential, ...]:
-    """The credentials in a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``; empty lines, and lines
-    that begin with #, say nothing."""
+    """Read a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``; empty lines, and lines that begin with
+    #, are skipped. Raises InvalidArgumentError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_BYTES_MAX)
@@ -110,7 +110,7 @@ def _credential(path: str, number: int, line: str) -> Credential:
     return Credential(scheme, user, password)
 
 
-def _unusable(what: str, value: str) -> InvalidArgumentError:  # never with a line's text: it holds a password
+def _unusable(what: str, value: str) -> InvalidArgumentError:  # the value shows no line: a line has a password
     return InvalidArgumentError(
         what, value=f"zookeeper_auth_path={value}", remedy="write digest:USER:PASSWORD or sasl:USER:PASSWORD into it"
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the ACLs of a cluster's nodes, and gives them those that ``zookeeper_acl`` says, or everybody's again.
+"""Checks the ACLs of a cluster's nodes, and sets them as ``zookeeper_acl`` says, or opens them to everybody again.
 
-It may be ended at any node and run again: what is right already is left. Folders come before what is in them.
+It may be stopped at any node and run again: nodes whose ACL is right are left alone. A folder comes before its content.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _LEAVES = ("ledgers", "registrations", "cookies", "marks", "locks", "votes", "id
 
 @dataclass(slots=True)
 class Looked:
-    """What was found: how many nodes, how many of each kind everybody may change, a few by name, and of which the ACL
-    is not the wanted one. ``is_whole``: none was left out."""
+    """The result of a walk: the number of nodes; the nodes that everybody may change, by kind, and a few of their
+    paths; how many nodes have another ACL than wanted (``other``), and how many were ``changed``. ``is_whole``: the
+    walk met every node."""
 
     nodes: int = 0
     open_kinds: Counter[str] = field(default_factory=Counter)
@@ -37,7 +38,7 @@ class Looked:
 
 
 def find_open_nodes(tree: ZooKeeperTree, root: str, *, nodes_max: int, within_s: float) -> Looked:
-    """Looks at so many nodes, for so long; those that matter most come first."""
+    """Check at most about ``nodes_max`` nodes, for about ``within_s``. The most important nodes come first."""
     looked, until = Looked(), time.monotonic() + within_s
     for part in _parts(_nodes(tree, root)):
         for path, found in zip(part, tree.acls(part), strict=True):
@@ -50,8 +51,8 @@ def find_open_nodes(tree: ZooKeeperTree, root: str, *, nodes_max: int, within_s:
 
 
 def secure(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl, *, undo: bool, apply: bool) -> Looked:
-    """Gives every node its ACL by ``acl``, or with ``undo`` everybody's; without ``apply`` only counts. Raises
-    MetadataAccessError, before anything is changed, if our identity could not undo it."""
+    """Give every node its ACL by ``acl``, or with ``undo`` an ACL that is open to everybody; without ``apply`` only
+    count. Raises MetadataAccessError, before anything is changed, if our identity could not undo the change."""
     wanted_here = {} if undo else _own(tree, root, acl)
     if apply and not undo and acl.members:
         for folder in FIRST_FOLDERS:
@@ -73,7 +74,8 @@ def secure(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl, *, undo: bool, app
 
 
 def bookies_without_acls(tree: ZooKeeperTree, root: str) -> list[str]:
-    """The registered bookies that run with ``open``: they create nodes for everybody, or have no identity at all."""
+    """Return the registered bookies that run with ``open``: their nodes are open to everybody, as they have no ACL or
+    no identity."""
     paths = [
         f"{folder}/{name}"
         for folder in (f"{root}/available", f"{root}/available/readonly")
@@ -85,10 +87,11 @@ def bookies_without_acls(tree: ZooKeeperTree, root: str) -> list[str]:
 
 
 def _own(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl) -> dict[Acl, Acl]:
-    """Proves that our identity keeps its rights, on a node of our own; returns what ZooKeeper makes of ``auth:``."""
+    """Prove on a node of our own that our identity keeps its rights. Return the ACL that ZooKeeper makes of
+    ``auth:``."""
     if acl.is_open:
         raise InvalidArgumentError(
-            "There is nothing to secure: everybody may use what is created",
+            "There is nothing to secure: this ACL lets everybody change new nodes",
             value="zookeeper_acl=open",
             remedy="give --zookeeper-acl creator or a list, the same that bookies and clients have; or --undo",
         )
@@ -99,12 +102,12 @@ def _own(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl) -> dict[Acl, Acl]:
         tree.set_acl(probe, acl.of(probe, root), found[1])
     except MetadataAccessError as error:
         raise MetadataAccessError(
-            "The identity of this command is no admin by zookeeper_acl: it could not undo what it does",
+            "The identity of this command is not an admin in zookeeper_acl: it could not undo its changes",
             value=error.value,
             remedy="name it as admin=… there, or give another --zookeeper-auth-path",
         ) from error
     finally:
-        with contextlib.suppress(MetadataAccessError):  # it goes with the session
+        with contextlib.suppress(MetadataAccessError):  # the node goes with the session
             tree.delete(probe)
     return {} if acl.members else {acl.of(probe, root): found[0]}
 
@@ -121,7 +124,7 @@ def _nodes(tree: ZooKeeperTree, root: str) -> Iterator[str]:
     for ending in ("", *BESIDE_ROOT):
         if tree.exists(root + ending) is not None:
             yield root + ending
-    for ending in (*BESIDE_ROOT, ""):  # ledgers, of which there are most, last
+    for ending in (*BESIDE_ROOT, ""):  # the folder of ledgers, which has the most nodes, last
         yield from _below(tree, root, root + ending)
 
 

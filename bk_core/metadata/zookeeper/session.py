@@ -2,16 +2,17 @@
 """A session with ZooKeeper, through kazoo. Only this package imports kazoo (M2).
 
 Every call has a deadline. A read whose connection broke is repeated within the deadline. A write waits for a connection
-and is then sent at most once: without a connection it is certainly not applied, and once it may have been sent, a
-missing answer means outcome UNKNOWN. Kazoo's states CONNECTED, SUSPENDED and LOST are those of the port. Kazoo always
-reconnects, and begins a new session after a loss. Its wait for one server is bounded below every call's deadline
+and is then sent at most once. Without a connection it is certainly not applied; once it may have been sent, a missing
+answer means outcome UNKNOWN. Kazoo's states CONNECTED, SUSPENDED and LOST are those of the port. Kazoo always
+reconnects, and begins a new session after a loss. Its wait for one server is shorter than every call's deadline
 (:class:`BoundedHandler`, M5).
 
-With an identity the session counts as connected once ZooKeeper has taken it, on each connection anew: a call that needs
-rights never goes out before. Credentials that are refused end every call at once; they are read and tried again later.
+With an identity, the session counts as connected once ZooKeeper has accepted the identity, on each connection anew. So
+no call that needs rights is sent before that. While credentials are refused every call fails at once; the file is read
+and the credentials are tried again later.
 
-Reads never go back in time, whatever server answers. ZooKeeper does not move a session to a server that is behind it;
-and beginning a session is a write, so the server that answers it has all earlier writes.
+Reads never go back in time, whichever server answers. ZooKeeper does not move a session to a server that is behind it.
+Beginning a session is a write, so the server that answers it has all earlier writes.
 """
 
 from __future__ import annotations
@@ -93,10 +94,11 @@ _kazoo_logger.addHandler(logging.NullHandler())  # its warnings go only to confi
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5
 _REFUSED_PAUSE_S = 10.0
-"""Between two tries with credentials that ZooKeeper refuses; calls fail at once meanwhile."""
+"""The pause between two tries with credentials that ZooKeeper refuses. Calls fail at once during the pause."""
 _ATTEMPT_MIN_S = 1.0
 _READS_AT_ONCE = 200
-"""Kazoo's queue holds 278 requests while none is sent; then adding one blocks."""
+"""Limits the reads that are queued at once. Kazoo's queue holds 278 requests while none is sent; then adding one
+blocks."""
 _STATES = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
@@ -116,20 +118,20 @@ _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 
 
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Kazoo's handler, but connecting and greeting together take at most ``attempt_s``, so that no single server can
-    use up a caller's deadline (M5).
+    """Kazoo's handler, with a limit: connecting and greeting together take at most ``attempt_s``, so that no single
+    server can use up a caller's deadline (M5).
 
-    Kazoo waits the whole session timeout for a connection, and the session timeout divided by the number of hosts for
-    the answer to its greeting. A server that is starting accepts and does not answer, and a host that is gone never
-    answers: one such attempt lasted longer than any call's deadline. Also, an unexpected error ends kazoo's connection
-    thread for good.
+    Kazoo itself waits the whole session timeout for a connection, and the session timeout divided by the number of
+    hosts for the answer to its greeting. A server that is starting accepts and does not answer, and a host that is gone
+    never answers: one such attempt would last longer than any call's deadline. Also, an unexpected error ends kazoo's
+    connection thread for good.
 
-    ``is_connected`` says whether the greeting was answered. ``on_connecting`` is called before each attempt;
-    ``on_ended`` on the connection's thread when the thread ends for any reason; it must not wait.
+    ``is_connected`` returns whether the greeting was answered. ``on_connecting`` is called before each attempt;
+    ``on_ended`` is called on the connection's thread when the thread ends for any reason, and must not wait.
 
-    With ``tls`` a connection is one over TLS, with a context of ours: kazoo's own does not look at renewed files, and
-    tells nobody why a handshake failed. ``tls_errors`` says that by server. Kazoo also waits for its socket while
-    OpenSSL has decrypted more than one answer (:meth:`select`).
+    With ``tls`` the connection uses TLS with a context of ours, because kazoo's own ignores renewed files and reports
+    no reason for a failed handshake. ``tls_errors`` holds the reason by server. Kazoo waits for its socket even if
+    OpenSSL has already decrypted another answer, so :meth:`select` checks for that.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         return self._socket
 
     def _secured(self, made: socket.socket, tls: Tls, options: Mapping[str, Any]) -> socket.socket:
-        """The connection over TLS; the handshake has what is left of the attempt. Raises OSError."""
+        """Return the connection over TLS; the handshake has the rest of the attempt's time. Raises OSError."""
         where = _where(options)
         try:
             made.settimeout(max(0.01, self._attempt_ends - time.monotonic()))
@@ -190,7 +192,7 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         return ready
 
     def cut_if_silent(self, for_s: float) -> None:
-        """Break a connection on which nothing arrived for ``for_s`` seconds; kazoo then makes another one."""
+        """Break a connection on which nothing arrived for ``for_s`` seconds; kazoo then makes a new one."""
         if self._socket is not None and time.monotonic() - self._heard >= for_s:
             with contextlib.suppress(OSError):  # already broken
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -212,8 +214,8 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 def poll(
     readable: Sequence[Any], writable: Sequence[Any], timeout: float | None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """What kazoo's ``select`` does, by one system call where that makes and closes a selector: it is called five times
-    for a request. A socket that is broken counts as ready. Raises ValueError for one that is closed."""
+    """Do the same as kazoo's ``select`` with one system call. Kazoo's makes and closes a selector each time, and is
+    called five times for a request. A broken socket counts as ready. Raises ValueError for a closed one."""
     poller, events = select.poll(), dict[int, int]()
     for sockets, event in ((readable, select.POLLIN), (writable, select.POLLOUT)):
         for each in sockets:
@@ -256,13 +258,13 @@ class ZooKeeperTree:
         self._pid = os.getpid()
         self._closed = False
         self._connected = threading.Event()
-        self._settled = threading.Event()  # connected for the first time, or no server can be spoken to
+        self._settled = threading.Event()  # connected for the first time, or the first attempt has failed for good
         self._identity, self._acl, self._root = identity, acl, root
         self._certificate = "" if tls is None else tls.paths.certificate_path
         self._refused: MetadataAccessError | None = None
-        self._presented = False  # an identity, which has no answer yet
+        self._presented = False  # an identity was sent and has no answer yet
         self._closing = threading.Event()
-        self._changing = threading.Lock()  # held for moments: guards the next
+        self._changing = threading.Lock()  # held for moments: guards ``_changes``
         self._changes = 0  # of kazoo's state
         self._session_id = 0
         self._listeners: list[Callable[[SessionState], None]] = []
@@ -288,8 +290,8 @@ class ZooKeeperTree:
         connection._authenticate_with_sasl = partial(_authenticated, connection._authenticate_with_sasl)
 
     def connect(self) -> None:
-        """Begin the session. Raises MetadataUnavailableError at the deadline, TlsError once there is no TLS with any
-        server, MetadataAccessError once one refuses our identity; then nothing is left running."""
+        """Begin the session. Raises MetadataUnavailableError at the deadline, TlsError once TLS has failed with every
+        server, MetadataAccessError once a server refuses our identity; then nothing is left running."""
         with self._running:
             self._client.start_async()
         if not self._settled.wait(self._timeout_s) or not self._connected.is_set():
@@ -308,8 +310,8 @@ class ZooKeeperTree:
             )
 
     def _resolve(self, expand: Callable[[], list[tuple[str, str, int]]]) -> list[tuple[str, str, int]]:
-        """The addresses of all hosts; called on kazoo's connection thread before each round of attempts. Kazoo leaves
-        out a host whose name does not resolve, and says nothing that a caller sees."""
+        """Return the addresses of all hosts; called on kazoo's connection thread before each round of attempts. Kazoo
+        silently leaves out a host whose name does not resolve, so such names are kept for error texts."""
         found = expand()
         names = {name for name, _, _ in found}
         unresolved = tuple(name for name, _ in self._client.hosts if name not in names)
@@ -322,7 +324,7 @@ class ZooKeeperTree:
         return f"; not resolved on this host: {', '.join(self._unresolved)}" if self._unresolved else ""
 
     def _unresolvable(self, outcome: Outcome) -> MetadataUnavailableError | None:
-        """The error if no host has an address; None otherwise."""
+        """Return the error if no host has an address; None otherwise."""
         if len(self._unresolved) < self._hosts_count:
             return None
         return MetadataUnavailableError(
@@ -349,7 +351,8 @@ class ZooKeeperTree:
         return connected
 
     def _present_identity(self) -> None:
-        """Called on kazoo's connection thread before each attempt: kazoo presents it once the session is there."""
+        """Set the credentials that kazoo sends after the greeting; called on kazoo's connection thread before each
+        attempt."""
         if self._identity is not None:
             if self._refused is not None:
                 self._closing.wait(_REFUSED_PAUSE_S)
@@ -358,14 +361,14 @@ class ZooKeeperTree:
             self._client._connection.sasl_options = self._identity.sasl
 
     def _state_changed(self, state: str) -> None:
-        """Called on kazoo's connection thread; must not wait."""
+        """Handle a change of kazoo's state; called on kazoo's connection thread, must not wait."""
         with self._changing:
             self._changes += 1
             change = self._changes
         if state == KazooState.CONNECTED:
             if self._identity is None:
                 self._became_usable(change)
-            else:  # kazoo says so before it presents the identity, and sends what it is asked after that
+            else:  # kazoo reports it before it sends the identity; requests follow the identity
                 self._presented = True
                 self._client.exists_async("/").rawlink(partial(self._identity_answered, change))
             return
@@ -405,18 +408,18 @@ class ZooKeeperTree:
         self._settled.set()
 
     def _tls_failed(self) -> None:
-        """Called on kazoo's connection thread. A server that only ended the connection may be starting: it is tried
-        again until the deadline."""
+        """End the wait for a first connection if TLS failed with every server; called on kazoo's connection thread. A
+        server that only ended the connection may be starting: it is tried again until the deadline."""
         if len(self._handler.tls_errors) >= self._hosts_count:
             self._settled.set()
 
     def _connection_ended(self) -> None:
-        """Called on kazoo's connection thread as it ends."""
+        """Start kazoo's connection thread again later; called on that thread as it ends."""
         if not self._closed:
             self._events.submit(self._revive, _REVIVE_S)
 
     def _revive(self) -> None:
-        """Starts kazoo's connection thread again; retries until that works or this session is closed."""
+        """Start kazoo's connection thread again; retry until that works or this session is closed."""
         with self._running:
             if self._closed:
                 return
@@ -424,7 +427,7 @@ class ZooKeeperTree:
             try:
                 self._client.start_async()
             except Exception as error:
-                logger.error("the connection to ZooKeeper could not be made, trying again: %r", error)
+                logger.error("the connection to ZooKeeper could not be made; it is tried again: %r", error)
                 self._events.submit(self._revive, _REVIVE_S)
 
     def close(self) -> None:
@@ -433,12 +436,12 @@ class ZooKeeperTree:
             self._closing.set()
             self._listeners.clear()
             if os.getpid() == self._pid:
-                self._connected.set()  # callers that wait for a connection hear that there will be none
+                self._connected.set()  # wakes callers that wait for a connection
                 self._stop_client(wait_s=self._timeout_s)
                 self._events.stop()
 
     def _stop_client(self, wait_s: float) -> None:
-        """Ends the session on another thread, because kazoo may wait for a connect that hangs."""
+        """End the session on another thread, because kazoo may wait for a connect that hangs."""
 
         def stop() -> None:
             try:
@@ -463,7 +466,7 @@ class ZooKeeperTree:
         return [None if answer is None else (answer[0], _stat(answer[1])) for answer in answers]
 
     def _read_many(self, paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
-        """The answers to requests about many nodes; None for a node that does not exist."""
+        """Return the answers to requests about many nodes; None for a node that does not exist."""
         found: list[Any] = []
         for start in range(0, len(paths), _READS_AT_ONCE):
             batch = paths[start : start + _READS_AT_ONCE]
@@ -510,7 +513,7 @@ class ZooKeeperTree:
                 time.sleep(_REVIVE_S)
 
     def _await_connection(self, path: str, deadline: float) -> None:
-        """Waits for a connection. Without one no request is given to kazoo, because a full queue would block."""
+        """Wait for a connection. Without one no request is given to kazoo, because a full queue would block."""
         self._check_usable()
         if self._refused is not None and not self._connected.is_set():
             raise self._refused_at(path, self._refused)
@@ -518,11 +521,11 @@ class ZooKeeperTree:
             raise self._unavailable(path, Outcome.NOT_APPLIED)
 
     def _answer(self, sent: Any, deadline: float) -> Any:
-        """Waits for the answer to a read and breaks a connection that stays silent; the read is then repeated on
-        another.
+        """Wait for the answer to a read, and break a connection that stays silent; the read is then repeated on another
+        connection.
 
-        A write waits until its deadline, because a server with a slow disk answers late, and a broken connection would
-        make the outcome UNKNOWN.
+        A write waits until its deadline instead, because a server with a slow disk answers late, and a broken
+        connection would make the outcome UNKNOWN.
         """
         while (left := max(0.0, deadline - time.monotonic())) > self._silence_s:
             try:
@@ -564,13 +567,13 @@ class ZooKeeperTree:
         return [result for op, result in zip(ops, sent, strict=True) if isinstance(op, Create)]
 
     def _acl_of(self, path: str) -> list[Any]:
-        """The ACL for a new node."""
+        """Return the ACL for a new node."""
         return _kazoo_acl(self._acl.of(path, self._root))
 
     # --- ACLs of nodes that exist ---
 
     def acls(self, paths: Sequence[str]) -> list[tuple[Acl, int] | None]:
-        """The ACLs of many nodes and their versions, in one round trip; None for a node that does not exist."""
+        """Return the ACLs of many nodes and their versions, in one round trip; None for a node that does not exist."""
         return [
             None
             if answer is None
@@ -579,12 +582,12 @@ class ZooKeeperTree:
         ]
 
     def set_acl(self, path: str, acl: Acl, version: int) -> None:
-        """Give a node another ACL, if its present one has this version. Raises NoNodeError, BadVersionError."""
+        """Give a node another ACL, if its present ACL has this version. Raises NoNodeError, BadVersionError."""
         self._write(path, 0, lambda: self._client.set_acls_async(path, _kazoo_acl(acl), version))
 
     def set_acls(self, changes: Sequence[tuple[str, Acl, int]]) -> int:
-        """As :meth:`set_acl`, of many nodes in one round trip; returns how many were changed. A node that is gone or
-        has another version by now is left."""
+        """Do the same as :meth:`set_acl` for many nodes in one round trip; return how many were changed. A node that is
+        gone or has another version is left alone."""
         if not changes:
             return 0
         self._await_connection(changes[0][0], time.monotonic() + self._timeout_s)
@@ -603,7 +606,7 @@ class ZooKeeperTree:
         self._await_connection(path, deadline)
         try:
             return send().get(timeout=max(0.0, deadline - time.monotonic()))
-        except SessionExpiredError as error:  # refused by the server or never sent
+        except SessionExpiredError as error:  # the server refused it, or it was never sent
             raise self._unavailable(path, Outcome.NOT_APPLIED) from error
         except (ConnectionLoss, KazooTimeoutError) as error:
             raise self._unavailable(path, Outcome.UNKNOWN) from error
@@ -644,27 +647,27 @@ class ZooKeeperTree:
         return MetadataUnavailableError(f"ZooKeeper answered {type(error).__name__}", value=path, outcome=outcome)
 
     def _in_silence(self) -> str:
-        """Why there is no answer, if ZooKeeper greets and then says nothing to an identity, or hangs up."""
+        """Return a hint for errors if ZooKeeper greeted and then did not answer an identity of scheme sasl."""
         if not self._presented or self._identity is None or self._identity.sasl is None:
             return ""
-        return f"; it greets, and says nothing to {self._identity}: perhaps it is not set up for SASL"
+        return f"; it greets and does not answer {self._identity}: perhaps it is not set up for SASL"
 
     def _refused_at(self, path: str, refused: MetadataAccessError) -> MetadataAccessError:
         return MetadataAccessError(refused.what, value=f"{path}, as {refused.value}", remedy=refused.remedy)
 
     def _denied(self, path: str, error: Exception) -> MetadataAccessError:
-        who = str(self._identity or "nobody: zookeeper_auth_path is not set")
+        who = str(self._identity or "no identity: zookeeper_auth_path is not set")
         if self._certificate:
             who += f", and the certificate {self._certificate}"
         if isinstance(error, _REFUSED):
             return MetadataAccessError(
-                "ZooKeeper refuses sessions without an identity that it knows",
+                "ZooKeeper refuses sessions without a known identity",
                 value=f"{path}, as {who}",
-                remedy="give the identity, of scheme sasl if ZooKeeper demands that, with zookeeper_auth_path",
+                remedy="give the identity, of scheme sasl if ZooKeeper requires that, with zookeeper_auth_path",
             )
         if isinstance(error, InvalidACLError):
             return MetadataAccessError(
-                "ZooKeeper knows no identity of this process to give a new node to",
+                "A new node needs an owner, and ZooKeeper knows no identity of this process",
                 value=f"{path}, zookeeper_acl={self._acl.text!r}, as {who}",
                 remedy="give zookeeper_auth_path, or a certificate where ZooKeeper has the provider for x509; "
                 "identities in zookeeper_acl are written scheme:name",
@@ -678,14 +681,14 @@ class ZooKeeperTree:
 
 
 def attempt_bound_s(timeout_s: float, session_timeout_s: float) -> float:
-    """The bound on connecting to one server: several attempts fit into a call's deadline and into the session timeout,
-    but each is long enough for a handshake with a busy server."""
+    """Return the time limit for connecting to one server. Several attempts fit into a call's deadline and into the
+    session timeout, but each is long enough for a handshake with a busy server."""
     return min(max(timeout_s / 4, _ATTEMPT_MIN_S), session_timeout_s / 3)
 
 
 def _authenticated(authenticate: Callable[..., None], *arguments: Any) -> None:
-    """Kazoo's exchange of SASL, with its errors sorted: a connection that breaks is made again, and only a refusal is
-    one. (ZooKeeper before 3.6 hangs up instead of refusing.)"""
+    """Run kazoo's SASL exchange and sort its errors: if the connection breaks, kazoo makes a new one; only a real
+    refusal raises AuthFailedError. (ZooKeeper before 3.6 hangs up instead of refusing.)"""
     try:
         authenticate(*arguments)
     except AuthFailedError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kazoo may tell of its requests. At level DEBUG it logs each request and each answer whole: records of ledgers
+"""Hides data in kazoo's log lines. At level DEBUG kazoo logs each request and each answer whole: records of ledgers
 with their passwords, and the credentials of this client."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import logging
 
 
 def without_data(record: logging.LogRecord) -> bool:
-    """A filter of kazoo's logger: of requests their kind and path are left, of data its size. What is below DEBUG, the
-    key of the session among it, is dropped."""
+    """Filter a line of kazoo's logger: a request is reduced to its kind and path, data to its size. Lines below DEBUG,
+    one of which has the key of the session, are dropped."""
     if record.levelno < logging.DEBUG:
         return False
     if isinstance(record.args, tuple):
