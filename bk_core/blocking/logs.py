@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 class LogLeader(BlockHandle[named_log.LogLeader]):
-    """The one writer of a log, until another takes over.
+    """The only writer of a log, until another client takes the log over.
 
-    Made by ``NamedLog.lead``; a context manager that gives leadership up. Appends return log offsets. Once
-    leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log or not.
+    ``NamedLog.lead`` makes it; as a context manager it gives leadership up at the end. Appends return log
+    offsets. Once leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log
+    or not.
     """
 
     @property
@@ -48,31 +49,31 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
 
     @property
     def next_offset(self) -> int:
-        """The log offset that the next entry gets."""
+        """The log offset of the next entry."""
         return self._inner.next_offset
 
     @property
     def is_leader(self) -> bool:
-        """False once leadership was given up or is known to be lost."""
+        """Whether this process leads. False once leadership was given up or is known to be lost."""
         return self._inner.is_leader
 
     def append(self, payload: Bytes) -> int:
-        """Append one entry; returns its log offset once an ack quorum has the entry and all before it on disk.
+        """Append one entry; return its log offset once an ack quorum has the entry and all before it on disk.
 
         Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
         """
         return self._thread.call(self._inner.append(payload))
 
     def append_nowait(self, payload: Bytes) -> int:
-        """Queue one entry; returns its log offset. Any thread may call. The payload must not be changed afterwards.
+        """Queue one entry; return its log offset. Thread-safe. The payload must not be changed afterwards.
 
-        Raises as append does, and WindowFullError when there is no room; in all cases the entry was not queued.
+        Raises like ``append``, and WindowFullError when there is no room; in all cases the entry was not queued.
         """
         return self._inner.append_nowait(payload)
 
     def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, in parts if it must wait for room; returns the log offset of its last entry. All of it goes
-        into one ledger. Raises as append does."""
+        """Queue a batch, in parts if it must wait for room; return the log offset of its last entry. All parts go into
+        one ledger. Raises like ``append``."""
         return self._thread.call(self._inner.append_batch(batch))
 
     def wait_confirmed(self, offset: int) -> None:
@@ -80,53 +81,56 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
         self._thread.call(self._inner.wait_confirmed(offset))
 
     def roll(self) -> None:
-        """Go on in a new ledger, so that the previous one can be trimmed; waits until that is closed and sealed.
+        """Go on in a new ledger, so that the previous one can be trimmed; wait until the previous one is closed and
+        sealed.
 
         Raises NotEnoughBookiesError if no ledger can be made (appends go on to the current one), LeadershipLostError.
         """
         self._thread.call(self._inner.roll())
 
     def close(self) -> None:
-        """Wait for the appended entries, close the ledger, seal it in the log. May be called again.
+        """Wait for the appended entries, close the ledger, and seal it in the log. May be called again.
 
-        Raises LeadershipLostError if another leader took over before; confirmed entries are in the log all the same.
+        Raises LeadershipLostError if another client took the log over before that; confirmed entries are in the log all
+        the same.
         """
         self._thread.call(self._inner.close())
 
 
 class NamedLog(Handle[named_log.NamedLog]):
-    """A handle of one log; making one reads and writes nothing. Raises InvalidArgumentError for an impossible name."""
+    """A handle of one log; creating the handle reads and writes nothing. Raises InvalidArgumentError for an impossible
+    name."""
 
     @property
     def name(self) -> str:
         return self._inner.name
 
     def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
-        """The log's record; with ``sync`` False it may be an older one than others know (M5). Raises NoSuchLogError,
-        which names near logs, and WrongPasswordError unless ``check_password`` is False."""
+        """Return the log's record. With ``sync`` False it may be older than the newest record (M5). Raises
+        NoSuchLogError, which names logs of similar names, and WrongPasswordError unless ``check_password`` is False."""
         return self._thread.call(self._inner.head(check_password=check_password, sync=sync))
 
     def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
         """Create the log. With ``exist_ok`` an existing log is returned if it has this digest type and password.
 
-        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was created then.
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; then nothing was created.
         """
         return self._thread.call(self._inner.create(digest_type=digest_type, exist_ok=exist_ok))
 
     def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
-        """The head, and whether this call created the log (N8: append creates a missing log and says so).
+        """Return the head, and whether this call created the log (N8: append creates a missing log and says so).
 
-        ``digest_type``: None takes the log's own, CRC32C for a new log.
+        ``digest_type``: None accepts the log's own, and means CRC32C for a new log.
         """
         return self._thread.call(self._inner.open_or_create(digest_type=digest_type))
 
     def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
-        """The extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the log's
-        start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
+        """Return the extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the
+        log's start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
         return self._thread.call(self._inner.extents(start_offset, end_offset))
 
     def schemas(self) -> dict[int, bytes]:
-        """The log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
+        """Return the log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
         return self._thread.call(self._inner.schemas())
 
     def publish(
@@ -138,8 +142,8 @@ class NamedLog(Handle[named_log.NamedLog]):
         ``transaction`` record remembers it (N5). Raises LogHasLeaderError while a leader writes the log, unless
         ``takeover`` fences it; PublishConflictError for ledgers that are condemned, missing, open or do not end as
         reported; TransactionReplayDiffersError for the same id or version with other rows;
-        TransactionVersionRegressedError. Nothing was published then, except after an error with outcome UNKNOWN, when
-        it may have been: publish again with the same id, and delete nothing.
+        TransactionVersionRegressedError. Then nothing was published, except that it may have been after an error with
+        outcome UNKNOWN: publish again with the same id, and delete nothing.
 
         A new ``schema`` gets a number in the log together with the ledgers; if it does not fit, SchemaMismatchError is
         raised. ``merge_schema`` lets it add columns (K8).
@@ -149,69 +153,71 @@ class NamedLog(Handle[named_log.NamedLog]):
     def overwrite(
         self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
-        """As :meth:`publish`, and unlink everything that was listed, in one compare-and-set. The log's epoch rises and
-        its offsets go on (N7); readers of the old epoch get LogOverwrittenError. Vacuum deletes what was unlinked.
+        """Do the same as :meth:`publish`, and unlink everything that was listed before, in one compare-and-set. The
+        log's epoch rises and its offsets continue (N7); readers of the old epoch get LogOverwrittenError. Vacuum
+        deletes the unlinked ledgers.
         """
         return self._thread.call(self._inner.overwrite(ledgers, publish_id, options))
 
     def delete(self, *, takeover: bool = False, now: bool = False) -> DeletedLog:
         """Delete the log. One compare-and-set decides: from then on there is no log of this name, and a new one may be
-        made, with another uuid. Readers go on with the ledgers that they know, because the ledgers stay: the vacuums of
-        this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
+        created, with another uuid. Readers can still read the ledgers that they know, because the ledgers stay: the
+        vacuums of this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
 
         ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
-        unless a leader or a job is seen that uses the log (LogHasLeaderError, LogInUseError). Readers are not seen:
-        they lose what they read.
+        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers cannot be noticed: their reads
+        fail.
 
-        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and made again meanwhile;
-        with ``takeover`` what recovering a ledger raises. Nothing was deleted then, unless the outcome is UNKNOWN:
+        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and created again meanwhile;
+        with ``takeover`` the errors of recovering a ledger. Then nothing was deleted, unless the outcome is UNKNOWN:
         delete it again. With ``now`` the ledgers that could not be deleted wait for a vacuum.
         """
         return self._thread.call(self._inner.delete(takeover=takeover, now=now))
 
     def deleted(self) -> list[DeletedLog]:
-        """The deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
+        """Return the deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
         return self._thread.call(self._inner.deleted())
 
     def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """Set what :meth:`trim_expired` keeps: entries not older than ``retention_ms`` and the newest
-        ``retention_bytes``. 0 keeps everything; None leaves the value. Returns the head; unlinks nothing itself.
+        """Set the retention, which :meth:`trim_expired` applies: it keeps entries that are not older than
+        ``retention_ms``, and the newest ``retention_bytes``. 0 keeps everything; None leaves the value as it is.
+        Returns the head; unlinks nothing itself.
 
         Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
         """
         return self._thread.call(self._inner.set_retention(retention_ms=retention_ms, retention_bytes=retention_bytes))
 
     def trim(self, before_offset: int) -> int:
-        """Let the log start at ``before_offset``; returns its start offset. Open extents are never trimmed. Ledgers
+        """Let the log start at ``before_offset``; return its start offset. Open extents are never trimmed. Ledgers
         wholly below the start are unlinked; vacuum deletes them later."""
         return self._thread.call(self._inner.trim(before_offset))
 
     def trim_expired(self) -> int:
-        """Trim what the log's retention does not keep; returns its start offset. Offsets never go back, so a decision
-        on one head is right for every later one."""
+        """Trim the entries that the log's retention does not keep; return its start offset. Offsets never go back, so a
+        decision on one head is right for every later head."""
         return self._thread.call(self._inner.trim_expired())
 
     def expired_offset(self, *, now_ms: int | None = None) -> int:
-        """The offset below which the log's retention keeps nothing now, or at ``now_ms``."""
+        """Return the offset below which the log's retention keeps nothing now, or at ``now_ms``."""
         return self._thread.call(self._inner.expired_offset(now_ms=now_ms))
 
     def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
-        """List one closed ledger, which holds copies of the same entries, in place of a run of sealed extents.
+        """List one closed ledger, which has copies of the same entries, in place of a run of sealed extents.
 
-        Offsets stay. Running readers go on with the old ledgers, which vacuum deletes later. Raises
+        Offsets stay. Running readers continue with the old ledgers, which vacuum deletes later. Raises
         PublishConflictError if some of ``run`` were unlinked or replaced meanwhile; then the log is unchanged.
         """
         return self._thread.call(self._inner.compact(run, ledger))
 
     def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
-        """The runs that :meth:`compact_small` would merge now."""
+        """Return the runs that :meth:`compact_small` would merge now."""
         return self._thread.call(self._inner.plan_compaction(limits))
 
     def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
-        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` is called with the number of entries after each
-        piece is copied, on the thread of the client's loop."""
+        """Compact the log as :meth:`bk_core.logs.compactor.Compactor.run` does. ``progress`` is called with the number
+        of entries after each piece is copied, on the thread of the client's loop."""
         return self._thread.call(self._inner.compact_small(limits, progress))
 
     def vacuum(
@@ -224,12 +230,12 @@ class NamedLog(Handle[named_log.NamedLog]):
     ) -> Vacuumed:
         """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
         they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
-        are by the metadata store's clock. ``among``: only these ledgers, so that not all of the cluster are looked at.
+        are by the metadata store's clock. ``among``: check only these ledgers, and not all ledgers of the cluster.
 
-        A job loses its ledgers if it publishes them later than this delay after it made them, so less than 7 days needs
-        ``force``. So does a transaction retention of less than 30 days: a version that is published again after its
-        record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
-        MetadataCorruptError; what was deleted stays deleted, and the next vacuum goes on.
+        A job loses its ledgers if it publishes them later than this delay after it made them, so a delay of less than 7
+        days needs ``force``. So does a transaction retention of less than 30 days: a version that is published again
+        after its record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
+        MetadataCorruptError; deletions before the error stay, and the next vacuum continues.
         """
         return self._thread.call(
             self._inner.vacuum(
@@ -238,8 +244,8 @@ class NamedLog(Handle[named_log.NamedLog]):
         )
 
     def vacuum_deleted(self, log_uuid: str, among: Sequence[LedgerId] | None = None) -> VacuumedDeleted:
-        """Delete the ledgers of a deleted log, whatever its age, and what is on record of it; ``among``: only these
-        ledgers, and what is on record only if these are none."""
+        """Delete the ledgers of a deleted log, whatever its age, and the record of its deletion. ``among``: delete only
+        these ledgers, and the record only if this is empty."""
         return self._thread.call(self._inner.vacuum_deleted(log_uuid, among))
 
     def finish_deletion(self, log_uuid: str) -> DeletedLog:
@@ -247,19 +253,19 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.finish_deletion(log_uuid))
 
     def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
+        """Return what :meth:`vacuum` would delete now with these delays. Deletes nothing."""
         return self._thread.call(self._inner.vacuum_candidates(delete_delay_ms, txn_retention_ms))
 
     def transactions(self) -> list[LogTransactions]:
-        """The transaction records of all applications and streaming queries, in no order (N5)."""
+        """Return the transaction records of all applications and streaming queries, in no order (N5)."""
         return self._thread.call(self._inner.transactions())
 
     def transactions_of(self, app_id: str) -> LogTransactions | None:
-        """The transaction record of an application or query, or None."""
+        """Return the transaction record of an application or query, or None."""
         return self._thread.call(self._inner.transactions_of(app_id))
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """Delete the transaction record of an application or query; returns it, or None if there is none.
+        """Delete the transaction record of an application or query; return it, or None if there is none.
 
         A version that is published again afterwards may be in the log twice: then only the log's last 128 publishes are
         remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
@@ -267,12 +273,13 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.forget_transactions(app_id))
 
     def end_offset(self) -> int:
-        """The offset after the last readable entry: the sealed extents, and the first open one up to its LAC, are
-        readable."""
+        """Return the offset after the last readable entry. The sealed extents, and the first open one up to its LAC,
+        are readable."""
         return self._thread.call(self._inner.end_offset())
 
     def read(self, start_offset: int, end_offset: int) -> BlockingIterator[OffsetBatch]:
-        """The entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry, batch).
+        """Read the entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry,
+        batch).
 
         Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
         EntryUnreadableError.
@@ -280,7 +287,7 @@ class NamedLog(Handle[named_log.NamedLog]):
         return BlockingIterator(self._thread, self._inner.read(start_offset, end_offset))
 
     def tail(self, from_offset: int) -> BlockingIterator[OffsetBatch]:
-        """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
+        """Read every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
         Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         return BlockingIterator(self._thread, self._inner.tail(from_offset))
 
@@ -294,20 +301,20 @@ class NamedLog(Handle[named_log.NamedLog]):
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> Table:
-        """The rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means the
-        log's start, and what is readable now.
+        """Return the rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means
+        the log's start, and the end of the readable entries.
 
         ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
-        ``row_index`` (which row of its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``, ``ledger_ctime``
-        and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as ``("delay", ">", 15)``; the
-        operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. Of a log of codec ``arrow`` only the
-        bytes of these columns are read, and entries that cannot have such a row are skipped.
+        ``row_index`` (the number of the row in its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``,
+        ``ledger_ctime`` and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as
+        ``("delay", ">", 15)``; the operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. In a log of
+        codec ``arrow`` only the bytes of these columns are read, and entries that cannot have a wanted row are skipped.
 
-        ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as they were written. Rows
-        of codec ``arrow`` have the columns of the log's newest schema; older rows are null where they have none (K8).
-        ``schema`` are the columns to read JSON objects as; None: their text.
+        ``codec`` is the codec to read entries with: ``raw``, ``envelope``, ``json`` or ``arrow``; None: the one that
+        wrote them. Rows of codec ``arrow`` have the columns of the log's newest schema; older rows have null in columns
+        that they lack (K8). ``schema`` has the columns to read JSON objects as; None: their text.
 
-        Raises InvalidArgumentError for offsets that cannot be read, columns that are not there and codecs that do not
+        Raises InvalidArgumentError for offsets that cannot be read, columns that do not exist and codecs that do not
         fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
         and EntryUnreadableError.
         """
@@ -323,12 +330,13 @@ class NamedLog(Handle[named_log.NamedLog]):
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> RecordBatchReader:
-        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
-        log is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+        """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however
+        large the log is. It has Arrow's PyCapsule interface, which pandas, polars and duckdb accept.
 
         Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
-        it ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an error of
-        :meth:`to_arrow` comes as Arrow's: as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
+        the reader ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an
+        error of :meth:`to_arrow` appears as Arrow's: as ``pyarrow.ArrowInvalid``, whose text contains the text of the
+        error, with its code.
         """
         return self._thread.call(
             self._inner.record_batch_reader(start, end, columns, where=where, codec=codec, schema=schema)
@@ -345,18 +353,18 @@ class NamedLog(Handle[named_log.NamedLog]):
         ack_quorum_size: int = 2,
         digest_type: DigestType | None = None,
     ) -> range:
-        """Append the rows of a ``pyarrow.Table``, or of anything else with Arrow's stream interface (frames of pandas
-        and polars, a RecordBatchReader), with codec ``arrow``; returns the log offsets of their entries, each of which
+        """Append the rows of a ``pyarrow.Table``, or of another object with Arrow's stream interface (frames of pandas
+        and polars, a RecordBatchReader), with codec ``arrow``. Return the log offsets of their entries, each of which
         holds many rows. A missing log is created.
 
-        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none.
-        A log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
+        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none. A
+        log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
         which older rows then have as nulls (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
 
         Raises InvalidArgumentError for data, columns or values that cannot be written, and for a log that was written
         with another codec; SchemaMismatchError for columns that do not fit the log's; EntryTooLargeError;
-        LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and what else creating, writing and
-        publishing a ledger raises. Nothing was appended then, unless the error's outcome is UNKNOWN.
+        LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and the other errors of creating,
+        writing and publishing a ledger. Then nothing was appended, unless the error's outcome is UNKNOWN.
         """
         return self._thread.call(
             self._inner.append_arrow(
@@ -371,8 +379,8 @@ class NamedLog(Handle[named_log.NamedLog]):
         )
 
     def newest_codec(self, head: LogHead) -> str | None:
-        """The codec of the newest rows that ``head`` lists. A log that has a schema and no rows yet is made for
-        ``arrow``; None: it has neither."""
+        """Return the codec of the newest rows that ``head`` lists. A log with a schema and without rows was made for
+        ``arrow``. None: it has neither."""
         return self._thread.call(self._inner.newest_codec(head))
 
     def lead(
@@ -387,14 +395,15 @@ class NamedLog(Handle[named_log.NamedLog]):
         digest_type: DigestType | None = None,
         codec: str = "raw",
     ) -> LogLeader:
-        """Fence the present leader of the log and become its one writer; creates the log if it does not exist
+        """Fence the present leader of the log and become its only writer; create the log if it does not exist
         (``LogLeader.created``).
 
         There is no election: every caller takes over. The leader rolls to a new ledger after ``roll_bytes`` payload
         bytes, or after ``roll_age_s`` seconds if something was appended. ``still_leader`` is called before each roll
         and after each failed compare-and-set; if it returns False, leadership is lost. Raises InvalidArgumentError,
         NotEnoughBookiesError, WrongPasswordError before anything is fenced; RecoveryInconclusiveError if the previous
-        leader's last entries can neither be found nor ruled out now; and LeadershipLostError if others were faster.
+        leader's last entries can now be neither found nor ruled out; and LeadershipLostError if other clients were
+        faster.
         """
         return LogLeader(
             self._thread.call(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends a leader's appends to its current ledger and gives them log offsets, one ledger after the other without a gap.
+"""Sends a leader's appends to its current ledger and gives them log offsets. Consecutive ledgers leave no gap.
 
 An entry may enter the next ledger only when every entry of the previous one is confirmed. If it were sent earlier, a
-crash could leave it in the log without entries before it, at another offset than its caller was told. So a switch takes
-three steps: wait for the batches under way; queue new appends in the next ledger's writer without sending them; send
-them once the whole previous ledger is confirmed. The pause is one round trip.
+crash could leave it in the log without the entries before it, at an offset that differs from the one its caller got. So
+a switch takes three steps: wait for the batches under way; queue new appends in the next ledger's writer without
+sending them; send them once the whole previous ledger is confirmed. The pause is one round trip.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
 
 
 class LogAppender:
-    """Appends of one leader. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
+    """The appends of one leader. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
 
     ``on_failure`` is called on the loop when a ledger takes no more entries; if leadership is lost, it calls
     :meth:`fail`.
@@ -38,7 +38,7 @@ class LogAppender:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()  # guards the writer and its base, which append_nowait reads
         self._previous: tuple[LedgerWriter, int] | None = None  # the ledger before and its base, until confirmed
-        self._gate = asyncio.Event()  # not set while a switch waits for batches: new batches wait
+        self._gate = asyncio.Event()  # cleared while a switch waits for batches under way: new batches wait
         self._gate.set()
         self._batches = 0
         self._no_batches = asyncio.Event()
@@ -58,7 +58,7 @@ class LogAppender:
             return self._base + self._writer.last_add_pushed + 1
 
     def append_nowait(self, payload: Bytes) -> int:
-        """Queue one entry; returns its log offset. Raises WindowFullError while there is no room, EntryTooLargeError,
+        """Queue one entry; return its log offset. Raises WindowFullError while there is no room, EntryTooLargeError,
         and LeadershipLostError; in all cases the entry was not queued."""
         with self._lock:
             self._check()
@@ -73,7 +73,7 @@ class LogAppender:
         raise failure
 
     async def append(self, payload: Bytes) -> int:
-        """Append one entry, waiting for room; returns its log offset once it is confirmed."""
+        """Append one entry, waiting for room; return its log offset once it is confirmed."""
         try:
             offset = self.append_nowait(payload)
         except WindowFullError:
@@ -84,7 +84,7 @@ class LogAppender:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, waiting for room; returns the log offset of its last entry."""
+        """Queue a batch, waiting for room; return the log offset of its last entry."""
         while not self._gate.is_set():
             await self._gate.wait()
         self._check()
@@ -102,7 +102,7 @@ class LogAppender:
 
     async def wait_confirmed(self, offset: int) -> None:
         """Wait until the entry at ``offset`` and all before it are confirmed. Raises LeadershipLostError if leadership
-        was lost before; the entry may then be part of the log or not."""
+        is lost before that; the entry may then be part of the log or not."""
         with self._lock:
             (writer, base), previous = (self._writer, self._base), self._previous
         if offset < base:
@@ -115,8 +115,7 @@ class LogAppender:
             self._raise(writer, error)
 
     async def switch(self, following: LedgerWriter) -> LedgerWriter:
-        """Let appends go to ``following`` from now on; returns the previous ledger, confirmed to its end but not
-        closed.
+        """Let appends go to ``following`` from now on; return the previous ledger, confirmed to its end but not closed.
 
         Raises the error that ended the previous ledger; then nothing was sent to ``following``.
         """
@@ -141,7 +140,7 @@ class LogAppender:
             self._is_stopped = True
 
     def fail(self, error: BookKeeperError) -> None:
-        """Refuse further appends; unconfirmed ones fail with ``error``. The caller abandons the ledgers."""
+        """Refuse further appends and fail unconfirmed ones with ``error``. The caller abandons the ledgers."""
         with self._lock:
             self._error = error
         self._gate.set()

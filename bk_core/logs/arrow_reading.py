@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a log as Arrow columns: planned once, then in batches, in order.
+"""Reads a log as Arrow columns: planned once, then read in batches, in order.
 
-The loop only receives; columns are made on the thread that wants them, while the loop receives on. Read-ahead is that
-of :mod:`bk_core.client.reading.read_ahead`, so it is bounded in bytes however slowly the rows are taken.
+The loop only receives; the thread that wants the rows makes the columns, while the loop continues to receive.
+Read-ahead is that of :mod:`bk_core.client.reading.read_ahead`, so it is limited in bytes even if rows are taken slowly.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ WHOLE_BYTES = 8 << 20
 """Limits the bytes of entries that are read together. AHEAD_BYTES more are read ahead, from several bookies at once."""
 AHEAD_BYTES = 24 << 20
 THREADS = os.cpu_count() or 1
-"""How many threads make columns for a whole table."""
+"""The number of threads that make columns for a whole table."""
 LOOK_S = 1.0
-"""How often a waiting reader checks that its client is still open."""
+"""The seconds between two checks of a waiting reader that its client is still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class WantedColumns:
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """A planned read: the parts of a log, where the rows of each come from, and what makes them."""
+    """A planned read: the parts of a log, the origin of their rows, and the object that makes the rows."""
 
     reading: LogReading
     windows: list[_Window]
@@ -69,8 +69,8 @@ class LogScan:
     async def plan(
         cls, store: LogStore, reading: LogReading, head: LogHead, start: int, end: int, wanted: WantedColumns
     ) -> LogScan:
-        """For the offsets ``start`` to ``end`` − 1, which must be readable. Raises InvalidArgumentError for columns
-        that are not there and for entries of several codecs."""
+        """Plan a read of the offsets ``start`` to ``end`` − 1, which must be readable. Raises InvalidArgumentError for
+        columns that do not exist and for entries of several codecs."""
         extents = await asyncio.to_thread(store.extents, head, start, end) if start < end else []
         schemas = await asyncio.to_thread(store.schemas, head) if head.schemas else {}
         parts = parts_of(extents, start, end)
@@ -85,7 +85,7 @@ class LogScan:
         return cls(reading, windows, rows)
 
     async def ready(self) -> AsyncGenerator[list[Numbered], None]:
-        """Entries in order, as lists of what is ready, each batch with the number of its window."""
+        """Yield entries in order, as lists of the batches that are ready, each batch with the number of its window."""
         async with aclosing(
             read_ahead(self.windows, lambda each: each.read(self.reading), bytes_max=AHEAD_BYTES)
         ) as lists:
@@ -93,13 +93,13 @@ class LogScan:
                 yield found
 
     def batches(self, found: Sequence[Numbered], *, use_threads: bool) -> Iterator[pa.RecordBatch]:
-        """The rows of these entries. ``use_threads``: no other thread makes rows meanwhile. Raises
+        """Yield the rows of these entries. ``use_threads``: no other thread makes rows at the same time. Raises
         CorruptEntryError."""
         for number, batch in found:
             yield from self.rows.rows(batch, self.windows[number].at, use_threads=use_threads)
 
     async def table(self) -> pa.Table:
-        """All rows. Columns are made on a thread for each processor, while more is received."""
+        """Return all rows. Each processor has a thread that makes columns, while more entries are received."""
         made, making = list[Any](), deque[asyncio.Future[list[Any]]]()
         source = self.ready()
         try:
@@ -118,17 +118,17 @@ class LogScan:
         return list(self.batches(found, use_threads=False))
 
     def reader(self, bookkeeper: BookKeeper) -> pa.RecordBatchReader:
-        """The rows as a stream that any thread but the loop's may pull."""
+        """Return the rows as a stream that any thread except the loop's may pull."""
         return self.rows.reader(_PulledRows(self, _Pull(bookkeeper, asyncio.get_running_loop())))
 
 
 class _PulledRows(Iterator["pa.RecordBatch"]):
-    """The rows of a scan on another thread. Dropping it ends its reads, from any thread and without a wait; a call that
-    an interrupt ended is repeated by the next one."""
+    """The rows of a scan for another thread. Dropping the iterator ends its reads, from any thread and without waiting.
+    If an interrupt ended a call, the next call repeats it."""
 
     def __init__(self, scan: LogScan, pull: _Pull) -> None:
         self._scan, self._pull, self._source = scan, pull, KeptItems(BatchIterator(scan.ready()))
-        self._at = (-1, 0)  # the number of the list that is decoded, and how many of its batches were given
+        self._at = (-1, 0)  # the number of the list that is decoded, and how many of its batches were returned
         self._found: list[Numbered] = []
         self._made: Iterator[pa.RecordBatch] | None = None
 
@@ -144,7 +144,7 @@ class _PulledRows(Iterator["pa.RecordBatch"]):
         return batch
 
     def _decoded(self) -> pa.RecordBatch | None:
-        """The next batch of the list; what an error or an interrupt ended is decoded again."""
+        """Return the next batch of the list. If an error or an interrupt ended a call, decode its batch again."""
         if self._made is None:
             self._made = islice(self._scan.batches(self._found, use_threads=True), self._at[1], None)
         try:
@@ -156,8 +156,8 @@ class _PulledRows(Iterator["pa.RecordBatch"]):
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Entries that are read together: a part of a log, where its rows come from, and which columns are wanted.
-    ``bytes`` estimates what is received of them."""
+    """Entries that are read together: a part of a log, the origin of its rows, and the wanted columns. ``bytes``
+    estimates the received bytes."""
 
     part: ExtentPart
     at: LedgerAt
@@ -169,8 +169,8 @@ class _Window:
 
 
 def _windows_of(part: ExtentPart, at: LedgerAt, wanted: ColumnsWanted | None) -> Iterator[_Window]:
-    """Windows of about WHOLE_BYTES: some are received, from several bookies, while others are decoded. If only some
-    columns are wanted they are of WINDOW_BYTES of whole entries."""
+    """Yield windows of about WHOLE_BYTES, so that some are received, from several bookies, while others are decoded. If
+    only some columns are wanted, windows have WINDOW_BYTES of whole entries."""
     if not part.entry_bytes:  # an open extent
         yield _Window(part, at, wanted, part.bytes)
         return
@@ -186,11 +186,12 @@ class _Pull:
 
     def __init__(self, bookkeeper: BookKeeper, loop: asyncio.AbstractEventLoop) -> None:
         self._bookkeeper, self._loop, self._guard = bookkeeper, loop, ForkGuard()
-        self._thread = threading.get_ident()  # the loop's
+        self._thread = threading.get_ident()  # the thread of the loop
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Raises what ``work`` raises, ClientClosedError once the client is closed, ForkedHandleError in a forked
-        child, and InvalidArgumentError on the loop's own thread, where it would wait for ever."""
+        """Return the result of ``work``. Raises the errors of ``work``, ClientClosedError once the client is closed,
+        ForkedHandleError in a forked child, and InvalidArgumentError on the loop's own thread, where it would wait for
+        ever."""
         try:
             self._check()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -215,12 +216,12 @@ class _Pull:
         if threading.get_ident() == self._thread:
             raise InvalidArgumentError(
                 "a RecordBatchReader waits for the loop, on whose thread it was called",
-                remedy="await asyncio.to_thread(…) for what reads it, or await log.to_arrow()",
+                remedy="read it in await asyncio.to_thread(…), or use await log.to_arrow()",
             )
 
 
 def _place(log: str, part: ExtentPart, schemas: Mapping[int, bytes], codec: str) -> LedgerAt:
-    """Where the rows of a part come from. Raises MetadataCorruptError if the log lost the schema of its entries."""
+    """Return the origin of a part's rows. Raises MetadataCorruptError if the log lost the schema of its entries."""
     extent = part.extent
     if codec == ARROW and extent.schema_number not in schemas:
         raise MetadataCorruptError(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out a compaction: reads runs of extents, several ledgers at a time, writes each run into one new ledger, and
-reads that back. :mod:`bk_core.logs.machines.compaction` decides."""
+reads the new ledger back. :mod:`bk_core.logs.machines.compaction` decides."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from bk_core.logs.store import LogStore, nonce
 logger = logging.getLogger("bk_core.logs")
 
 AHEAD_LEDGERS = 32
-"""The most ledgers read at a time: small ones cost a round trip each."""
+"""Limits the ledgers that are read at a time. More than one is needed because each small ledger costs a round trip."""
 AHEAD_BYTES = 16 << 20
-"""The most bytes held of ledgers read ahead; a ledger with more is read alone."""
+"""Limits the bytes of ledgers that are read ahead. A larger ledger is read alone."""
 JOIN_BYTES = 1 << 20
-"""Batches are joined up to this size before they are appended, so that a small ledger does not cost a frame."""
+"""Batches are joined up to this size in bytes before they are appended, so that a small ledger does not cost a
+frame."""
 
 Progress = Callable[[int], None]
-"""Called with the number of entries after each piece is copied."""
+"""A function that is called with the number of entries after each piece is copied."""
 
 
 class Compactor:
@@ -60,17 +61,17 @@ class Compactor:
         self._head: LogHead | None = None
 
     async def plan(self) -> list[Run]:
-        """The runs that :meth:`run` would merge now."""
+        """Return the runs that :meth:`run` would merge now."""
         listed = await self._list()
         return runs_to_compact(listed.extents, listed.limits)
 
     async def run(self) -> Compacted:
         """Compact until nothing is left to merge, or the limits are reached.
 
-        It is safe beside any other change of the log, and safe to end at any point: run it again to go on. Raises
-        WrongPasswordError, NotEnoughBookiesError, NoSuchEntryError and EntryUnreadableError where entries cannot be
-        read, IntegrityError for a copy that is not exact, PublishConflictError when others changed the log too often.
-        What was merged before an error stays merged.
+        It is safe during any other change of the log, and may be ended at any point: run it again to continue. Raises
+        WrongPasswordError, NotEnoughBookiesError, NoSuchEntryError and EntryUnreadableError if entries cannot be read,
+        IntegrityError for a copy that is not exact, PublishConflictError if other clients changed the log too often.
+        Runs that were merged before an error stay merged.
         """
         return await carry_out(Compaction(self._store.name, self._limits, nonce).run(), self._answer)
 
@@ -109,7 +110,7 @@ class Compactor:
                     self._progress(len(piece))
                     await self._rate.spend(piece.payload_bytes)
             await writer.close()
-        except BaseException:  # also if cancelled: nobody else knows this ledger
+        except BaseException:  # also if cancelled: only this process knows the ledger
             await asyncio.shield(drop_ledger(self._bookkeeper, writer.ledger_id, writer))
             raise
         created_ms = max(extent.created_ms for extent in run)
@@ -145,7 +146,7 @@ class Compactor:
     # --- reading a run -----------------------------------------------------------------------------------------------
 
     async def _entries(self, run: Run) -> AsyncGenerator[EntryBatch, None]:
-        """All entries of the run, in order; many small extents are read ahead at a time."""
+        """Yield all entries of the run, in order; many small extents are read ahead at a time."""
         wanted = [_Weighed(extent, weight_of(extent)) for extent in run]
         ahead = read_ahead(
             wanted, lambda each: self._extent(each.extent), ranges_max=AHEAD_LEDGERS, bytes_max=AHEAD_BYTES
@@ -178,7 +179,7 @@ class _Weighed:
 
 
 async def _joined(batches: AsyncIterator[EntryBatch]) -> AsyncGenerator[EntryBatch, None]:
-    """The same entries in batches of JOIN_BYTES or more, without ids, LACs and digests, so that they can be
+    """Yield the same entries in batches of JOIN_BYTES or more, without ids, LACs and digests, so that they can be
     appended."""
     held: list[EntryBatch] = []
     size = 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of a log's leadership: carries out the effects of :mod:`bk_core.logs.machines.leadership`, and lets the
-application append meanwhile (:mod:`bk_core.logs.appender`). Knows no rule of the protocol."""
+application append at the same time (:mod:`bk_core.logs.appender`). It contains no rule of the protocol."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from bk_core.observe.traces import traced
 logger = logging.getLogger("bk_core.logs")
 
 ROLL_RETRY_S = 5.0
-"""The time between a failed roll and the next try; appends go on to the current ledger."""
+"""The seconds between a failed roll and the next try; appends go on to the current ledger."""
 
 
 class LogLeader:
-    """The one writer of a log, until another takes over.
+    """The only writer of a log, until another client takes the log over.
 
-    Made by ``NamedLog.lead``; an async context manager that gives leadership up. Appends return log offsets. Once
-    leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log or not.
+    ``NamedLog.lead`` makes it; as an async context manager it gives leadership up at the end. Appends return log
+    offsets. Once leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log
+    or not.
     """
 
     created: bool
@@ -80,13 +81,14 @@ class LogLeader:
 
     @traced("log.take_over", log="_name")
     async def take_over(self) -> None:
-        """Fence the present leader and become the leader. Raises LeadershipLostError if others are always faster or
-        ``still_leader`` returns False, NotEnoughBookiesError, RecoveryInconclusiveError; nothing was appended then."""
+        """Fence the present leader and become the leader. Raises LeadershipLostError if other clients are always faster
+        or ``still_leader`` returns False, NotEnoughBookiesError, RecoveryInconclusiveError; then nothing was
+        appended."""
         self._driver.feed(ev.TakeOver())
         try:
             await asyncio.shield(self._serving)
         except BaseException:
-            if not self._serving.done():  # cancelled, so nobody will append
+            if not self._serving.done():  # cancelled, so this process will not append
                 self._driver.feed(ev.GiveUp())
             await self._settled()
             raise
@@ -100,16 +102,16 @@ class LogLeader:
 
     @property
     def next_offset(self) -> int:
-        """The log offset that the next entry gets."""
+        """The log offset of the next entry."""
         return self._appends.next_offset
 
     @property
     def is_leader(self) -> bool:
-        """False once leadership was given up or is known to be lost."""
+        """Whether this process leads. False once leadership was given up or is known to be lost."""
         return not self._ended.done()
 
     async def append(self, payload: Bytes) -> int:
-        """Append one entry; returns its log offset once an ack quorum has the entry and all before it on disk.
+        """Append one entry; return its log offset once an ack quorum has the entry and all before it on disk.
 
         Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
         """
@@ -118,9 +120,9 @@ class LogLeader:
         return offset
 
     def append_nowait(self, payload: Bytes) -> int:
-        """Queue one entry; returns its log offset. Any thread may call. The payload must not be changed afterwards.
+        """Queue one entry; return its log offset. Thread-safe. The payload must not be changed afterwards.
 
-        Raises as append does, and WindowFullError when there is no room; in all cases the entry was not queued.
+        Raises like ``append``, and WindowFullError when there is no room; in all cases the entry was not queued.
         """
         offset = self._appends.append_nowait(payload)
         if self._roll is None and self._appends.writer.length >= self._roll_bytes:
@@ -128,8 +130,8 @@ class LogLeader:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, in parts if it must wait for room; returns the log offset of its last entry. All of it goes
-        into one ledger. Raises as append does."""
+        """Queue a batch, in parts if it must wait for room; return the log offset of its last entry. All parts go into
+        one ledger. Raises like ``append``."""
         offset = await self._appends.append_batch(batch)
         self._roll_if_due()
         return offset
@@ -140,7 +142,8 @@ class LogLeader:
 
     @traced("log.roll", log="_name")
     async def roll(self) -> None:
-        """Go on in a new ledger, so that the previous one can be trimmed; waits until that is closed and sealed.
+        """Go on in a new ledger, so that the previous one can be trimmed; wait until the previous one is closed and
+        sealed.
 
         Raises NotEnoughBookiesError if no ledger can be made (appends go on to the current one), LeadershipLostError.
         """
@@ -149,9 +152,10 @@ class LogLeader:
 
     @traced("log.end_lead", log="_name")
     async def close(self) -> None:
-        """Wait for the appended entries, close the ledger, seal it in the log. May be called again.
+        """Wait for the appended entries, close the ledger, and seal it in the log. May be called again.
 
-        Raises LeadershipLostError if another leader took over before; confirmed entries are in the log all the same.
+        Raises LeadershipLostError if another client took the log over before that; confirmed entries are in the log all
+        the same.
         """
         if self._appender is not None and not self._ended.done():
             self._appender.stop()
@@ -192,7 +196,7 @@ class LogLeader:
     def _begin_roll(self) -> asyncio.Future[None]:
         if self._roll is None:
             self._roll = self._loop.create_future()
-            # marks the error as retrieved, if nobody waits
+            # marks the error as retrieved, if no caller waits
             self._roll.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._driver.feed(ev.Roll())
         return self._roll
@@ -202,7 +206,7 @@ class LogLeader:
         if error is None:
             self._arm(self._options.roll_age_s)
         else:
-            logger.warning("log %s goes on in ledger %d: %s", self._store.name, self.ledger_id, error)
+            logger.warning("log %s stays in ledger %d, a roll failed: %s", self._store.name, self.ledger_id, error)
             self._roll_bytes = self._appends.writer.length + self._options.roll_bytes
             self._arm(min(ROLL_RETRY_S, self._options.roll_age_s))
         if done is not None and not done.done():
@@ -285,7 +289,7 @@ class LogLeader:
         for waiting in (self._serving, self._roll, self._ended):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error) if error is not None else waiting.set_result(None)
-                waiting.exception()  # retrieved: not every future has a caller that waits
+                waiting.exception()  # marked as retrieved: not every future has a caller that waits
         self._spawn(self._requests.abandon_all())
 
     async def _settled(self) -> None:

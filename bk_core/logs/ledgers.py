@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledgers of a log: where they end, whether they may be published, and their deletion. The truth about a ledger
-stays in its own metadata (N1)."""
+"""The ledgers of a log: their ends, the check before a publish, and their deletion. A ledger's own record decides
+whether it is closed, and where it ends (N1)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from bk_core.model import LedgerId, LedgerMetadata
 logger = logging.getLogger("bk_core.logs")
 
 TellDeleted = Callable[[Mapping[LedgerId, LedgerMetadata | None]], None]
-"""Called with the ledgers whose records were deleted, and these records."""
+"""A function that is called with the ledgers whose records were deleted, and these records."""
 
 CHECK_THREADS = 16
-"""This many records are read at a time, so that a publish of 100,000 ledgers does not wait for each."""
+"""The number of records that are read at a time, so that a publish of 100,000 ledgers does not wait for each record."""
 
 
 def end_of(metadata: LedgerMetadata) -> LedgerEnd:
@@ -54,7 +54,7 @@ async def create_for_log(
     partition: int = 0,
     attempt: int = 0,
 ) -> LedgerWriter:
-    """Create a ledger whose custom metadata says what it is for. Raises as ``create_ledger``."""
+    """Create a ledger whose custom metadata says what it is for. Raises like ``create_ledger``."""
     ensemble_size, write_quorum_size, ack_quorum_size = sizes
     return await bookkeeper.create_ledger(
         ensemble_size=ensemble_size,
@@ -71,7 +71,7 @@ async def create_for_log(
 def written_extent(
     writer: LedgerWriter, *, codec: str, created_ms: int, schema_number: int = 0, row_count: int | None = None
 ) -> NewExtent:
-    """All of a ledger that was written and closed, to be listed."""
+    """Return the extent that lists all entries of a ledger that was written and closed."""
     metadata = writer.metadata
     return NewExtent(
         ledger_id=writer.ledger_id,
@@ -89,7 +89,7 @@ def written_extent(
 
 
 async def drop_ledger(bookkeeper: BookKeeper, ledger_id: LedgerId, writer: LedgerWriter | None = None) -> None:
-    """Abandon and delete a ledger that no log lists. Best effort: what stays, vacuum finds."""
+    """Abandon and delete a ledger that no log lists. Best effort: vacuum finds a ledger that stays."""
     try:
         if writer is not None:
             await writer.abandon()
@@ -99,13 +99,13 @@ async def drop_ledger(bookkeeper: BookKeeper, ledger_id: LedgerId, writer: Ledge
 
 
 async def recovered_end(bookkeeper: BookKeeper, ledger_id: LedgerId, password: bytes) -> LedgerEnd:
-    """Fence, recover and close a ledger unless it is closed; returns its end. Raises as ``open_ledger``."""
+    """Fence, recover and close a ledger unless it is closed; return its end. Raises like ``open_ledger``."""
     async with await bookkeeper.open_ledger(ledger_id, recover=True, password=password) as reader:
         return end_of(reader.metadata)
 
 
 def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[NewExtent]) -> None:
-    """Raises PublishConflictError unless every ledger exists, is closed, ends where its writer says, has this log's
+    """Raise PublishConflictError unless every ledger exists, is closed, ends where its writer says, has this log's
     digest type and password, and was not made for another log (N6). Blocks."""
     reported: dict[LedgerId, list[NewExtent]] = {}
     for extent in extents:
@@ -116,14 +116,14 @@ def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[New
     with ThreadPoolExecutor(min(CHECK_THREADS, len(reported)), "bk-publish-check") as pool:
         for why in pool.map(lambda item: _problem(store, head, *item), reported.items()):
             if why is not None:
-                raise PublishConflictError(why, remedy="it was changed behind its writer's back: run the job again")
+                raise PublishConflictError(why, remedy="another client changed it meanwhile: run the job again")
 
 
 def of_log(
     store: MetadataStore, log_uuid: str, before_ms: int, among: Iterable[LedgerId] | None = None
 ) -> Iterator[LedgerId]:
-    """The ledgers that by their custom metadata were made for this log, before ``before_ms`` by the store's clock (N6).
-    Blocks; reads the record of every ledger in the cluster, or of those ``among`` which it looks."""
+    """Yield the ledgers that by their custom metadata were made for this log, before ``before_ms`` by the store's clock
+    (N6). Blocks. Reads the record of every ledger in the cluster, or of the ledgers ``among`` if given."""
     for _, ledger_id in of_logs(store, {log_uuid: before_ms}, among):
         yield ledger_id
 
@@ -131,7 +131,8 @@ def of_log(
 def of_logs(
     store: MetadataStore, before_ms: Mapping[str, int], among: Iterable[LedgerId] | None = None
 ) -> Iterator[tuple[str, LedgerId]]:
-    """As :func:`of_log` for several logs at once, by uuid, each with its time; each ledger with the uuid of its log."""
+    """Do the same as :func:`of_log` for several logs by uuid, each with its time. Yield each ledger with its log's
+    uuid."""
     if not before_ms:
         return
     for ledger_id in store.list_ledgers() if among is None else among:
@@ -140,14 +141,14 @@ def of_logs(
             if log_uuid in before_ms and store.ledger_ctime_ms(ledger_id) < before_ms[log_uuid]:
                 yield log_uuid, ledger_id
         except (NoSuchLedgerError, MetadataCorruptError):
-            continue  # deleted a moment ago, or unreadable: then it stays
+            continue  # deleted a moment ago, or unreadable: an unreadable one stays
 
 
 def delete_of_log(
     store: MetadataStore, log_uuid: str, ledgers: Sequence[LedgerId], deleted: TellDeleted
 ) -> tuple[LedgerId, ...]:
-    """Delete ledgers if they are this log's, and tell ``deleted``; returns those that certainly do not exist any more.
-    Blocks."""
+    """Delete ledgers if they are this log's, and call ``deleted`` with their records; return the ledgers that certainly
+    do not exist any more. Blocks."""
     gone: list[LedgerId] = []
     told: dict[LedgerId, LedgerMetadata | None] = {}
     for ledger_id in ledgers:
@@ -170,7 +171,7 @@ def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:
 
 
 def _log_of(metadata: LedgerMetadata) -> str:
-    """The uuid of the log that the ledger was made for; empty if it was made for none."""
+    """Return the uuid of the log for which the ledger was made; empty if it was made for none."""
     keys = metadata.custom_metadata
     if keys.get("application") != APPLICATION.encode():
         return ""

@@ -2,7 +2,7 @@
 """A named log: many ledgers read as one, with positions that never change (N1 to N8).
 
 There are two ways to write a log. *Publish*, for batch jobs, lists closed ledgers, all at once or not at all. *Lead*,
-for services, makes this process the one writer and gives every entry its offset at once. A log has one digest type and
+for services, makes this process the only writer and gives every entry its offset at once. A log has one digest type and
 one password.
 """
 
@@ -54,18 +54,20 @@ __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 logger = logging.getLogger("bk_core.logs")
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
-"""Vacuum deletes a ledger this long after it was unlinked or, if it was never listed, after it was made (N6)."""
+"""The default time after which vacuum deletes a ledger, counted from its unlinking or, if it was never listed, from its
+creation (N6)."""
 TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
-"""A transaction record is kept this long after its last use (N5)."""
+"""The default time for which a transaction record is kept after its last use (N5)."""
 
 ARROW = "arrow"
-"""The codec whose columns the log keeps."""
+"""The codec whose columns the log's schema describes."""
 
 R = TypeVar("R")
 
 
 class NamedLog:
-    """A handle of one log; making one reads and writes nothing. Raises InvalidArgumentError for an impossible name."""
+    """A handle of one log; creating the handle reads and writes nothing. Raises InvalidArgumentError for an impossible
+    name."""
 
     name: str
 
@@ -78,8 +80,8 @@ class NamedLog:
     # --- the list ----------------------------------------------------------------------------------------------------
 
     async def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
-        """The log's record; with ``sync`` False it may be an older one than others know (M5). Raises NoSuchLogError,
-        which names near logs, and WrongPasswordError unless ``check_password`` is False."""
+        """Return the log's record. With ``sync`` False it may be older than the newest record (M5). Raises
+        NoSuchLogError, which names logs of similar names, and WrongPasswordError unless ``check_password`` is False."""
         found = await asyncio.to_thread(self._store.read, sync=sync)
         if check_password:
             self._store.check_password(found.value, self._password)
@@ -88,18 +90,18 @@ class NamedLog:
     async def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
         """Create the log. With ``exist_ok`` an existing log is returned if it has this digest type and password.
 
-        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; nothing was created then.
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; then nothing was created.
         """
         head, created = await self.open_or_create(digest_type=digest_type)
         if not created and not exist_ok:
-            raise LogExistsError(f"log {self.name} exists", remedy="take another name, or append to it")
+            raise LogExistsError(f"log {self.name} exists", remedy="choose another name, or append to it")
         return head.value
 
     @traced("log.open", log="name")
     async def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
-        """The head, and whether this call created the log (N8: append creates a missing log and says so).
+        """Return the head, and whether this call created the log (N8: append creates a missing log and says so).
 
-        ``digest_type``: None takes the log's own, CRC32C for a new log.
+        ``digest_type``: None accepts the log's own, and means CRC32C for a new log.
         """
         try:
             found = await self.head()
@@ -113,13 +115,13 @@ class NamedLog:
             try:
                 return await asyncio.to_thread(self._store.create, new), True
             except LogExistsError:
-                found = await self.head()  # somebody else created it meanwhile
+                found = await self.head()  # another client created it meanwhile
         check_digest_type(f"log {self.name}", found.value.digest_type, digest_type)
         return found, False
 
     async def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
-        """The extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the log's
-        start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
+        """Return the extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the
+        log's start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
 
         def read() -> list[Extent]:
             head = self._store.read(sync=True).value
@@ -130,7 +132,7 @@ class NamedLog:
         return await asyncio.to_thread(read)
 
     async def schemas(self) -> dict[int, bytes]:
-        """The log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
+        """Return the log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
 
         def read() -> dict[int, bytes]:
             return self._store.schemas(self._store.read(sync=True).value)
@@ -149,8 +151,8 @@ class NamedLog:
         ``transaction`` record remembers it (N5). Raises LogHasLeaderError while a leader writes the log, unless
         ``takeover`` fences it; PublishConflictError for ledgers that are condemned, missing, open or do not end as
         reported; TransactionReplayDiffersError for the same id or version with other rows;
-        TransactionVersionRegressedError. Nothing was published then, except after an error with outcome UNKNOWN, when
-        it may have been: publish again with the same id, and delete nothing.
+        TransactionVersionRegressedError. Then nothing was published, except that it may have been after an error with
+        outcome UNKNOWN: publish again with the same id, and delete nothing.
 
         A new ``schema`` gets a number in the log together with the ledgers; if it does not fit, SchemaMismatchError is
         raised. ``merge_schema`` lets it add columns (K8).
@@ -160,14 +162,15 @@ class NamedLog:
         with audited("overwrite-log", log=self.name, publish=publish_id.text) if options.overwrite else nullcontext():
             found = (await self._answers().carry_out(change.run()))[self.name]
         if not change.was_attempted:
-            logger.warning("log %s has %s already: %d rows are skipped", self.name, publish_id.text, found.rows)
+            logger.warning("log %s already has %s: %d rows are skipped", self.name, publish_id.text, found.rows)
         return found
 
     async def overwrite(
         self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
-        """As :meth:`publish`, and unlink everything that was listed, in one compare-and-set. The log's epoch rises and
-        its offsets go on (N7); readers of the old epoch get LogOverwrittenError. Vacuum deletes what was unlinked.
+        """Do the same as :meth:`publish`, and unlink everything that was listed before, in one compare-and-set. The
+        log's epoch rises and its offsets continue (N7); readers of the old epoch get LogOverwrittenError. Vacuum
+        deletes the unlinked ledgers.
         """
         return await self.publish(ledgers, publish_id, replace(options, overwrite=True))
 
@@ -184,15 +187,15 @@ class NamedLog:
     @traced("log.delete", log="name")
     async def delete(self, *, takeover: bool = False, now: bool = False) -> DeletedLog:
         """Delete the log. One compare-and-set decides: from then on there is no log of this name, and a new one may be
-        made, with another uuid. Readers go on with the ledgers that they know, because the ledgers stay: the vacuums of
-        this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
+        created, with another uuid. Readers can still read the ledgers that they know, because the ledgers stay: the
+        vacuums of this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
 
         ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
-        unless a leader or a job is seen that uses the log (LogHasLeaderError, LogInUseError). Readers are not seen:
-        they lose what they read.
+        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers cannot be noticed: their reads
+        fail.
 
-        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and made again meanwhile;
-        with ``takeover`` what recovering a ledger raises. Nothing was deleted then, unless the outcome is UNKNOWN:
+        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and created again meanwhile;
+        with ``takeover`` the errors of recovering a ledger. Then nothing was deleted, unless the outcome is UNKNOWN:
         delete it again. With ``now`` the ledgers that could not be deleted wait for a vacuum.
         """
         if takeover and now:
@@ -219,7 +222,7 @@ class NamedLog:
             raise
 
     async def _uuid_to_delete(self) -> str:
-        """That of the log, or of one whose deletion was begun and is not finished. Checks the password."""
+        """Return the uuid of the log, or of a log whose deletion was begun and not finished. Checks the password."""
         try:
             return (await self.head()).value.uuid
         except NoSuchLogError:
@@ -230,12 +233,13 @@ class NamedLog:
             return mark.uuid
 
     async def deleted(self) -> list[DeletedLog]:
-        """The deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
+        """Return the deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
         return await asyncio.to_thread(self._store.deleted)
 
     async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """Set what :meth:`trim_expired` keeps: entries not older than ``retention_ms`` and the newest
-        ``retention_bytes``. 0 keeps everything; None leaves the value. Returns the head; unlinks nothing itself.
+        """Set the retention, which :meth:`trim_expired` applies: it keeps entries that are not older than
+        ``retention_ms``, and the newest ``retention_bytes``. 0 keeps everything; None leaves the value as it is.
+        Returns the head; unlinks nothing itself.
 
         Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
         """
@@ -244,25 +248,25 @@ class NamedLog:
 
     @traced("log.trim", log="name")
     async def trim(self, before_offset: int) -> int:
-        """Let the log start at ``before_offset``; returns its start offset. Open extents are never trimmed. Ledgers
+        """Let the log start at ``before_offset``; return its start offset. Open extents are never trimmed. Ledgers
         wholly below the start are unlinked; vacuum deletes them later."""
         with audited("trim-log", log=self.name, before_offset=before_offset):
             return await self._change(Trim(before_offset, nonce))
 
     async def trim_expired(self) -> int:
-        """Trim what the log's retention does not keep; returns its start offset. Offsets never go back, so a decision
-        on one head is right for every later one."""
+        """Trim the entries that the log's retention does not keep; return its start offset. Offsets never go back, so a
+        decision on one head is right for every later head."""
         return await self.trim(await self.expired_offset())
 
     async def expired_offset(self, *, now_ms: int | None = None) -> int:
-        """The offset below which the log's retention keeps nothing now, or at ``now_ms``."""
+        """Return the offset below which the log's retention keeps nothing now, or at ``now_ms``."""
         expired = partial(commit.expired_below, (await self.head()).value, _now_ms() if now_ms is None else now_ms)
         return await asyncio.to_thread(self._store.with_pages, expired)
 
     async def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
-        """List one closed ledger, which holds copies of the same entries, in place of a run of sealed extents.
+        """List one closed ledger, which has copies of the same entries, in place of a run of sealed extents.
 
-        Offsets stay. Running readers go on with the old ledgers, which vacuum deletes later. Raises
+        Offsets stay. Running readers continue with the old ledgers, which vacuum deletes later. Raises
         PublishConflictError if some of ``run`` were unlinked or replaced meanwhile; then the log is unchanged.
         """
         if not run:
@@ -275,23 +279,23 @@ class NamedLog:
         progress: Callable[[int], None] = lambda entries: None,
         rate: ByteRate | None = None,
     ) -> Compactor:
-        """Returns a :class:`Compactor`, which merges small sealed extents into fewer ledgers: ``await
+        """Return a :class:`Compactor`, which merges small sealed extents into fewer ledgers: ``await
         log.compactor().run()``. ``progress`` is called with the number of entries after each piece is copied; ``rate``
-        bounds the bytes copied a second.
+        limits the bytes copied a second.
         """
         limits = CompactionLimits() if limits is None else limits
         return Compactor(self._bookkeeper, self._store, self._answers(), self._password, limits, progress, rate)
 
     async def plan_compaction(self, limits: CompactionLimits | None = None) -> list[Run]:
-        """The runs that :meth:`compact_small` would merge now."""
+        """Return the runs that :meth:`compact_small` would merge now."""
         return await self.compactor(limits).plan()
 
     @traced("log.compact", log="name")
     async def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
-        """As :meth:`bk_core.logs.compactor.Compactor.run`. ``progress`` is called with the number of entries after each
-        piece is copied, on the thread of the client's loop."""
+        """Compact the log as :meth:`bk_core.logs.compactor.Compactor.run` does. ``progress`` is called with the number
+        of entries after each piece is copied, on the thread of the client's loop."""
         return await self.compactor(limits, progress).run()
 
     @traced("log.vacuum", log="name")
@@ -305,12 +309,12 @@ class NamedLog:
     ) -> Vacuumed:
         """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
         they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
-        are by the metadata store's clock. ``among``: only these ledgers, so that not all of the cluster are looked at.
+        are by the metadata store's clock. ``among``: check only these ledgers, and not all ledgers of the cluster.
 
-        A job loses its ledgers if it publishes them later than this delay after it made them, so less than 7 days needs
-        ``force``. So does a transaction retention of less than 30 days: a version that is published again after its
-        record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
-        MetadataCorruptError; what was deleted stays deleted, and the next vacuum goes on.
+        A job loses its ledgers if it publishes them later than this delay after it made them, so a delay of less than 7
+        days needs ``force``. So does a transaction retention of less than 30 days: a version that is published again
+        after its record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
+        MetadataCorruptError; deletions before the error stay, and the next vacuum continues.
         """
         check_delays(delete_delay_ms, txn_retention_ms, force)
         of_deleted = await self._vacuum_deleted(delete_delay_ms)
@@ -335,8 +339,8 @@ class NamedLog:
         return done if of_deleted is None else done.and_of_deleted(of_deleted)
 
     async def _vacuum_deleted(self, delete_delay_ms: int) -> Vacuumed | None:
-        """Delete the ledgers of the deleted logs of this name, ``delete_delay_ms`` after each was deleted; None if
-        there is no deleted log of this name and password."""
+        """Delete the ledgers of the deleted logs of this name, ``delete_delay_ms`` after each log was deleted. Return
+        None if there is no deleted log of this name and password."""
         if (mark := await asyncio.to_thread(self._store.mark)) is not None:
             self._store.check_password(mark, self._password)
             await self._answers().carry_out(finish(mark.uuid))
@@ -351,8 +355,8 @@ class NamedLog:
         return done
 
     async def vacuum_deleted(self, log_uuid: str, among: Sequence[LedgerId] | None = None) -> VacuumedDeleted:
-        """Delete the ledgers of a deleted log, whatever its age, and what is on record of it; ``among``: only these
-        ledgers, and what is on record only if these are none."""
+        """Delete the ledgers of a deleted log, whatever its age, and the record of its deletion. ``among``: delete only
+        these ledgers, and the record only if this is empty."""
         ledgers = None if among is None else tuple(among)
         steps = VacuumDeleted(log_uuid, forget=not ledgers, among=ledgers).run()
         with audited("vacuum-deleted-log", log=self.name, uuid=log_uuid):
@@ -363,7 +367,7 @@ class NamedLog:
         return await self._answers().carry_out(finish(log_uuid))
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """What :meth:`vacuum` would delete now with these delays. Deletes nothing."""
+        """Return what :meth:`vacuum` would delete now with these delays. Deletes nothing."""
         of_deleted = await asyncio.to_thread(self._store.deleted_candidates, delete_delay_ms, self._password)
         try:
             await self.head()  # checks the password
@@ -375,16 +379,16 @@ class NamedLog:
         return found if of_deleted is None else found.and_of_deleted(of_deleted)
 
     async def transactions(self) -> list[LogTransactions]:
-        """The transaction records of all applications and streaming queries, in no order (N5)."""
+        """Return the transaction records of all applications and streaming queries, in no order (N5)."""
         return await asyncio.to_thread(lambda: list(self._store.all_transactions()))
 
     async def transactions_of(self, app_id: str) -> LogTransactions | None:
-        """The transaction record of an application or query, or None."""
+        """Return the transaction record of an application or query, or None."""
         found = await asyncio.to_thread(self._store.transactions, app_id)
         return None if found is None else found.value
 
     async def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """Delete the transaction record of an application or query; returns it, or None if there is none.
+        """Delete the transaction record of an application or query; return it, or None if there is none.
 
         A version that is published again afterwards may be in the log twice: then only the log's last 128 publishes are
         remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
@@ -396,12 +400,13 @@ class NamedLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def end_offset(self) -> int:
-        """The offset after the last readable entry: the sealed extents, and the first open one up to its LAC, are
-        readable."""
+        """Return the offset after the last readable entry. The sealed extents, and the first open one up to its LAC,
+        are readable."""
         return await self._reading.readable_end((await self.head()).value)
 
     def read(self, start_offset: int, end_offset: int) -> BatchIterator[OffsetBatch]:
-        """The entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry, batch).
+        """Read the entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry,
+        batch).
 
         Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
         EntryUnreadableError.
@@ -417,8 +422,8 @@ class NamedLog:
                 yield found
 
     async def _checked_end(self, head: LogHead, start: int, end: int | None) -> int:
-        """Where a read ends; ``end`` None: at what is readable now. Raises InvalidArgumentError for offsets that cannot
-        be read, NoSuchEntryError for some that were trimmed."""
+        """Return the end of a read; ``end`` None: the end of the readable entries. Raises InvalidArgumentError for
+        offsets that cannot be read, NoSuchEntryError for offsets that were trimmed."""
         is_known = end is not None and end <= head.next_offset
         readable = head.next_offset if is_known else await self._reading.readable_end(head)
         stop = readable if end is None else end
@@ -432,7 +437,7 @@ class NamedLog:
         return stop
 
     def tail(self, from_offset: int) -> BatchIterator[OffsetBatch]:
-        """Every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
+        """Read every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
         Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         return BatchIterator(self._tail(from_offset))
 
@@ -454,20 +459,20 @@ class NamedLog:
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> Table:
-        """The rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means the
-        log's start, and what is readable now.
+        """Return the rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means
+        the log's start, and the end of the readable entries.
 
         ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
-        ``row_index`` (which row of its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``, ``ledger_ctime``
-        and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as ``("delay", ">", 15)``; the
-        operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. Of a log of codec ``arrow`` only the
-        bytes of these columns are read, and entries that cannot have such a row are skipped.
+        ``row_index`` (the number of the row in its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``,
+        ``ledger_ctime`` and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as
+        ``("delay", ">", 15)``; the operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. In a log of
+        codec ``arrow`` only the bytes of these columns are read, and entries that cannot have a wanted row are skipped.
 
-        ``codec`` is how to read entries: ``raw``, ``envelope``, ``json`` or ``arrow``; None: as they were written. Rows
-        of codec ``arrow`` have the columns of the log's newest schema; older rows are null where they have none (K8).
-        ``schema`` are the columns to read JSON objects as; None: their text.
+        ``codec`` is the codec to read entries with: ``raw``, ``envelope``, ``json`` or ``arrow``; None: the one that
+        wrote them. Rows of codec ``arrow`` have the columns of the log's newest schema; older rows have null in columns
+        that they lack (K8). ``schema`` has the columns to read JSON objects as; None: their text.
 
-        Raises InvalidArgumentError for offsets that cannot be read, columns that are not there and codecs that do not
+        Raises InvalidArgumentError for offsets that cannot be read, columns that do not exist and codecs that do not
         fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
         and EntryUnreadableError.
         """
@@ -483,12 +488,13 @@ class NamedLog:
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> RecordBatchReader:
-        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
-        log is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+        """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however
+        large the log is. It has Arrow's PyCapsule interface, which pandas, polars and duckdb accept.
 
         Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
-        it ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an error of
-        :meth:`to_arrow` comes as Arrow's: as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
+        the reader ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an
+        error of :meth:`to_arrow` appears as Arrow's: as ``pyarrow.ArrowInvalid``, whose text contains the text of the
+        error, with its code.
         """
         return (await self._scan(start, end, columns, where, codec, schema)).reader(self._bookkeeper)
 
@@ -520,18 +526,18 @@ class NamedLog:
         ack_quorum_size: int = 2,
         digest_type: DigestType | None = None,
     ) -> range:
-        """Append the rows of a ``pyarrow.Table``, or of anything else with Arrow's stream interface (frames of pandas
-        and polars, a RecordBatchReader), with codec ``arrow``; returns the log offsets of their entries, each of which
+        """Append the rows of a ``pyarrow.Table``, or of another object with Arrow's stream interface (frames of pandas
+        and polars, a RecordBatchReader), with codec ``arrow``. Return the log offsets of their entries, each of which
         holds many rows. A missing log is created.
 
-        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none.
-        A log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
+        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none. A
+        log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
         which older rows then have as nulls (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
 
         Raises InvalidArgumentError for data, columns or values that cannot be written, and for a log that was written
         with another codec; SchemaMismatchError for columns that do not fit the log's; EntryTooLargeError;
-        LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and what else creating, writing and
-        publishing a ledger raises. Nothing was appended then, unless the error's outcome is UNKNOWN.
+        LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and the other errors of creating,
+        writing and publishing a ledger. Then nothing was appended, unless the error's outcome is UNKNOWN.
         """
         from bk_core.logs.arrow_writing import RowsToWrite, write_ledger  # needs pyarrow
 
@@ -539,7 +545,7 @@ class NamedLog:
         known = {} if head is None else await asyncio.to_thread(self._store.schemas, head)
         newest = known[max(known)] if known else None
         rows = RowsToWrite(table, self.name, newest, merge_schema=merge_schema, compression=compression)
-        if head is None:  # only now: what is refused makes no log
+        if head is None:  # only now, so that refused rows create no log
             found, created = await self.open_or_create(digest_type=digest_type)
             head = found.value
             if created:
@@ -552,7 +558,7 @@ class NamedLog:
         return range(published.base_offset, published.base_offset + (0 if extent is None else extent.entry_count))
 
     async def _head_to_append(self, digest_type: DigestType | None) -> LogHead | None:
-        """The head of a log that rows of codec ``arrow`` can be published to; None if there is no log yet."""
+        """Return the head of a log to which rows of codec ``arrow`` can be published; None if there is no log yet."""
         try:
             head = (await self.head()).value
         except NoSuchLogError:
@@ -569,8 +575,8 @@ class NamedLog:
         return head
 
     async def newest_codec(self, head: LogHead) -> str | None:
-        """The codec of the newest rows that ``head`` lists. A log that has a schema and no rows yet is made for
-        ``arrow``; None: it has neither."""
+        """Return the codec of the newest rows that ``head`` lists. A log with a schema and without rows was made for
+        ``arrow``. None: it has neither."""
         newest = []
         if head.next_offset > head.start_offset:
             newest = await asyncio.to_thread(self._store.extents, head, head.next_offset - 1, head.next_offset)
@@ -592,14 +598,15 @@ class NamedLog:
         digest_type: DigestType | None = None,
         codec: str = "raw",
     ) -> LogLeader:
-        """Fence the present leader of the log and become its one writer; creates the log if it does not exist
+        """Fence the present leader of the log and become its only writer; create the log if it does not exist
         (``LogLeader.created``).
 
         There is no election: every caller takes over. The leader rolls to a new ledger after ``roll_bytes`` payload
         bytes, or after ``roll_age_s`` seconds if something was appended. ``still_leader`` is called before each roll
         and after each failed compare-and-set; if it returns False, leadership is lost. Raises InvalidArgumentError,
         NotEnoughBookiesError, WrongPasswordError before anything is fenced; RecoveryInconclusiveError if the previous
-        leader's last entries can neither be found nor ruled out now; and LeadershipLostError if others were faster.
+        leader's last entries can now be neither found nor ruled out; and LeadershipLostError if other clients were
+        faster.
         """
         options = LeadOptions(
             roll_bytes=roll_bytes,
@@ -626,13 +633,13 @@ async def publish_to_logs(
     password: bytes = b"",
     options: PublishOptions = APPEND,
 ) -> dict[str, Published]:
-    """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each
-    ``publish_id``. ``options`` are as in :meth:`NamedLog.publish`, and the same for all logs.
+    """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each ``publish_id``.
+    ``options`` are as in :meth:`NamedLog.publish`, and the same for all logs.
 
     A publish that happened before is not repeated but returned (N4); its base offset is −1 in a log that does not
     remember it. Raises InvalidArgumentError for ``takeover``, more than 100 logs, or records that do not fit into one
-    step; NoSuchLogError; WrongPasswordError; and as :meth:`NamedLog.publish`, with the log's name;
-    TransactionReplayDiffersError also if the version was published to other logs. Nothing was published then, unless
+    step; NoSuchLogError; WrongPasswordError; and the errors of :meth:`NamedLog.publish`, with the log's name;
+    TransactionReplayDiffersError also if the version was published to other logs. Then nothing was published, unless
     the outcome is UNKNOWN: publish the same again, and delete nothing.
     """
     if options.takeover:
@@ -651,12 +658,12 @@ async def publish_to_logs(
         found = await Answers.of(bookkeeper, logs, password).carry_out(change.run())
     if not change.was_attempted:
         rows = sum(each.rows for extents in ledgers.values() for each in extents)
-        logger.warning("%d logs have %s already: %d rows are skipped", len(ledgers), publish_id.text, rows)
+        logger.warning("%d logs already have %s: %d rows are skipped", len(ledgers), publish_id.text, rows)
     return found
 
 
 def check_delays(delete_delay_ms: int, txn_retention_ms: int, force: bool) -> None:
-    """Raises InvalidArgumentError for delays that :meth:`NamedLog.vacuum` refuses."""
+    """Raise InvalidArgumentError for delays that :meth:`NamedLog.vacuum` refuses."""
     if delete_delay_ms < 0 or (delete_delay_ms < DELETE_DELAY_MS and not force):
         raise InvalidArgumentError(
             "ledgers of running jobs might be deleted",
@@ -665,9 +672,9 @@ def check_delays(delete_delay_ms: int, txn_retention_ms: int, force: bool) -> No
         )
     if txn_retention_ms < 0 or (txn_retention_ms < TXN_RETENTION_MS and not force):
         raise InvalidArgumentError(
-            "transactions might be forgotten that are published again",
+            "a transaction might be forgotten and published again",
             value=f"txn_retention_ms={txn_retention_ms}",
-            remedy="take 30 days or more, or force it if no query or job comes back with an old version",
+            remedy="take 30 days or more, or force it if no query or job will publish an old version again",
         )
 
 

@@ -11,8 +11,8 @@ from bk_core.errors import InvalidArgumentError
 
 
 def passwords_of(path: Path | None, otherwise: bytes = b"") -> Callable[[str], bytes]:
-    """The password of a log by its name: what the TOML file ``path`` says, whose keys are names of logs, or
-    ``otherwise``. Raises InvalidArgumentError."""
+    """Return a function that returns the password of a log by its name. The TOML file ``path`` maps names of logs to
+    passwords; other logs have the password ``otherwise``. Raises InvalidArgumentError."""
     found: dict[str, bytes] = {}
     if path is not None:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a log: its extents one after the other, then the entries that its leader confirms.
 
-A reader never passes an unsealed extent: it reads only the first open one, up to its LAC (N2). Nothing here fences, so
-a reader never disturbs the leader.
+A reader never passes an unsealed extent: it reads only the first open one, up to its LAC (N2). This file never fences,
+so a reader never disturbs the leader.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
 
 POLL_S = 2.0
-"""The head is read again after this time although no watch fired (P10)."""
+"""The seconds after which the head is read again although no watch fired (P10)."""
 
 UNAVAILABLE_MAX_S = 60.0
-"""A tail goes on this long while the metadata store is unavailable."""
+"""The seconds for which a tail continues while the metadata store is unavailable."""
 
 OffsetBatch = tuple[int, EntryBatch]
 """A batch and the log offset of its first entry."""
@@ -45,24 +45,25 @@ class ExtentPart:
 
     @property
     def shift(self) -> int:
-        """An entry's log offset less its id."""
+        """The difference between an entry's log offset and its id."""
         return self.extent.base_offset - self.extent.first_entry_id
 
     @property
     def entry_bytes(self) -> int:
-        """The average bytes of an entry; an open extent does not know them."""
+        """The average size of an entry in bytes; 0 for an open extent, which does not know it."""
         return 0 if self.extent.is_open else self.extent.size_bytes // self.extent.entry_count
 
     @property
     def bytes(self) -> int:
-        """An estimate of its payload bytes. An open extent does not know its own: it counts as a large one."""
+        """An estimate of the part's payload bytes. An open extent does not know its size, so it counts as a large
+        one."""
         if self.extent.is_open:
             return BYTES_MAX
         return self.extent.size_bytes * (self.stop - self.first) // self.extent.entry_count
 
 
 def parts_of(extents: Sequence[Extent], start: int, end: int) -> list[ExtentPart]:
-    """What to read of ``extents`` for the offsets ``start`` to ``end`` − 1, which must be readable."""
+    """Return the parts of ``extents`` to read for the offsets ``start`` to ``end`` − 1, which must be readable."""
     parts = list[ExtentPart]()
     for extent in extents:
         first, stop = max(start, extent.base_offset), end if extent.is_open else min(end, extent.next_offset)
@@ -83,7 +84,7 @@ class LogReading:
         return self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
 
     async def readable_end(self, head: LogHead) -> int:
-        """The offset after the last readable entry: sealed extents, and the first open one up to its LAC, are
+        """Return the offset after the last readable entry. Sealed extents, and the first open one up to its LAC, are
         readable."""
         if not head.open_extents:
             return head.next_offset
@@ -92,7 +93,7 @@ class LogReading:
             return head.next_offset + reader.last_add_confirmed + 1
 
     async def read(self, extents: Sequence[Extent], start: int, end: int) -> AsyncGenerator[OffsetBatch, None]:
-        """The entries ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
+        """Yield the entries ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
         for part in parts_of(extents, start, end):
             first, last = part.first - part.shift, part.stop - part.shift - 1
             opening = self._open(part.extent.ledger_id)
@@ -103,9 +104,9 @@ class LogReading:
     async def read_columns(
         self, part: ExtentPart, wanted: ColumnsWanted | None
     ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
-        """The entries of a part, with the ids that they have in its ledger. Of codec ``arrow``: only the wanted
-        columns, and only of entries that may have wanted rows. Whole entries if ``wanted`` is None, if it would not
-        pay, and wherever parts cannot be had."""
+        """Yield the entries of a part, with their ids in its ledger. For codec ``arrow`` these are only the wanted
+        columns, and only entries that may have wanted rows. Entries are whole if ``wanted`` is None, if reading parts
+        would not pay, or if a bookie cannot send parts."""
         first, last = part.first - part.shift, part.stop - part.shift - 1
         async with await self._open(part.extent.ledger_id) as reader:
             found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.reading(first, last)
@@ -117,10 +118,10 @@ class LogReading:
                     yield batch
 
     async def tail(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
-        """Every entry from ``offset`` on, as soon as it is readable, without end.
+        """Yield every entry from ``offset`` on, as soon as it is readable, without end.
 
-        Raises NoSuchEntryError if entries were trimmed, LogRecreatedError if ``head`` is of another log of this name,
-        LogOverwrittenError if the log has another epoch than ``head``.
+        Raises NoSuchEntryError if entries were trimmed, LogRecreatedError if ``head`` belongs to another log of this
+        name, LogOverwrittenError if the log has another epoch than ``head``.
         """
         at = LogPosition(head.uuid, head.epoch, offset)
         async with HeadWatch(self._bookkeeper, self._store) as watch:
@@ -134,7 +135,8 @@ class LogReading:
                 head = await watch.next_head(head)
 
     async def _advance(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
-        """The entries that ``head`` lists from ``offset`` on; ends when its first open ledger, if any, is closed."""
+        """Yield the entries that ``head`` lists from ``offset`` on. Ends when its first open ledger, if any, is
+        closed."""
         if offset < head.next_offset:
             extents = await asyncio.to_thread(self._store.extents, head, offset, head.next_offset)
             async with aclosing(self.read(extents, offset, head.next_offset)) as batches:
@@ -150,7 +152,7 @@ class LogReading:
 
 
 def check_not_trimmed(offset: int, head: LogHead, name: str) -> None:
-    """Raises NoSuchEntryError if the log begins after ``offset``."""
+    """Raise NoSuchEntryError if the log begins after ``offset``."""
     if offset < head.start_offset:
         raise NoSuchEntryError(
             f"entries of log {name} were trimmed",
@@ -168,8 +170,8 @@ class HeadWatch:
         self._read_at = self._loop.time()
 
     async def next_head(self, known: LogHead) -> LogHead:
-        """Wait until a watch fires or POLL_S is over; returns the head. While the store does not answer, returns
-        ``known``; after UNAVAILABLE_MAX_S without an answer raises MetadataUnavailableError. Raises ClientClosedError
+        """Wait until a watch fires or POLL_S is over; return the head. While the store does not answer, return
+        ``known``; after UNAVAILABLE_MAX_S without an answer raise MetadataUnavailableError. Raises ClientClosedError
         once the client is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the requests of a log's leadership; each ends in exactly one event."""
+"""Carries out the requests of a log's leadership; each request ends in exactly one event."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ WAIT_MIN_S, WAIT_MAX_S = 0.01, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadOptions:
-    """How a leader writes. It rolls to a new ledger after ``roll_bytes`` payload bytes, or ``roll_age_s`` seconds if
-    something was appended. ``still_leader`` is called, on another thread, before each roll and after each failed
-    compare-and-set; None counts as yes.
+    """The options of a leader. It rolls to a new ledger after ``roll_bytes`` payload bytes, or ``roll_age_s`` seconds
+    if something was appended. ``still_leader`` is called, on another thread, before each roll and after each failed
+    compare-and-set; without one this process counts as the leader.
     """
 
     roll_bytes: int = 1 << 30
@@ -54,7 +54,7 @@ class LeadOptions:
         check_sizes(self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
 
     async def check_bookies(self, bookkeeper: BookKeeper) -> None:
-        """Raises NotEnoughBookiesError if no ledger could be made now; called before the previous leader is fenced."""
+        """Raise NotEnoughBookiesError if no ledger could be made now. Called before the previous leader is fenced."""
         await bookkeeper.choose_bookies(self.ensemble_size, self.write_quorum_size)
 
 

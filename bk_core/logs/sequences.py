@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a log's sequences (:mod:`bk_core.logs.machines.ask`): answers each request until the sequence ends.
-Knows no rule of the log."""
+"""The driver of a log's sequences (:mod:`bk_core.logs.machines.ask`): answers each request until the sequence ends. It
+contains no rule of the log."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from bk_core.model import LedgerId
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
 LOGS_AT_ONCE = 8
-"""Requests go to this many logs at a time."""
+"""Limits the logs to which requests go at a time."""
 
 R = TypeVar("R")
 Answer = Callable[[ask.Request], Awaitable[Any]]
 Recover = Callable[[LedgerId], Awaitable[LedgerEnd]]
-"""Fences, recovers and closes a ledger."""
+"""A function that fences, recovers and closes a ledger."""
 
 
 async def carry_out(steps: Steps[R], answer: Answer) -> R:
-    """Runs the sequence; returns its result, raises its error. If cancelled, the sequence ends at its ``yield``, as in
+    """Run the sequence; return its result, or raise its error. If cancelled, the sequence ends at its ``yield``, as in
     a crash."""
     with closing(steps):
         step: Callable[[Any], ask.Request] = steps.send
@@ -50,7 +50,7 @@ async def carry_out(steps: Steps[R], answer: Answer) -> R:
 
 class Answers:
     """Answers the requests of sequences about these logs, which are in one metadata store. Requests that name no log go
-    to the first."""
+    to the first log."""
 
     def __init__(self, logs: Iterable[LogStore], recover: Recover) -> None:
         self._logs = {log.name: log for log in logs}
@@ -60,15 +60,15 @@ class Answers:
 
     @classmethod
     def of(cls, bookkeeper: BookKeeper, logs: Iterable[LogStore], password: bytes) -> Answers:
-        """Answers about logs whose ledgers this client recovers."""
+        """Return an object that answers about logs whose ledgers this client recovers."""
         return cls(logs, partial(recovered_end, bookkeeper, password=password))
 
     async def carry_out(self, steps: Steps[R]) -> R:
-        """See :func:`carry_out`."""
+        """Run a sequence; see :func:`carry_out`."""
         return await carry_out(steps, self.answer)
 
     async def answer(self, request: ask.Request) -> Any:
-        """The answer that the request names. Raises BookKeeperError."""
+        """Return the answer that the request's docstring names. Raises BookKeeperError."""
         match request:
             case ask.ForLogs(requests, sync):
                 if sync:
@@ -88,7 +88,7 @@ class Answers:
         return await asyncio.to_thread(self._first.answer, request)
 
     async def _of_one(self, log: str, request: ask.OfOneLog) -> Any:
-        """The answer, or the BookKeeperError instead of one."""
+        """Return the answer, or the BookKeeperError in its place."""
         try:
             async with self._turns:
                 if isinstance(request, ask.RecoverLedgers):

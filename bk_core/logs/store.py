@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of one named log in the metadata store: read, cached, created, compared and set.
 
-Calls block, as those of the metadata port do; async callers use a thread. Answers the requests that sequences of
-:mod:`bk_core.logs.machines` make of one log; knows no rule of the log. Pages are immutable, so each is read once and
-cached (N3).
+Calls block, as those of the metadata port do; async callers use a thread. This file answers the requests that sequences
+of :mod:`bk_core.logs.machines` make about one log; it contains no rule of the log. Pages are immutable, so each is read
+once and cached (N3).
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
-"""The most extents and references in the cached pages of a connection: about 40 MB."""
+"""Limits the extents and references in the cached pages of a connection: about 40 MB."""
 UNKNOWN_ATTEMPTS_MAX = 5
 FORGET_ATTEMPTS_MAX = 10
 NEAREST_LOGS = 3
 
 R = TypeVar("R")
 Apply = Callable[[LogHead, Pages], Change]
-"""Makes the change from the head and the pages that it may replace by larger ones. It may be called more than once and
-must have no side effects."""
+"""A function that makes the change from the head and the pages that it may replace by larger ones. It may be called
+more than once and must have no side effects."""
 
-_random = random.SystemRandom()  # names of pages must differ between processes that were forked
+_random = random.SystemRandom()  # names of pages must also differ between forked processes
 
 
 def nonce() -> int:
-    """A random 64-bit number for the name of a page."""
+    """Return a random 64-bit number for the name of a page."""
     return _random.getrandbits(64)
 
 
 class PageCache:
-    """Pages by name; the least recently used are dropped first. Any thread may call."""
+    """Pages by name; the least recently used are dropped first. Thread-safe."""
 
     def __init__(self, parts_max: int = CACHED_PARTS_MAX) -> None:
         self._parts_max = parts_max
@@ -113,16 +113,16 @@ def _parts_of(page: LogPage) -> int:
 
 
 _caches: WeakKeyDictionary[MetadataStore, PageCache] = WeakKeyDictionary()
-"""One cache per connection, because handles of logs are made often."""
+"""One cache for each connection, because handles of logs are made often."""
 
 
 def has_password(log: LogHead | DeletedLog, password: bytes) -> bool:
-    """Whether the log was created with this password."""
+    """Return whether the log was created with this password."""
     return hmac.compare_digest(log.ledger_key, ledger_key(password))
 
 
 def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
-    """The deleted logs whose ledgers wait to be deleted, the oldest deletion first. A record that cannot be read is
+    """Return the deleted logs whose ledgers wait to be deleted, the oldest deletion first. An unreadable record is
     skipped (M6): its ledgers stay."""
     found: list[DeletedLog] = []
     with store.unreadable.whole_walk(NodeKind.DELETED_LOG, store.deleted_log_path()):
@@ -133,7 +133,7 @@ def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
 
 
 class LogStore:
-    """The records of the log ``name``. Any thread may call. ``deleted`` is called with ledgers that were deleted."""
+    """The records of the log ``name``. Thread-safe. ``deleted`` is called with ledgers that were deleted."""
 
     def __init__(self, store: MetadataStore, name: str, deleted: TellDeleted = lambda _: None) -> None:
         self.store, self.name, self._deleted = store, name, deleted
@@ -142,8 +142,8 @@ class LogStore:
     # --- reading ---
 
     def read(self, *, sync: bool = False) -> Versioned[LogHead]:
-        """The head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which names near logs, and
-        MetadataCorruptError."""
+        """Return the head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which names logs of
+        similar names, and MetadataCorruptError."""
         try:
             found = self._read_or_mark(sync=sync)
         except NoSuchLogError as error:
@@ -153,7 +153,7 @@ class LogStore:
         return found
 
     def _read_or_mark(self, *, sync: bool = False) -> Versioned[LogHead]:
-        """The head, or the mark of a deleted log. Raises NoSuchLogError, without near names."""
+        """Return the head, or the mark of a deleted log. Raises NoSuchLogError, without near names."""
         if sync:
             self.store.sync()
         found = self.store.read_log(self.name)
@@ -161,7 +161,7 @@ class LogStore:
             return Versioned(decode_head(found.value, self.name), found.version)
 
     def mark(self) -> LogHead | None:
-        """The mark, if a deletion of this log was begun and is not finished."""
+        """Return the mark, if a deletion of this log was begun and not finished; otherwise None."""
         try:
             found = self._read_or_mark(sync=True).value
         except NoSuchLogError:
@@ -169,21 +169,21 @@ class LogStore:
         return found if found.is_deleted else None
 
     def check_password(self, head: LogHead | DeletedLog, password: bytes) -> None:
-        """Raises WrongPasswordError unless the log was created with this password."""
+        """Raise WrongPasswordError unless the log was created with this password."""
         if not has_password(head, password):
             raise WrongPasswordError(
-                f"the password of log {self.name} is another one",
+                f"this is not the password of log {self.name}",
                 remedy="give the password it was created with (password=, --password, ledgerPassword)",
             )
 
     def page(self, name: str) -> LogPage:
-        """The page of this name; its CRC is checked. Raises MetadataCorruptError."""
+        """Return the page of this name; its CRC is checked. Raises MetadataCorruptError."""
         page = self._cache.get(name)
         if page is None:
             try:
                 data = self.store.read_page(self.name, name)
             except MetadataCorruptError:
-                self.read(sync=True)  # the log may be deleted: that says why
+                self.read(sync=True)  # raises NoSuchLogError if the log was deleted
                 raise
             with self.store.unreadable.reading(NodeKind.PAGE, self.store.log_path(self.name, "pages", name)):
                 page = decode_page(data, name)
@@ -191,7 +191,7 @@ class LogStore:
         return page
 
     def extents(self, head: LogHead, start_offset: int, end_offset: int) -> list[Extent]:
-        """The extents of ``head`` that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order. If
+        """Return the extents of ``head`` that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order. If
         ``end_offset`` is beyond the sealed extents, all open ones follow. Reads only the pages it needs."""
         found = self.with_pages(lambda pages: sealed_extents(head, pages, start_offset, end_offset))
         if end_offset > head.next_offset:
@@ -199,15 +199,15 @@ class LogStore:
         return found
 
     def last_ledgers(self, head: LogHead, count: int = 2) -> tuple[LedgerId, ...]:
-        """The last ledgers of the log, in order, whether in the head or in pages (N2)."""
+        """Return the last ledgers of the log, in order, whether in the head or in pages (N2)."""
         return self.with_pages(lambda pages: last_ledgers(head, pages, count))
 
     def schemas(self, head: LogHead) -> dict[int, bytes]:
-        """The schemas of ``head`` by number, the newest last. Raises MetadataCorruptError."""
+        """Return the schemas of ``head`` by number, the newest last. Raises MetadataCorruptError."""
         return {schema.number: self.with_pages(partial(schema_in, schema=schema)) for schema in head.schemas}
 
     def with_pages(self, ask: Callable[[Pages], R]) -> R:
-        """The result of ``ask``; reads the pages that it needs."""
+        """Return the result of ``ask``; read the pages that it needs."""
         pages: dict[str, LogPage] = {}
         while True:
             try:
@@ -227,13 +227,14 @@ class LogStore:
     # --- deletion ---
 
     def deleted(self, password: bytes | None = None) -> list[DeletedLog]:
-        """The deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first; with ``password``
-        only those that were created with it."""
+        """Return the deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first; with
+        ``password`` only those that were created with it."""
         found = [each for each in deleted_logs(self.store) if each.name == self.name]
         return found if password is None else [each for each in found if has_password(each, password)]
 
     def deleted_candidates(self, delete_delay_ms: int, password: bytes) -> Vacuumed | None:
-        """The ledgers of deleted logs of this name that a vacuum would delete now; None if there is no such log."""
+        """Return the ledgers of deleted logs of this name that a vacuum would delete now; None if there is no such
+        log."""
         deleted = self.deleted(password)
         if not deleted:
             return None
@@ -242,7 +243,7 @@ class LogStore:
         return Vacuumed(tuple(ledger_id for _, ledger_id in of_logs(self.store, due)))
 
     def check_unused(self, log_uuid: str) -> None:
-        """Raises LogInUseError if a ledger that was made for this log is not closed: a job or a leader writes it, or
+        """Raise LogInUseError if a ledger that was made for this log is not closed: a job or a leader writes it, or
         died while it did. Reads the record of every ledger of the cluster."""
         for ledger_id in of_log(self.store, log_uuid, ask.ANY_AGE_MS):
             try:
@@ -273,7 +274,7 @@ class LogStore:
             self.store.create_deleted_log(log_uuid, encode_deleted_log(self.name, mark))
         found = self.store.read_deleted_log(log_uuid)
         if found is None:
-            raise NoSuchLogError(f"log {self.name} of uuid {log_uuid} is not there, nor what it left")
+            raise NoSuchLogError(f"there is neither log {self.name} with uuid {log_uuid} nor a record of its deletion")
         return decode_deleted_log(found[1], log_uuid, found[0])
 
     def _remove_mark(self, log_uuid: str) -> None:
@@ -305,7 +306,7 @@ class LogStore:
             return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
         except LogExistsError:
             found = self._read_or_mark()  # it may be ours, if an earlier answer was lost
-            if found.value.is_deleted:  # the client that deleted the log of this name died half-way
+            if found.value.is_deleted:  # the client that deleted the log of this name died halfway
                 self._record_deleted(found.value.uuid)
                 self._remove_mark(found.value.uuid)
                 return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
@@ -314,7 +315,7 @@ class LogStore:
             raise
 
     def answer(self, request: ask.OfOneLog | ask.OfVacuum | ask.OfDeletion | ask.OfCompaction) -> Any:
-        """Answers a request as :mod:`bk_core.logs.machines.ask` says, unless it needs bookies. Blocks."""
+        """Answer a request as :mod:`bk_core.logs.machines.ask` says, unless it needs bookies. Blocks."""
         match request:
             case ask.ReadHead(app_id):
                 # The record is read first: if it changes before the head is read, the multi fails.
@@ -354,16 +355,16 @@ class LogStore:
         return self._answer_deletion(request)
 
     def clock_ms(self) -> int:
-        """The time by the metadata store's clock, which vacuum compares with the store's own times. Raises
+        """Return the time by the metadata store's clock, which vacuum compares with the store's own times. Raises
         NoSuchLogError."""
         return self.store.log_clock_ms(self.name)
 
     def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
-        """The transaction record of an application or query (N5), or None. Raises MetadataCorruptError."""
+        """Return the transaction record of an application or query (N5), or None. Raises MetadataCorruptError."""
         return self.record(LogTransactions(app_id=app_id).key)
 
     def record(self, key: str) -> Versioned[LogTransactions] | None:
-        """The transaction record under ``key``, or None. Raises MetadataCorruptError."""
+        """Return the transaction record under ``key``, or None. Raises MetadataCorruptError."""
         found = self.store.read_txns(self.name, key)
         if found is None:
             return None
@@ -371,7 +372,7 @@ class LogStore:
             return Versioned(decode_transactions(found.value, key), found.version)
 
     def readable_records(self, keys: Iterable[str]) -> dict[str, Versioned[LogTransactions]]:
-        """The transaction records under these keys, without those that are gone or that cannot be read (M6)."""
+        """Return the transaction records under these keys, without those that are gone or unreadable (M6)."""
         found = dict[str, Versioned[LogTransactions]]()
         for key in keys:
             with contextlib.suppress(MetadataCorruptError):
@@ -381,18 +382,18 @@ class LogStore:
         return found
 
     def all_transactions(self) -> Iterator[LogTransactions]:
-        """The transaction records of all applications and streaming queries, in no order. One that cannot be read is
-        left out, so nothing deletes it."""
+        """Yield the transaction records of all applications and streaming queries, in no order. An unreadable record is
+        left out, so vacuum does not delete it."""
         for key in self.store.list_txns(self.name):
             for found in self.readable_records((key,)).values():
                 yield found.value
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """Delete the transaction record of an application or query; returns it, or None if there is none. Raises
+        """Delete the transaction record of an application or query; return it, or None if there is none. Raises
         MetadataConflictError if the log changes too fast, MetadataUnavailableError."""
         forgotten: LogTransactions | None = None
         for attempt in range(1, FORGET_ATTEMPTS_MAX + 1):
-            head = self.read()  # read before the record: if that is used meanwhile, the multi fails
+            head = self.read()  # read before the record: if the record is used meanwhile, the multi fails
             found = self.transactions(app_id)
             if found is None:
                 return forgotten
@@ -410,8 +411,8 @@ class LogStore:
     def vacuum_candidates(
         self, delete_delay_ms: int, txn_retention_ms: int, of_this: Iterable[LedgerId] | None = None
     ) -> Vacuumed:
-        """What a vacuum would delete now with these delays. Deletes nothing. ``of_this``: the ledgers that
-        :func:`~bk_core.logs.ledgers.of_log` finds, if they are known."""
+        """Return what a vacuum would delete now with these delays. Deletes nothing. ``of_this``: the ledgers that
+        :func:`~bk_core.logs.ledgers.of_log` finds, if the caller has them."""
         now_ms = self.clock_ms()
         before_ms = now_ms - delete_delay_ms
         head = self.read(sync=True).value
@@ -431,8 +432,8 @@ class LogStore:
         return tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms)
 
     def unlinked(self) -> list[UnlinkedRecord]:
-        """All unlinked records, the oldest first (N6). Raises MetadataCorruptError if one of them cannot be read: it
-        may name what readers still need, so nothing of this log is deleted then."""
+        """Return all unlinked records, the oldest first (N6). Raises MetadataCorruptError if one of them cannot be
+        read: it may name ledgers that readers still need, so nothing of this log is deleted then."""
         records = list[UnlinkedRecord]()
         for name, made_ms, data in self.store.read_unlinked(self.name):
             with self.store.unreadable.reading(NodeKind.UNLINKED, self.store.log_path(self.name, "unlinked", name)):
@@ -440,7 +441,7 @@ class LogStore:
         return records
 
     def log_write(self, write: ask.WriteHead) -> LogWrite:
-        """The compare-and-set in the form of the metadata port."""
+        """Return the compare-and-set in the form of the metadata port."""
         txn = None
         if write.transactions is not None:
             data = encode_transactions(write.transactions)
@@ -449,9 +450,8 @@ class LogStore:
         return LogWrite(self.name, encode_head(write.head), write.version, txn, unlinked)
 
     def write(self, expected: Versioned[LogHead], apply: Apply) -> Versioned[LogHead]:
-        """Creates the change's pages, then writes the head by compare-and-set. Raises MetadataConflictError (nothing
-        was applied), MetadataUnavailableError (``outcome`` says whether it may have been), and what ``apply``
-        raises."""
+        """Create the change's pages, then write the head by compare-and-set. Raises MetadataConflictError (nothing was
+        applied), MetadataUnavailableError (``outcome`` says whether it may have been), and the errors of ``apply``."""
         pages: dict[str, LogPage] = {}
         change = apply(expected.value, pages)
         if change.new_pages and (candidates := merge_candidates(expected.value)):
@@ -463,7 +463,7 @@ class LogStore:
         try:
             (written,) = self.store.write_logs([write])
         except MetadataConflictError:
-            self.delete_pages([new.name for new in change.new_pages])  # nobody can have seen their names
+            self.delete_pages([new.name for new in change.new_pages])  # no other client can have seen their names
             raise
         return Versioned(change.head, written.version)
 
@@ -480,7 +480,7 @@ class LogStore:
         self._cache.put(new.name, new.page)
 
     def delete_pages(self, names: Sequence[str]) -> None:
-        """Delete pages, best effort; vacuum finds those that stay."""
+        """Delete pages, best effort; vacuum finds pages that stay."""
         for name in names:
             try:
                 self.store.delete_page(self.name, name)

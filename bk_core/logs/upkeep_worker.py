@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that keeps all named logs of a cluster: retention, compaction, and deletion of what nothing lists.
+"""The worker that keeps all named logs of a cluster: retention, compaction, and deletion of garbage, which no log
+lists.
 
-Of several, one is elected. It looks at all logs, lets :mod:`bk_core.logs.model.upkeep_plan` decide, and takes the
-steps one by one. Before each it writes the record of upkeep by compare-and-set: a worker whose session ended, or that
-another has followed, takes no further step. A step that was under way then is one that any client may take beside
-others, so nothing is done twice that must not be, and the next worker finishes what is half done (decision 0057).
+One of several workers is elected. It checks all logs, lets :mod:`bk_core.logs.model.upkeep_plan` decide, and takes the
+steps one by one. Before each step it writes the record of upkeep by compare-and-set: a worker whose session ended, or
+that was replaced, takes no further step. Any client may take such a step at any time, so it does no harm if the old
+worker's step is still under way. The next worker finishes a step that was left half done (decision 0057).
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ from bk_core.model import LedgerId
 logger = logging.getLogger("bk_core.logs.upkeep")
 
 Passwords = Callable[[str], bytes]
-"""The password of a log, by its name."""
+"""A function that returns the password of a log by its name."""
 
 
 class _Deposed(Exception):
-    """Another worker may be at work by now."""
+    """Another worker may have been elected."""
 
 
 class Survey(NamedTuple):
-    """All logs at one time by the store's clock."""
+    """The facts about all logs at one time by the store's clock."""
 
     logs: list[LogFacts]
     now_ms: int
@@ -74,7 +75,7 @@ class Survey(NamedTuple):
 
 @dataclass(slots=True)
 class Done:
-    """What a worker did since it began."""
+    """Totals of the work since the worker began."""
 
     trimmed_ledgers: int = 0
     deleted_ledgers: int = 0
@@ -85,7 +86,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class _PutOff:
-    """A log that failed: ``times`` in a row; until ``until_s`` by this process's clock nobody touches it."""
+    """A log that failed ``times`` in a row. It is left alone until ``until_s`` by this process's clock."""
 
     times: int
     until_s: float
@@ -93,8 +94,8 @@ class _PutOff:
 
 
 class UpkeepWorker:
-    """Keeps the logs of ``bookkeeper``'s cluster while it is the elected one; an async context manager runs it. Its
-    owner closes the client. ``owner`` is what others see of it."""
+    """Keeps the logs of ``bookkeeper``'s cluster while it is the elected worker; an async context manager runs it. Its
+    owner closes the client. ``owner`` is its name for operators and other workers."""
 
     def __init__(
         self, bookkeeper: BookKeeper, owner: str, config: UpkeepConfig, passwords: Passwords = lambda name: b""
@@ -127,7 +128,7 @@ class UpkeepWorker:
                 found = await self.look()
                 wait_s, failures = self._config.vote_s if found is None else self._config.poll_s, 0
             except Exception as error:
-                self.elected = False  # what is elected now is not known
+                self.elected = False  # another worker may have been elected
                 failures += 1
                 wait_s = self._back_off_s(failures)
                 if isinstance(error, BookKeeperError):
@@ -142,8 +143,8 @@ class UpkeepWorker:
     # --- one round ---------------------------------------------------------------------------------------------------
 
     async def look(self) -> UpkeepPlan | None:
-        """Take part in the election; the elected worker does what is due. Returns its plan, None if another is elected.
-        Raises what the store raises; a log that fails is put off, and the others are kept."""
+        """Take part in the election; if elected, do the work that is due. Return the plan, or None if another worker is
+        elected. Raises errors of the store. A log that fails is put off, and the other logs are kept."""
         try:
             if not await asyncio.to_thread(self._enter_office):
                 return None
@@ -161,12 +162,13 @@ class UpkeepWorker:
                 await self._write(vacuumed(self._record, survey.now_ms, self._config, is_rid=is_rid))
         except _Deposed as deposed:
             self.elected = False
-            logger.warning("%s keeps the logs no longer: %s", self._owner, deposed)
+            logger.warning("%s no longer keeps the logs: %s", self._owner, deposed)
             return None
         return found
 
     def _enter_office(self) -> bool:
-        """Blocks."""
+        """Vote, and return whether this worker is elected. A newly elected worker writes its name into the record.
+        Blocks."""
         store = self._store
         session = store.session_id
         elected = store.vote_for_upkeep(self._owner)
@@ -181,7 +183,7 @@ class UpkeepWorker:
         await asyncio.to_thread(self._write_now, record, self._version)
 
     def _write_now(self, record: UpkeepRecord, version: int | None) -> None:
-        """The fence. Raises _Deposed unless this worker is still the one that wrote the record last."""
+        """Write the record, which is the fence. Raises _Deposed unless this worker wrote the record last."""
         if self._store.session_id != record.session:
             raise _Deposed("its session with the metadata store ended")
         try:
@@ -193,13 +195,13 @@ class UpkeepWorker:
     # --- the steps ---------------------------------------------------------------------------------------------------
 
     async def _take(self, step: Step, now_ms: int) -> bool:
-        """Takes a step; False if it failed and its log is put off."""
+        """Take a step; return False if it failed and its log is put off."""
         await self._write(spent(self._record, step, now_ms))
         logger.info("upkeep: %s of log %s: %s", step.kind.value, step.log, step.why)
         try:
             await self._carry_out(step, now_ms)
         except NoSuchLogError:
-            return True  # deleted meanwhile
+            return True  # the log was deleted meanwhile
         except (MetadataUnavailableError, ClientClosedError):
             raise
         except BookKeeperError as error:
@@ -239,10 +241,11 @@ class UpkeepWorker:
         self.done.failures += 1
         logger.warning("log %s is put off for %.0f s: %s", name, wait_s, why)
 
-    # --- what is there -----------------------------------------------------------------------------------------------
+    # --- surveys -----------------------------------------------------------------------------------------------------
 
     async def survey(self, record: UpkeepRecord | None = None, *, vacuum: bool = False) -> Survey:
-        """Look at all logs, changing nothing; for garbage only if that is due, or with ``vacuum``."""
+        """Collect the facts about all logs, and change nothing. Search for garbage only if that is due, or with
+        ``vacuum``."""
         return await asyncio.to_thread(self._survey, record or UpkeepRecord(), vacuum)
 
     def _survey(self, record: UpkeepRecord, vacuum: bool) -> Survey:
@@ -261,7 +264,7 @@ class UpkeepWorker:
                 continue
             except (MetadataUnavailableError, ClientClosedError):
                 raise
-            except BookKeeperError as error:  # one log that cannot be read hides no other
+            except BookKeeperError as error:  # an unreadable log must not hide the others
                 found[name] = LogFacts(name=name, trouble=" ".join(str(error).split()))
         if vacuum or is_vacuum_due(record, now_ms, self._config):
             old_ms = now_ms - self._config.delete_delay_ms
@@ -274,18 +277,20 @@ class UpkeepWorker:
         return Survey([self._unless_put_off(log) for log in found.values()], now_ms, deleted)
 
     def _deleted(self) -> list[DeletedFacts]:
-        """The deleted logs whose ledgers wait. Of one that is put off, or has another password, nothing is deleted."""
+        """Return the deleted logs whose ledgers wait. No ledger is deleted of a log that is put off or has another
+        password."""
         found = []
         for log in deleted_logs(self._store):
             put_off, is_ours = self._put_off.get(log.name), has_password(log, self._passwords(log.name))
-            trouble = "" if is_ours else f"the password of log {log.name} is another one"
+            trouble = "" if is_ours else f"this worker does not have the password of log {log.name}"
             if put_off is not None and put_off.until_s > time.monotonic():
                 trouble = f"it is put off: {put_off.why}"
             found.append(DeletedFacts(name=log.name, uuid=log.uuid, deleted_ms=log.deleted_ms, trouble=trouble))
         return found
 
     def _clock_ms(self, names: Iterable[str]) -> int:
-        """The store's clock: that of this machine may be wrong, and a retention would trim what it should keep."""
+        """Return the time by the store's clock. This machine's clock may be wrong, and retention would then trim too
+        much."""
         for name in names:
             with contextlib.suppress(NoSuchLogError):
                 return self._store.log_clock_ms(name)
@@ -315,8 +320,8 @@ class UpkeepWorker:
         return facts, head
 
     def _made_for(self, before_ms: dict[str, int]) -> dict[str, list[LedgerId]]:
-        """The ledgers that were made for each of these logs, by uuid, before its time. Reads the record of every ledger
-        of the cluster once, for all logs."""
+        """Return the ledgers that were made for each of these logs, by uuid, before its time. Reads the record of every
+        ledger of the cluster once, for all logs."""
         made = defaultdict[str, list[LedgerId]](list)
         for log_uuid, ledger_id in of_logs(self._store, before_ms):
             made[log_uuid].append(ledger_id)
@@ -326,7 +331,7 @@ class UpkeepWorker:
         config = self._config
         found: dict[str, Garbage] = {}
         for name, head in heads.items():
-            with contextlib.suppress(NoSuchLogError, MetadataCorruptError):  # of that log nothing is deleted
+            with contextlib.suppress(NoSuchLogError, MetadataCorruptError):  # then nothing of this log is deleted
                 store, delays = LogStore(self._store, name), (config.delete_delay_ms, config.txn_retention_ms)
                 gone = store.vacuum_candidates(*delays, made.get(head.uuid, []))
                 found[name] = Garbage(ledgers=gone.ledgers, pages=len(gone.pages), transactions=len(gone.transactions))
@@ -343,7 +348,8 @@ class UpkeepWorker:
 
 
 def _record_of(store: MetadataStore) -> tuple[UpkeepRecord, int | None]:
-    """The record and its version, None if there is none. One that cannot be read holds nothing that is worth a stop."""
+    """Return the record and its version, None if there is none. An unreadable record holds nothing worth stopping
+    for."""
     store.sync()
     found = store.read_upkeep_record()
     if found is None:
@@ -358,7 +364,8 @@ def _record_of(store: MetadataStore) -> tuple[UpkeepRecord, int | None]:
 async def dry_run(
     bookkeeper: BookKeeper, config: UpkeepConfig, passwords: Passwords = lambda name: b""
 ) -> tuple[UpkeepPlan, UpkeepRecord, str | None]:
-    """Returns the plan of a worker that was elected now, garbage included, the record, and the elected worker."""
+    """Plan as a worker that was elected now would, garbage included, without changing anything. Return the plan, the
+    record of upkeep, and the name of the elected worker, if any."""
     record, _ = await asyncio.to_thread(_record_of, bookkeeper.store)
     elected = await asyncio.to_thread(bookkeeper.store.current_upkeep_worker)
     survey = await UpkeepWorker(bookkeeper, "", config, passwords).survey(record, vacuum=True)

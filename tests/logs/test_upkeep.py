@@ -170,7 +170,7 @@ def test_a_compaction_keeps_offsets_and_fails_when_its_run_was_unlinked() -> Non
             other = await ledger(bookkeeper, log, b"1", b"2")
             with pytest.raises(PublishConflictError, match="unlinked or replaced"):
                 await log.compact(old[1:3], other)
-            with pytest.raises(InvalidArgumentError, match="must hold what it replaces"):
+            with pytest.raises(InvalidArgumentError, match="must have all entries that it replaces"):
                 await log.compact(old[3:4], other)
 
     run(work())
@@ -269,9 +269,9 @@ def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
                 await log.publish([], PublishId.txn(name, 1), PublishOptions(transaction=Transaction(name, 1)))
                 await asyncio.sleep(0.002)
             assert (await log.vacuum()).transactions == ()
-            with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
+            with pytest.raises(InvalidArgumentError, match="transaction might be forgotten"):
                 await log.vacuum(txn_retention_ms=0)
-            with pytest.raises(InvalidArgumentError, match="transactions might be forgotten"):
+            with pytest.raises(InvalidArgumentError, match="transaction might be forgotten"):
                 await log.vacuum(txn_retention_ms=-1, force=True)
             await log.publish([], PublishId.txn("new", 2), PublishOptions(transaction=Transaction("new", 2)))
             used_ms = {record.app_id: record.last_used_ms for record in await log.transactions()}

@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a client that is closed under a publish says that nothing was applied",
         path="bk_core/logs/machines/change.py",
-        old="            if error.outcome is Outcome.UNKNOWN:  # also of a store that is closed under a write\n",
+        old="            if error.outcome is Outcome.UNKNOWN:  # also if the store is closed during a write\n",
         new="            if isinstance(error, MetadataUnavailableError) and error.outcome is Outcome.UNKNOWN:\n",
         tests=(f"{_STORE}test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_was_applied",),
         breaks="a job is told that its publish was not applied, though it was, and its pages are deleted",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests of a log's sequences. Pure.
 
-A sequence is a generator that yields one request at a time: ``answer = yield request``. The driver answers with what
-the request's docstring names after the arrow (None if it names nothing), or raises a BookKeeperError at the ``yield``.
-So a sequence reads from top to bottom, and an ``except`` around a ``yield`` says what a failure means there. The driver
-may drop a sequence at any ``yield``; that leaves what a crash there would leave.
+A sequence is a generator that yields one request at a time: ``answer = yield request``. The driver answers with the
+object that the request's docstring names after the arrow (None without an arrow), or raises a BookKeeperError at the
+``yield``. So a sequence reads from top to bottom, and an ``except`` around a ``yield`` says what a failure means there.
+The driver may drop a sequence at any ``yield``; the result is the same as after a crash there.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LedgersRecovered:
 @dataclass(frozen=True, slots=True)
 class ReadUnlinked:
     """Read every unlinked record, after the head was read. → the records, which cover every change of the head up to
-    the version read"""
+    the version that was read"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class WriteHeads:
-    """Compare-and-set of each log, by name, in one multi: all or nothing. Raises MetadataConflictError if it met
-    another version, so that it was certainly not applied. The ``outcome`` of any other error says whether it may have
-    been applied, or may still be."""
+    """Compare-and-set of each log, by name, in one multi: all or nothing. Raises MetadataConflictError if a log had
+    another version; then it was certainly not applied. The ``outcome`` of any other error says whether it may have been
+    applied, or may still be."""
 
     writes: Mapping[str, WriteHead]
 
@@ -137,8 +137,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ListOrphans:
-    """Find ledgers that by their custom metadata are this log's and were made before this time by the store's clock;
-    ``among`` these, or among all. → ledgers; the log may list some of them"""
+    """Find ledgers that by their custom metadata are this log's and were made before this time by the store's clock,
+    ``among`` the given ledgers or among all. → ledgers; the log may list some of them"""
 
     log_uuid: str
     before_ms: int
@@ -147,8 +147,8 @@ class ListOrphans:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedgers:
-    """Delete condemned ledgers, but only those that by their custom metadata are this log's. → those that certainly do
-    not exist any more"""
+    """Delete condemned ledgers, but only those that by their custom metadata are this log's. → the ledgers that
+    certainly do not exist any more"""
 
     ledgers: tuple[LedgerId, ...]
     log_uuid: str
@@ -163,7 +163,7 @@ class ListPages:
 
 @dataclass(frozen=True, slots=True)
 class DeleteUnlinked:
-    """Delete unlinked records that are older than the delay and so protect nothing any more."""
+    """Delete unlinked records that are older than the delay and so protect no ledger or page any more."""
 
     names: tuple[str, ...]
 
@@ -189,7 +189,7 @@ class ReadTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsRead:
-    """The head, and by key the records that exist; each was read after the head."""
+    """The head, and by key the records that exist. Each record was read after the head."""
 
     head: Versioned[LogHead]
     records: Mapping[str, Versioned[LogTransactions]]
@@ -197,7 +197,7 @@ class TransactionsRead:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTransactions:
-    """Delete these records if each still has its version and the head has ``head_version``: all or none. Raises as
+    """Delete these records if each still has its version and the head has ``head_version``: all or none. Raises like
     WriteHeads."""
 
     versions: Mapping[str, int]
@@ -207,27 +207,27 @@ class DeleteTransactions:
 # --- deletion of a log ---------------------------------------------------------------------------------------------
 
 ANY_AGE_MS = 2**62
-"""A time that every ledger was made before."""
+"""A time later than the creation of any ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDeleted:
-    """Create the record of this deleted log, unless it is there, if the log is marked as deleted. → its DeletedLog.
-    Raises NoSuchLogError if there is neither mark nor record."""
+    """Create the record of this deleted log if the log is marked as deleted, unless the record exists. → its
+    DeletedLog. Raises NoSuchLogError if there is neither mark nor record."""
 
     log_uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveMark:
-    """Remove the mark of this deleted log, with all that stands below it; nothing if it is gone."""
+    """Remove the mark of this deleted log and all nodes below it. If the mark is gone, do nothing."""
 
     log_uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetDeleted:
-    """Delete the record of this deleted log: no ledger is left of it."""
+    """Delete the record of this deleted log, because it has no ledgers left."""
 
     log_uuid: str
 
@@ -237,12 +237,12 @@ class ForgetDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ListExtents:
-    """Read the log's sealed extents as they are now. → ExtentsListed"""
+    """Read the log's present sealed extents. → ExtentsListed"""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentsListed:
-    """The log's sealed extents in order, and the limits for a log of its retention."""
+    """The log's sealed extents in order, and the compaction limits for a log with its retention."""
 
     log_uuid: str
     extents: Sequence[Extent]
@@ -260,7 +260,8 @@ class CopyRun:
 
 @dataclass(frozen=True, slots=True)
 class RunCopied:
-    """``new`` is the closed copy; ``content`` is what was read from the run."""
+    """The finished copy of a run. ``new`` is the closed ledger; ``content`` describes the entries that were read from
+    the run."""
 
     new: NewExtent
     content: Content
@@ -275,7 +276,7 @@ class ReadCopy:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Delete a copy that nobody tried to list. Best effort."""
+    """Delete a copy that was never named in a write. Best effort."""
 
     ledger_id: LedgerId
 
@@ -294,4 +295,4 @@ OfDeletion: TypeAlias = RecordDeleted | RemoveMark | ForgetDeleted
 OfCompaction: TypeAlias = ListExtents | CopyRun | ReadCopy | DropCopy
 Request: TypeAlias = ForLogs | WriteHeads | DropPages | Wait | OfVacuum | OfDeletion | OfCompaction
 Steps = Generator[Request, Any, R]
-"""A sequence that ends with an R."""
+"""A sequence that returns an R."""

@@ -2,18 +2,18 @@
 """One change of the head of a log, or of several logs: publish, overwrite, trim, compact, condemn. Pure (N3, N4, K10).
 A publish may go into many logs at once: into all of them or into none.
 
-An :class:`Intent` says what is wanted of one log; it knows the rules of its own change and nothing of the store. The
-steps: read the heads; stop if the wanted state is there already; ask what must be known about these heads; create
+An :class:`Intent` describes the wanted state of one log; it knows the rules of its own change and nothing of the store.
+The steps: read the heads; stop if the wanted state is there already; request the facts that the decision needs; create
 pages; write all heads by one compare-and-set. After a conflict or a lost answer, begin again.
 
 A write whose answer was lost is in *doubt*. It may still be applied while the heads have the versions that it was
 compared with. Later heads may not show it although it was applied, because its result may have been trimmed, replaced
 or forgotten. So a doubt ends only when a head shows that the write was never applied, and an error says NOT_APPLIED
-only if no doubt is left. A fact beside the head (do the ledgers still exist?) counts only if it was asked after that
-head was read, because whatever makes it untrue changes the head first.
+only if no doubt is left. A fact beside the head (do the ledgers still exist?) counts only if it was requested after
+that head was read, because an event that makes it untrue changes the head first.
 
 If the change ends early, nothing was changed; pages that no head names may be left, which vacuum finds. Only a write in
-doubt may have been applied: a retry looks for the wanted state first.
+doubt may have been applied: a retry checks for the wanted state first.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from bk_core.model import LedgerId, Versioned
 ATTEMPTS_MAX = 30
 FAILURES_MAX = 5
 STEP_BYTES_MAX = 1_040_000
-"""The most bytes in a multi: ZooKeeper refuses 1 MiB (N3)."""
+"""Limits the bytes of a multi: ZooKeeper refuses 1 MiB (N3)."""
 LOG_OVERHEAD_BYTES = 300
-"""What each log adds to a multi beside its records and its name: paths, versions, access rights."""
+"""The bytes that each log adds to a multi besides its records and its name: paths, versions, access rights."""
 
 R = TypeVar("R")
 Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
@@ -53,7 +53,7 @@ Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the head. ``is_checked``, ``unlinked`` and ``transactions`` belong to the head that was read
+    """The facts besides the head. ``is_checked``, ``unlinked`` and ``transactions`` belong to the head that was read
     last."""
 
     pages: dict[str, LogPage] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Facts:
     is_written: bool = False  # our own compare-and-set made this head
 
     def with_answer(self, request: ask.OfOneLog, answer: Any) -> Facts:
-        """These facts and the answer to a request about the head that was read last."""
+        """Return these facts with the answer to a request about the head that was read last."""
         match request:
             case ask.ReadPages():
                 return replace(self, pages={**self.pages, **answer})
@@ -79,40 +79,41 @@ class Facts:
 
 
 class Intent(Generic[R]):
-    """What is wanted of a log. ``settled``, ``decide`` and ``rules_out`` are called for each head that is read. They
+    """The wanted state of a log. ``settled``, ``decide`` and ``rules_out`` are called for each head that is read. They
     may raise PagesNeeded and have no side effects."""
 
     app_id: str | None = None
     """The application whose transaction record is read with the head."""
     is_repeatable = True
-    """Whether the change may be applied although it may have been applied before."""
+    """Whether the change may be applied again although it may have been applied before."""
 
     def settled(self, head: LogHead, facts: Facts) -> R | None:
-        """The result if ``head`` is as wanted, else None; called before anything else (N4)."""
+        """Return the result if ``head`` is as wanted, else None. Called before all other methods (N4)."""
         raise NotImplementedError
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """The change to make, or the request for what must be known first. Raises the error that refuses the change."""
+        """Return the change to make, or the request for a fact that is needed first. Raises the error that refuses the
+        change."""
         raise NotImplementedError
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """Whether ``head``, which is not as wanted, shows that a write in doubt was never applied. ``made`` is the head
-        that the write would have made, ``moved`` − 1 ≥ 0 changes before ``head``."""
+        """Return whether ``head``, which is not as wanted, shows that a write in doubt was never applied. ``made`` is
+        the head that the write would have made, ``moved`` − 1 ≥ 0 changes before ``head``."""
         return False
 
     def forgotten(self) -> R:
-        """The result where another log shows that the change was made and this log does not remember it. Only for
+        """Return the result if another log shows that the change was made and this log does not remember it. Only for
         intents that may go into several logs."""
         raise NotImplementedError
 
     def tightened(self, change: Change, facts: Facts) -> Change:
-        """The same change with the smallest possible head. Only for intents that may go into several logs."""
+        """Return the same change with the smallest possible head. Only for intents that may go into several logs."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class _Part(Generic[R]):
-    """One log: its intent, what is known of it, and the change that was decided for the head ``found``."""
+    """One log: its intent, the known facts, and the change that was decided for the head ``found``."""
 
     intent: Intent[R]
     found: Versioned[LogHead] | None = None
@@ -134,14 +135,15 @@ class _Part(Generic[R]):
         return self.change
 
     def learn_head(self, answer: ask.HeadRead) -> None:
-        """Takes a head that was read. Facts about an older version no longer count."""
+        """Take a head that was read. Facts about an older version no longer count."""
         is_known = self.found is not None and self.found.version == answer.head.version
         self.found, self.facts = answer.head, replace(self.facts, transactions=answer.transactions)
         if not is_known:
             self.facts = replace(self.facts, is_checked=False, unlinked=None)
 
     def decide(self) -> Ask | None:
-        """Decides the change, or returns the request for what must be known first. Raises as :meth:`Intent.decide`."""
+        """Decide the change, or return the request for a fact that is needed first. Raises like
+        :meth:`Intent.decide`."""
         decision = self.intent.decide(self.head, self.facts)
         if not isinstance(decision, Change):
             return decision
@@ -149,7 +151,7 @@ class _Part(Generic[R]):
         return None
 
     def put(self, change: Change) -> None:
-        """Sets the change. If it makes pages, raises PagesNeeded for the pages that they could replace (N3)."""
+        """Set the change. If it makes pages, raise PagesNeeded for the pages that they could replace (N3)."""
         if change.new_pages:
             missing = [ref.name for ref in merge_candidates(self.head) if ref.name not in self.facts.pages]
             if missing:
@@ -157,12 +159,12 @@ class _Part(Generic[R]):
         self.change = change
 
     def write(self) -> ask.WriteHead:
-        """The compare-and-set of the decided change."""
+        """Return the compare-and-set of the decided change."""
         found = self.facts.transactions
         return write_of(self.read, self.decided, self.facts.pages, None if found is None else found.version)
 
     def written(self) -> R:
-        """The result, now that the decided head is written."""
+        """Return the result, now that the decided head is written."""
         change = self.decided
         transactions = None if change.transactions is None else Versioned(change.transactions, 0)
         pages = {**self.facts.pages, **{new.name: new.page for new in change.new_pages}}
@@ -174,7 +176,8 @@ class _Part(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A write that got no answer: by log, the head that it would have made and the version it was compared with."""
+    """A write that got no answer: by log, the head that it would have made and the version with which it was
+    compared."""
 
     made: Mapping[str, Versioned[LogHead]]
     error: BookKeeperError
@@ -204,8 +207,9 @@ class HeadChange(Generic[R]):
         self._doubts: list[_Doubt] = []
 
     def run(self) -> Steps[dict[str, R]]:
-        """The result of each log. Raises the error that refused the change, which names the log, and
-        PublishConflictError if others were always faster; ``outcome`` says whether the change may still be applied."""
+        """Return the result of each log. Raises the error that refused the change, which names the log, and
+        PublishConflictError if other clients were always faster; ``outcome`` says whether the change may still be
+        applied."""
         try:
             return (yield from self._attempts())
         except BookKeeperError as error:
@@ -230,14 +234,14 @@ class HeadChange(Generic[R]):
             if attempt < self._attempts_max:
                 yield ask.Wait(attempt)
         raise PublishConflictError(
-            f"others changed the log first, {self._attempts_max} times",
+            f"other clients changed the log first, {self._attempts_max} times",
             remedy="try again, with fewer writers at a time",
         )
 
     # --- reading, looking and deciding ---
 
     def _read(self) -> Steps[None]:
-        """Reads the heads; after a sync the first time and while a write is in doubt."""
+        """Read the heads; after a sync the first time and while a write is in doubt."""
         is_first = any(part.found is None for part in self._parts.values())
         heads = {log: ask.ReadHead(part.intent.app_id) for log, part in self._parts.items()}
         answers = yield from self._ask(heads, sync=is_first or bool(self._doubts))
@@ -248,7 +252,7 @@ class HeadChange(Generic[R]):
                 raise _named(PublishConflictError("the log was deleted and made again"), log)
 
     def _look(self) -> Steps[dict[str, R] | None]:
-        """The results if the heads are as wanted. Otherwise None, and the change of each log is decided."""
+        """Return the results if the heads are as wanted. Otherwise decide the change of each log and return None."""
         while True:
             found, pages, refused = self._settled()
             if found:  # all logs were changed by one write, so one log that remembers it is enough
@@ -267,7 +271,8 @@ class HeadChange(Generic[R]):
                 self._parts[log].facts = self._parts[log].facts.with_answer(wanted[log], answer)
 
     def _settled(self) -> tuple[dict[str, R], dict[str, ask.OfOneLog], BookKeeperError | None]:
-        """The results of logs that are as wanted, the pages that are needed to tell, and the first log's refusal."""
+        """Return the results of the logs that are as wanted, the pages that are needed to tell, and the first log's
+        refusal."""
         found: dict[str, R] = {}
         pages: dict[str, ask.OfOneLog] = {}
         refused: BookKeeperError | None = None
@@ -282,14 +287,16 @@ class HeadChange(Generic[R]):
         return found, pages, refused
 
     def _judge_doubts(self) -> dict[str, ask.OfOneLog]:
-        """No log is as wanted: drops the doubts that the heads rule out. Returns the pages needed to tell."""
+        """Drop the doubts that the heads rule out, when no log is as wanted. Return the pages that are needed to
+        tell."""
         pages: dict[str, ask.OfOneLog] = {}
         self._doubts = [doubt for doubt in self._doubts if not self._is_ruled_out(doubt, pages)]
         return pages
 
     def _is_ruled_out(self, doubt: _Doubt, pages: dict[str, ask.OfOneLog]) -> bool:
-        """Whether one log went on without the write: then it was not applied and never will be. A head of the version
-        that the write was compared with, or an older one, rules out nothing, since the write may still be applied."""
+        """Return whether one log went on without the write: then it was not applied and never will be. A head of the
+        version with which the write was compared, or an older one, rules out nothing, since the write may still be
+        applied."""
         for log, part in self._parts.items():
             made, moved = doubt.made[log].value, part.read.version - doubt.made[log].version
             try:
@@ -300,7 +307,7 @@ class HeadChange(Generic[R]):
         return False
 
     def _check_forgotten(self) -> None:
-        """Raises the error of a write in doubt whose log went on, if its change must happen only once: the write may
+        """Raise the error of a write in doubt if its log went on and its change must happen only once: the write may
         have been applied and forgotten since."""
         for doubt in self._doubts:
             for log, part in self._parts.items():
@@ -308,7 +315,7 @@ class HeadChange(Generic[R]):
                     raise doubt.error
 
     def _decide(self) -> dict[str, ask.OfOneLog]:
-        """Decides the change of each log; returns the requests for what must be known first. Raises a refusal."""
+        """Decide the change of each log; return the requests for facts that are needed first. Raises a refusal."""
         wanted: dict[str, ask.OfOneLog] = {}
         for log, part in self._parts.items():
             try:
@@ -322,8 +329,9 @@ class HeadChange(Generic[R]):
         return wanted
 
     def _fit_together(self) -> dict[str, ask.OfOneLog]:
-        """Makes all heads fit into one multi: if they are too large together, they move what they list into pages. (One
-        head always fits.) Returns the pages to read first; raises InvalidArgumentError if it is still too much (N3)."""
+        """Make all heads fit into one multi: if they are too large together, they move extents and schemas into pages.
+        (One head always fits.) Return the pages to read first; raise InvalidArgumentError if it is still too much
+        (N3)."""
         if len(self._parts) == 1 or self._step_bytes() <= STEP_BYTES_MAX:
             return {}
         wanted: dict[str, ask.OfOneLog] = {}
@@ -352,7 +360,7 @@ class HeadChange(Generic[R]):
             yield from self._ask(creates)
 
     def _write(self) -> Steps[None]:
-        """Writes all heads. If that certainly failed, drops the new pages."""
+        """Write all heads. If that certainly failed, drop the new pages."""
         self.was_attempted = True
         try:
             yield ask.WriteHeads({log: part.write() for log, part in self._parts.items()})
@@ -360,7 +368,7 @@ class HeadChange(Generic[R]):
             yield from self._drop_pages()
             raise _Again from None
         except BookKeeperError as error:
-            if error.outcome is Outcome.UNKNOWN:  # also of a store that is closed under a write
+            if error.outcome is Outcome.UNKNOWN:  # also if the store is closed during a write
                 made = {log: Versioned(part.decided.head, part.read.version) for log, part in self._parts.items()}
                 self._doubts.append(_Doubt(made, error))
             else:
@@ -375,7 +383,7 @@ class HeadChange(Generic[R]):
                 yield ask.DropPages({log: pages for log, pages in names.items() if pages})
 
     def _ask(self, requests: Mapping[str, ask.OfOneLog], *, sync: bool = False) -> Steps[Mapping[str, Any]]:
-        """The answers by log. If one log fails, all do: an unavailable store is asked again; any other error is
+        """Return the answers by log. If one log fails, all do: an unavailable store is asked again; any other error is
         final."""
         try:
             answers: Mapping[str, Any] = yield ask.ForLogs(requests, sync)
@@ -388,7 +396,7 @@ class HeadChange(Generic[R]):
 
 
 def change_head(log: str, intent: Intent[R]) -> Steps[R]:
-    """Carries out the intent of one log; see :meth:`HeadChange.run`."""
+    """Carry out the intent of one log; see :meth:`HeadChange.run`."""
     results = yield from HeadChange({log: intent}).run()
     return results[log]
 
@@ -396,7 +404,7 @@ def change_head(log: str, intent: Intent[R]) -> Steps[R]:
 def write_of(
     found: Versioned[LogHead], change: Change, pages: Pages, transactions_version: int | None = None
 ) -> ask.WriteHead:
-    """The compare-and-set that makes ``change`` to the head ``found``, with a record of what it unlinks (N6)."""
+    """Return the compare-and-set that makes ``change`` to the head ``found``, with a record of what it unlinks (N6)."""
     version = None if change.transactions is None else transactions_version
     return ask.WriteHead(
         change.head, found.version, change.transactions, version, unlinked_by(found.value, change, pages)
@@ -404,7 +412,7 @@ def write_of(
 
 
 def bytes_of(log: str, write: ask.WriteHead) -> int:
-    """The bytes of one log's write in a multi."""
+    """Return the bytes of one log's write in a multi."""
     size = len(encode_head(write.head)) + 3 * len(log) + LOG_OVERHEAD_BYTES
     if write.transactions is not None:
         size += len(encode_transactions(write.transactions))
@@ -416,7 +424,7 @@ def _again_if_away(error: BookKeeperError) -> Exception:
 
 
 def _named(error: BookKeeperError, log: str) -> BookKeeperError:
-    """The error with the log's name in it."""
+    """Return the error with the log's name in it."""
     if f"log {log}" not in str(error):
         error.value = f"log {log}, {error.value}" if error.value else f"log {log}"
     return error

@@ -4,8 +4,8 @@
 The steps: list the log; choose runs; copy a run into a new ledger; read the copy back and compare; list the copy in the
 run's place by compare-and-set, if the log still has the run; go on with the next run; when none is left, list the log
 again. Only a copy that was read back and found equal is ever listed, and it replaces exactly the extents that were
-copied. So a trim, an overwrite or another compaction meanwhile costs this compaction its copy and the log nothing. The
-compaction deletes a copy only before it tries to list it; afterwards only vacuum may (N4, N6).
+copied. So if a trim, an overwrite or another compaction comes in between, this compaction loses its copy and the log
+loses nothing. The compaction deletes a copy only before it tries to list it; afterwards only vacuum may (N4, N6).
 
 If it ends early, the runs replaced so far stay replaced, and at most one copy is left, which vacuum finds.
 """
@@ -36,12 +36,12 @@ from bk_core.logs.model.paging import Nonce
 from bk_core.model import LedgerId
 
 DISTURBANCES_MAX = 10
-"""The compaction gives up when others change more runs than this in a row while they are copied."""
+"""The compaction gives up when other clients change more runs than this in a row while they are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The result: ``extents`` extents with ``entries`` entries became the ``ledgers``."""
+    """The result: ``extents`` extents with ``entries`` entries were merged into the ``ledgers``."""
 
     ledgers: tuple[LedgerId, ...] = ()
     extents: int = 0
@@ -50,7 +50,7 @@ class Compacted:
 
 
 class _Disturbed(Exception):
-    """Others changed the log meanwhile: choose the runs again."""
+    """Another client changed the log meanwhile: choose the runs again."""
 
     def __init__(self, error: BookKeeperError) -> None:
         super().__init__(error)
@@ -66,11 +66,11 @@ class Compaction:
         self._log_uuid: str | None = None
         self._copies = 0
         self._weight = 0  # weight of the runs merged so far
-        self._disturbed = 0  # runs in a row that others changed
-        self._incomplete: Run | None = None  # a run of which entries could not be found
+        self._disturbed = 0  # the number of runs in a row that other clients changed
+        self._incomplete: Run | None = None  # a run in which entries could not be found
 
     def run(self) -> Steps[Compacted]:
-        """Compacts until nothing is left to merge or the limits are reached. Raises the error that ended it."""
+        """Compact until nothing is left to merge or the limits are reached. Raises the error that ended it."""
         while True:
             try:
                 runs = yield from self._choose()
@@ -100,7 +100,7 @@ class Compaction:
         return enough is not None and self._weight >= enough
 
     def _merge(self, run: Run) -> Steps[None]:
-        """Copies the run, checks that the copy is exact, and lists it in the run's place."""
+        """Copy the run, check that the copy is exact, and list it in the run's place."""
         copied = yield from self._copy(run)
         problem = content_problem(run, copied.content)
         if problem is None:
@@ -110,7 +110,7 @@ class Compaction:
         if problem is not None:
             yield from self._drop(copied)
             raise IntegrityError(
-                "a copy is not what the log lists, and was not used",
+                "a copy differs from the entries that the log lists, and was not used",
                 value=f"offsets {run[0].base_offset} to {run[-1].next_offset}: {problem}",
                 remedy="the log is as it was; check its ledgers with bk ledger read",
             )
@@ -147,7 +147,7 @@ class Compaction:
         return results[self._name]
 
     def _change(self, intent: Compact) -> HeadChange[Extent]:
-        """A change for one run."""
+        """Return the change for one run."""
         return HeadChange({self._name: intent})
 
     def _drop(self, copied: ask.RunCopied) -> Steps[None]:

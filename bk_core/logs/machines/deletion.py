@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deleting a log, and later the ledgers of a deleted log. Pure (N6, decision 0072).
+"""Deletes a log, and later the ledgers of a deleted log. Pure (N6, decision 0072).
 
-1. One compare-and-set puts a *mark* in the place of the head. It decides: a change of the log that was under way meets
-   another version, and every later read of the head raises NoSuchLogError. If a leader wrote the log, its ledgers are
-   fenced first, so that no append is confirmed once the log is gone.
+1. One compare-and-set puts a *mark* in the place of the head. This is the moment of the deletion: a change of the log
+that was under way meets another version, and every later read of the head raises NoSuchLogError. If a leader wrote the
+log, its ledgers are fenced first, so that no append is confirmed once the log is gone.
 2. A record of the deletion is created. Its age is the age of the deletion.
-3. The mark is removed, with pages, transactions and unlinked records. The name is free again.
+3. The mark is removed, with pages, transactions and unlinked records. The name can be used again.
 4. When the record is as old as the delay, every ledger that was made for the log is deleted, and then the record.
 
-A crash leaves a mark, or a record. A second deletion, the creation of a log of this name, a vacuum and upkeep go on at
-step 2 or 4; each step may be taken twice and by several at a time. No step is ever taken back.
+A crash leaves a mark, or a record. A second deletion, the creation of a log of this name, a vacuum and upkeep continue
+at step 2 or 4. Each step may be taken twice, and by several processes at a time. No step is ever undone.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from bk_core.model import LedgerId
 
 @dataclass(frozen=True)
 class Mark(Intent[LogHead]):
-    """Puts the mark in the place of the head of the log ``log_uuid``; ``takeover`` fences its leader first. The result
-    is the mark."""
+    """Puts the mark in the place of the head of the log ``log_uuid``; with ``takeover`` it fences the log's leader
+    first. The result is the mark."""
 
     log_uuid: str
     takeover: bool = False
 
     def settled(self, head: LogHead, facts: Facts) -> LogHead | None:
-        """The mark, once it is written. Raises LogRecreatedError for the head of another log."""
+        """Return the mark, once it is written. Raises LogRecreatedError for the head of another log."""
         if head.uuid != self.log_uuid:
             raise LogRecreatedError("the log was deleted and made again", remedy="look at the new one first")
         return head if head.is_deleted else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """The mark, once no leader can append. A ledger of the leader that does not exist cannot be written either."""
+        """Return the mark, once no leader can append. A ledger of the leader that does not exist cannot be written
+        either."""
         if head.open_extents:
             if not self.takeover:
                 raise LogHasLeaderError(
@@ -63,7 +64,7 @@ class Mark(Intent[LogHead]):
         return Change(mark_of(head))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """A mark is never replaced, so a log that went on was not marked."""
+        """Return True: a mark is never replaced, so a log that went on was not marked."""
         return True
 
 
@@ -74,18 +75,18 @@ class DeleteLog:
         self.name, self.log_uuid, self._takeover = name, log_uuid, takeover
 
     def run(self) -> Steps[DeletedLog]:
-        """The deleted log, even if another client deleted it. Raises the error that ended it; ``outcome`` says whether
-        the log may be deleted, or may still be."""
+        """Return the deleted log, even if another client deleted it. Raises the error that ended it; ``outcome`` says
+        whether the log may have been deleted, or may still be."""
         change = HeadChange({self.name: Mark(self.log_uuid, self._takeover)})
         refused: BookKeeperError | None = None
         try:
             yield from change.run()
         except (NoSuchLogError, LogRecreatedError, PublishConflictError) as error:
-            refused = error  # it is deleted already, by a write whose answer was lost or by another client
+            refused = error  # a write whose answer was lost, or another client, deleted it already
         try:
             return (yield from finish(self.log_uuid))
         except NoSuchLogError:
-            if refused is None:  # the mark is ours: what waited was deleted at once by another client
+            if refused is None:  # our mark is written; another client has already deleted mark and record
                 return DeletedLog(name=self.name, uuid=self.log_uuid)
             raise refused from None
         except BookKeeperError as error:
@@ -95,7 +96,8 @@ class DeleteLog:
 
 
 def finish(log_uuid: str) -> Steps[DeletedLog]:
-    """Steps 2 and 3 for a log that is marked. Raises NoSuchLogError if there is neither its mark nor its record."""
+    """Take steps 2 and 3 for a log that is marked. Raises NoSuchLogError if there is neither its mark nor its
+    record."""
     deleted: DeletedLog = yield ask.RecordDeleted(log_uuid)
     yield ask.RemoveMark(log_uuid)
     return deleted
@@ -103,22 +105,25 @@ def finish(log_uuid: str) -> Steps[DeletedLog]:
 
 @dataclass(frozen=True, slots=True)
 class VacuumedDeleted:
-    """The ledgers of a deleted log that were deleted, and those that could not be, which the next vacuum tries."""
+    """The ledgers of a deleted log that were deleted, and those that could not be deleted, which the next vacuum
+    tries."""
 
     ledgers: tuple[LedgerId, ...] = ()
     remaining: tuple[LedgerId, ...] = ()
 
 
 class VacuumDeleted:
-    """Step 4 for one deleted log. ``among``: no other ledgers than these. ``forget``: delete the record, too, if no
-    ledger is left. Without it a later vacuum looks again, for ledgers of a job that does not know of the deletion."""
+    """Takes step 4 for one deleted log. ``among``: deletes no other ledgers than these. ``forget``: also deletes the
+    record, if no ledger is left. Without it a later vacuum checks again, for ledgers of a job that has not noticed the
+    deletion."""
 
     def __init__(self, log_uuid: str, *, forget: bool, among: tuple[LedgerId, ...] | None = None) -> None:
         self.log_uuid, self._forget, self._among = log_uuid, forget, among
 
     def run(self) -> Steps[VacuumedDeleted]:
-        """What was deleted. No publish can list a ledger of this log any more, so nothing is condemned first. Raises
-        the error that ended it; what was deleted stays deleted, and the next vacuum goes on."""
+        """Delete the ledgers and return which ones are gone. No publish can list a ledger of this log any more, so none
+        has to be condemned first. Raises the error that ended it; deleted ledgers stay deleted, and the next vacuum
+        goes on."""
         ledgers = yield ask.ListOrphans(self.log_uuid, ask.ANY_AGE_MS, self._among)
         gone = (yield ask.DeleteLedgers(ledgers, self.log_uuid)) if ledgers else ()
         remaining = tuple(each for each in ledgers if each not in gone)

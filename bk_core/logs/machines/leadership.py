@@ -95,13 +95,13 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.ENDED: (),
     State.LOST: (),
 }
-"""The legal moves: every step is checked against them, and docs/protocol.md shows them."""
+"""The legal moves. Each step is checked against them, and docs/protocol.md shows them."""
 
 
 @dataclass(slots=True, eq=False)
 class LogLeadership:
-    """One leader of one log, from taking over to the end. :meth:`step` takes one event and returns effects; an event
-    that does not fit the state is late or doubled, and ignored."""
+    """One leader of one log, from taking over to the end. :meth:`step` takes one event and returns effects. An event
+    that does not fit the state is late or a duplicate, and is ignored."""
 
     attempts_max: int = 10
     state: State = field(default=State.NEW, init=False)
@@ -114,13 +114,13 @@ class LogLeadership:
     _listing: bool = field(default=False, init=False)  # a write that lists the spare has not been answered
     _spare_uncertain: bool = field(default=False, init=False)  # the answer to a write that lists the spare was lost
     _current: LedgerId | None = field(default=None, init=False)  # takes the appends; None before the first Serve
-    _previous: LedgerId | None = field(default=None, init=False)  # took them before a roll, until it is sealed
+    _previous: LedgerId | None = field(default=None, init=False)  # took the appends before a roll, until it is sealed
     _closed: tuple[LedgerId, LedgerEnd] | None = field(default=None, init=False)  # our closed ledger, to be sealed
     _resume: State = field(default=State.READING, init=False)  # the state to go on with after REREADING
     _give_up_wanted: bool = field(default=False, init=False)
 
     def step(self, event: ev.LeadershipEvent) -> Effects:
-        """Handles one event and returns the effects in order."""
+        """Handle one event and return the effects in order."""
         before = self.state
         effects = self._step(event)
         assert self.state is before or self.state in MOVES[before], (before, event, self.state)
@@ -177,7 +177,7 @@ class LogLeadership:
                 if self.state in (State.ENDED, State.LOST) or ledger_id not in (self._current, self._previous):
                     return []
                 if isinstance(error, AuthenticationError):
-                    return self._fail(error)  # nobody took the log over, and nothing of what waits was sent
+                    return self._fail(error)  # the log was not taken over, and no waiting entry was sent
                 return self._lose(f"ledger {ledger_id} takes no more entries: {error.what}", error)
 
     # --- taking over ---
@@ -198,7 +198,7 @@ class LogLeadership:
         return self._resume_taking_over(event, previous)
 
     def _begin(self, event: ev.HeadRead) -> Effects:
-        """The head was read: recovers every ledger that somebody may be writing."""
+        """Recover every ledger that another leader may be writing, now that the head was read."""
         opened = tuple(extent.ledger_id for extent in event.head.value.open_extents)
         self._ends = ()
         self._to_recover = opened + tuple(ledger for ledger in event.last_ledgers if ledger not in opened)
@@ -213,7 +213,7 @@ class LogLeadership:
                 return self._serve(head)
             if previous is not None and head.version == previous.version:
                 return self._list(State.LISTING, head)
-            # Another leader may have seen our empty ledger listed and sealed it away: do not use it, do not delete it.
+            # Another leader may have sealed our empty ledger after it was listed: do not use it, and do not delete it.
             self._spare, self._spare_uncertain = None, False
         return self._begin(event)
 
@@ -238,7 +238,7 @@ class LogLeadership:
                     remedy="it was deleted outside the log: restore its metadata",
                 )
             )
-        return self._recovered_one(ledger_id)  # sealed, so nobody writes to it; reads will report the loss
+        return self._recovered_one(ledger_id)  # sealed, so no leader writes to it; reads will report the loss
 
     def _recovered_one(self, ledger_id: LedgerId) -> Effects:
         self._to_recover = tuple(ledger for ledger in self._to_recover if ledger != ledger_id)
@@ -286,7 +286,7 @@ class LogLeadership:
         return self._sealed()
 
     def _is_applied(self, head: Versioned[LogHead]) -> bool:
-        """Whether ``head`` is the result of the change under way."""
+        """Return whether ``head`` is the result of the change under way."""
         opened, spare = _opened(head), self._spare.ledger_id if self._spare else None
         match self.state:
             case State.SEALING:
@@ -362,12 +362,13 @@ class LogLeadership:
             return self._to(self._resume, ev.SealExtents(head, (self._closed,)))
         if self._resume is State.ROLL_SEALING and opened != (self._current,):
             return self._lose("another leader took the log over")
-        return self._sealed()  # by us or another leader: a closed ledger has only one end
+        return self._sealed()  # sealed by us or by another leader: a closed ledger has only one end
 
     # --- trouble ---
 
     def _settle(self, *, ask: bool) -> Effects:
-        """A compare-and-set met another version (``ask``) or got no answer: pauses, then reads the head again."""
+        """Pause and then read the head again, because a compare-and-set met another version (``ask``) or got no
+        answer."""
         # Without an answer the spare may be listed; a later refusal does not change that.
         self._spare_uncertain, self._listing = self._spare_uncertain or (self._listing and not ask), False
         match self.state:
@@ -389,7 +390,7 @@ class LogLeadership:
         if self.state not in (State.ASKING, State.ROLL_ASKING):
             return []
         if not still_leader:
-            return self._lose("still_leader says that this process does not lead any more")
+            return self._lose("still_leader says that this process no longer leads")
         if self.state is State.ROLL_ASKING:
             self._creating = True
             return self._to(State.ROLL_CREATING, ev.CreateLedger())
@@ -407,7 +408,7 @@ class LogLeadership:
                     return self._lose("the log was deleted", error)
                 return self._pause(ask=False)
             case State.SEALING | State.LISTING | State.ROLL_LISTING | State.ROLL_SEALING | State.CLOSE_SEALING:
-                self._spare_uncertain = True  # not refused for its version: leave the ledger to vacuum
+                self._spare_uncertain = True  # the version was not the reason: leave the ledger to vacuum
                 return self._lose(error.what, error) if self._current is not None else self._fail(error)
         return []
 

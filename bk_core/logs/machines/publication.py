@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing closed ledgers: all or none, once for each publish id; appending or overwriting; into one log or into many
+"""Publishes closed ledgers: all or none, once for each publish id; appending or overwriting; into one log or into many
 in one step. Pure (N2 to N7, K10).
 
 A job owns its ledgers until a compare-and-set names them. From then on the log may own them, whatever the answer was,
-and only vacuum may delete them; not even a retry that finds them published already may.
+and only vacuum may delete them; not even a retry that finds them already published may.
 
 A transaction publishes each version of an application or streaming query once (N5). Its record changes in one multi
 with the head, so a version is in both or in neither.
@@ -38,27 +38,29 @@ from bk_core.logs.model.paging import Change, Nonce, last_ledgers, tightened
 from bk_core.model import LedgerId
 
 LOGS_MAX = 100
-"""The most logs of one step (K10)."""
+"""Limits the logs that one step can write (K10)."""
 FORGOTTEN_OFFSET = -1
-"""The base offset of a publish that the log itself does not remember: only its transaction record, or another log of
-the same step, does."""
+"""The base offset of a publish that the log itself does not remember, but only its transaction record or another log of
+the same step."""
 
 
 VERSIONS_MAX = 128
-"""A record remembers this many versions."""
+"""Limits the versions that a record remembers."""
 VERSION_MAX = 2**63 - 1
 PLAN_BYTES = 8
 APP_ID_BYTES_MAX = 1024
-"""Enough for any name; a record still fits into one step with 100 heads."""
+"""Limits the name of an application in UTF-8 bytes. Any usual name fits, and a record still fits into one step with 100
+heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """``version`` of ``app_id``: a ``txnVersion`` of a ``txnAppId``, or a batch id of a query id.
+    """A publish that happens once: ``version`` of ``app_id`` is a ``txnVersion`` of a ``txnAppId``, or a batch id of a
+    query id.
 
-    ``plan`` is PLAN_BYTES of a digest of its input, or empty if that is not known. The number of rows is not enough: a
-    batch that is planned again from an older checkpoint, over several logs and with a limit, may have the same number
-    of other rows.
+    ``plan`` is PLAN_BYTES of a digest of its input, or empty if the input is not known. The number of rows is not
+    enough to tell inputs apart: a batch that is planned again from an older checkpoint, over several logs and with a
+    limit, may have equally many but different rows.
     """
 
     app_id: str
@@ -93,7 +95,7 @@ class PublishOptions:
     merge_schema: bool = False
     """Allow the schema to add columns to the log's."""
     type_name: schemas.TypeName | None = None
-    """Names a column's type in errors; None: by Arrow's names."""
+    """The function that names a column's type in errors; None: Arrow's names."""
 
 
 APPEND = PublishOptions()
@@ -101,7 +103,7 @@ APPEND = PublishOptions()
 
 
 def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:
-    """The version if it was published before, None if it is new.
+    """Return the version if it was published before, None if it is new.
 
     Raises TransactionReplayDiffersError if it was published with another number of rows or from other input, and
     TransactionVersionRegressedError if it is not remembered and lower than the last version published. In both cases
@@ -126,11 +128,11 @@ def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> 
 
 
 def check_input(record: LogTransactions | None, wanted: Transaction) -> None:
-    """Raises TransactionReplayDiffersError if this version was published from other input, where both are known."""
+    """Raise TransactionReplayDiffersError if this version was published from other input, and both inputs are known."""
     found = _find(record, wanted)
     if found is not None and found.plan and wanted.plan and found.plan != wanted.plan:
         raise TransactionReplayDiffersError(
-            f"version {wanted.version} was published before, and of other input",
+            f"version {wanted.version} was published before, from other input",
             value=f"transaction {wanted.app_id}",
             remedy="an older checkpoint was restored and its batches are cut differently: begin a new query",
         )
@@ -145,7 +147,7 @@ def _find(record: LogTransactions | None, wanted: Transaction) -> TransactionVer
 def recorded(
     record: LogTransactions | None, wanted: Transaction, publish_id: PublishId, rows: int, now_ms: int
 ) -> LogTransactions:
-    """The record with this version added; only the last 128 are kept."""
+    """Return the record with this version added; only the last 128 are kept."""
     added = TransactionVersion(
         version=wanted.version, publish_id=publish_id.digest, rows=rows, time_ms=now_ms, plan=wanted.plan
     )
@@ -171,8 +173,8 @@ class Publish(Intent[Published]):
 
     @property
     def rows(self) -> int:
-        """The number of rows. It is the same whenever the same input is written, unlike the number of entries of a
-        codec that puts several rows into one."""
+        """The number of rows. Unlike the number of entries, it is the same whenever the same input is written, because
+        a codec may put a varying number of rows into an entry."""
         return sum(extent.rows for extent in self.extents)
 
     @property
@@ -180,7 +182,7 @@ class Publish(Intent[Published]):
         return self.transaction.app_id if self.transaction else None
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
-        """The publish of this id, if the log or the transaction record remembers it."""
+        """Return the publish of this id, if the log or the transaction record remembers it."""
         found = commit.already_published(head, self.publish_id, self.rows)
         if self.transaction is None:
             return found
@@ -192,7 +194,7 @@ class Publish(Intent[Published]):
         return found
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Seals the open extents if takeover is wanted, has every ledger checked, then publishes."""
+        """Seal the open extents if takeover is wanted, have every ledger checked, then publish."""
         if head.open_extents and self.options.takeover:
             ledgers = to_fence(head, facts)
             if not facts.missing.union(facts.ends) >= set(ledgers):
@@ -209,7 +211,7 @@ class Publish(Intent[Published]):
         return replace(change, transactions=transactions)
 
     def _put(self, head: LogHead, facts: Facts) -> Change:
-        """The head with the extents and their schema; a job without rows registers its schema too."""
+        """Return the head with the extents and their schema. A job without rows registers its schema too."""
         extents, page = self.extents, None
         wanted = self.options
         if wanted.schema is not None:
@@ -222,8 +224,8 @@ class Publish(Intent[Published]):
         return change if page is None else replace(change, new_pages=(page, *change.new_pages))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """True if this publish, had it been applied, would still be remembered: the head keeps the last PUBLISHED_MAX
-        publishes, the transaction record the last 128 versions."""
+        """Return True if this publish, had it been applied, would still be remembered: the head keeps the last
+        PUBLISHED_MAX publishes, the transaction record the last 128 versions."""
         if self.transaction is not None and facts.transactions is not None:
             versions = facts.transactions.value.versions
             if all(each.version < self.transaction.version for each in versions):
@@ -231,7 +233,7 @@ class Publish(Intent[Published]):
         return moved < PUBLISHED_MAX
 
     def forgotten(self) -> Published:
-        """The publish without its base offset, which only this log knew."""
+        """Return the publish without its base offset, which only this log knew."""
         return _forgotten(self.publish_id.digest, self.rows, self.now_ms)
 
     def tightened(self, change: Change, facts: Facts) -> Change:
@@ -240,12 +242,13 @@ class Publish(Intent[Published]):
 
 @dataclass(frozen=True)
 class PublishAmong(Publish):
-    """One log's part of a publish into several (:func:`publish_among`). Its ``publish_id`` names all logs and their
-    rows. So if one head remembers it, all logs got it, even those that have forgotten it; and if one head went on
+    """One log's part of a publish into several logs (:func:`publish_among`). Its ``publish_id`` names all logs and
+    their rows. So if one head remembers it, all logs got it, even those that have forgotten it; and if one head went on
     without it, no log will ever get it."""
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
-        """As :meth:`Publish.settled`; also raises TransactionReplayDiffersError if the version went to other logs."""
+        """Do the same as :meth:`Publish.settled`, and raise TransactionReplayDiffersError if the version went to other
+        logs."""
         found = super().settled(head, facts)
         if found is not None and found.publish_id != self.publish_id.digest:
             assert self.transaction is not None
@@ -265,8 +268,8 @@ def publish_among(
     nonce: Nonce,
     options: PublishOptions = APPEND,
 ) -> dict[str, PublishAmong]:
-    """The intent of each log when these ledgers, by log, are published in one step. Raises InvalidArgumentError for no
-    log, or more than 100."""
+    """Return the intent of each log when these ledgers, by log, are published in one step. Raises InvalidArgumentError
+    for no log, or more than 100."""
     if not 1 <= len(ledgers) <= LOGS_MAX:
         raise InvalidArgumentError(
             f"a write goes to at most {LOGS_MAX} logs, because they are published in one step",
@@ -278,14 +281,15 @@ def publish_among(
 
 
 def fan_out_id(publish_id: PublishId, rows: Mapping[str, int]) -> PublishId:
-    """The id of a publish that puts these numbers of rows into these logs; other logs or numbers give another id."""
+    """Return the id of a publish that puts these numbers of rows into these logs; other logs or numbers give another
+    id."""
     parts = "".join(f"{log}\n{count}\n" for log, count in sorted(rows.items()))
     return PublishId(f"{publish_id.text}/logs/{hashlib.sha256(parts.encode()).hexdigest()}")
 
 
 def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
-    """The ledgers to fence: every open extent, and at least the last two ledgers (N2, MUST 15). Raises PagesNeeded, and
-    NoSuchLedgerError for an open one that does not exist, because its end is lost."""
+    """Return the ledgers to fence: every open extent, and at least the last two ledgers (N2, MUST 15). Raises
+    PagesNeeded, and NoSuchLedgerError for an open ledger that does not exist, because its end is lost."""
     opened = [extent.ledger_id for extent in head.open_extents]
     if lost := facts.missing.intersection(opened):
         raise NoSuchLedgerError(

@@ -2,14 +2,14 @@
 """A log's upkeep: the intents of retention, trim and compact, which only unlink, and vacuum, which deletes what is not
 listed. Pure (N6, N7).
 
-Vacuum deletes ledgers in two phases. First a compare-and-set condemns those that the log does not list and that no
-record says were unlinked lately; from then on no publish can list them. Then they are deleted, and the head forgets
-those that are certainly gone. Whether a ledger is listed is decided on the head that the condemnation is compared with,
-so no listed ledger is ever deleted. Unlinked records are deleted before pages, so that no record names a page that is
-gone.
+Vacuum deletes ledgers in two phases. First a compare-and-set condemns the ledgers that the log does not list and that
+no recent unlinked record names; from then on no publish can list them. Then they are deleted, and the head forgets the
+ledgers that are certainly gone. Whether a ledger is listed is decided on the head with which the condemnation is
+compared, so no listed ledger is ever deleted. Unlinked records are deleted before pages, so that no record names a page
+that is gone.
 
-A crash may end it at any point: the next vacuum deletes the ledgers that stay condemned, and the pages and records that
-are left.
+A crash may end vacuum at any point: the next vacuum deletes the ledgers that stay condemned, and the pages and records
+that are left.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RETENTION_MAX = 2**62
 
 @dataclass(frozen=True)
 class SetRetention(Intent[LogHead]):
-    """Sets the retention: trims keep entries not older than ``retention_ms`` and the newest ``retention_bytes``. 0
-    keeps everything; None leaves the value. The result is the head. Raises InvalidArgumentError for a negative
-    number."""
+    """Sets the retention: trims keep entries that are not older than ``retention_ms``, and the newest
+    ``retention_bytes``. 0 keeps everything; None leaves the value as it is. The result is the head. Raises
+    InvalidArgumentError for a negative number."""
 
     retention_ms: int | None
     retention_bytes: int | None
@@ -69,13 +69,13 @@ class SetRetention(Intent[LogHead]):
 
 @dataclass(frozen=True)
 class Trim(Intent[int]):
-    """Unlinks what is below ``before_offset``. The result is the log's start offset."""
+    """Unlinks the extents below ``before_offset``. The result is the log's start offset."""
 
     before_offset: int
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> int | None:
-        """The start offset, if a trim would not move it."""
+        """Return the start offset, if a trim would not move it."""
         start = head.start_offset
         return start if commit.trimmed_start(head, self.before_offset) == start else None
 
@@ -83,14 +83,14 @@ class Trim(Intent[int]):
         return commit.trim(head, self.before_offset, nonce=self.nonce, pages=facts.pages)
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """The start never goes back, so a lower one rules the trim out. (``settled`` may have become false since: more
-        is sealed now.)"""
+        """Return whether the start is lower than the trim would have made it: the start never goes back, so the trim
+        was not applied. (``settled`` may have become false since, because more is sealed now.)"""
         return head.start_offset < made.start_offset
 
 
 @dataclass(frozen=True)
 class Compact(Intent[Extent]):
-    """Lists ``new``, which holds the same entries, in place of ``run``. The result is the extent of ``new``."""
+    """Lists ``new``, which has the same entries, in place of ``run``. The result is the extent of ``new``."""
 
     run: tuple[Extent, ...]
     new: NewExtent
@@ -102,18 +102,18 @@ class Compact(Intent[Extent]):
         return found[0] if found and found[0].ledger_id == self.new.ledger_id else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Replaces the run, if all of it is still listed."""
+        """Replace the run, if all of it is still listed."""
         change = commit.replace_extents(head, self.run, self.new, nonce=self.nonce, pages=facts.pages)
         return change if facts.is_checked else ask.CheckLedgers(head, (self.new,))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """If the run is still listed, the write was never applied: a replaced run never comes back."""
+        """Return whether the run is still listed: a replaced run never comes back, so the write was not applied."""
         return commit.has_run(head, self.run, facts.pages)
 
 
 @dataclass(frozen=True)
 class Condemn(Intent[tuple[LedgerId, ...]]):
-    """Condemns as many of ``candidates`` as the head has room for, but none that is listed or was unlinked at
+    """Condemns as many of ``candidates`` as the head has room for, but no ledger that is listed, or was unlinked at
     ``before_ms`` or later. The result is every condemned ledger that is not listed, including those that an interrupted
     vacuum left."""
 
@@ -123,7 +123,8 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> tuple[LedgerId, ...] | None:
-        """The condemned ledgers, if none is to be added. Raises LogRecreatedError for the head of another log."""
+        """Return the condemned ledgers, if none is to be added. Raises LogRecreatedError for the head of another
+        log."""
         if head.uuid != self.log_uuid:
             raise LogRecreatedError("the log was deleted and made again", remedy="vacuum the new one")
         if self.candidates and facts.unlinked is None:
@@ -134,7 +135,7 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
         return tuple(ledger for ledger in head.condemned if ledger not in listed)
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Condemns. The unlinked records were read after the head: a change that unlinked something in between gave the
+        """Condemn. The unlinked records were read after the head: a change that unlinked something in between gave the
         head another version, so this compare-and-set fails."""
         if facts.unlinked is None:
             return ask.ReadUnlinked()
@@ -150,7 +151,7 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
 
 @dataclass(frozen=True)
 class Absolve(Intent[LogHead]):
-    """Removes ledgers that no longer exist from the condemned ones."""
+    """Removes ledgers that no longer exist from the condemned ledgers."""
 
     ledgers: tuple[LedgerId, ...]
     nonce: Nonce
@@ -163,14 +164,14 @@ class Absolve(Intent[LogHead]):
 
 
 def young(facts: Facts, before_ms: int) -> list[UnlinkedRecord]:
-    """The unlinked records made at ``before_ms`` or later; what they name is kept."""
+    """Return the unlinked records made at ``before_ms`` or later. The ledgers and pages that they name are kept."""
     assert facts.unlinked is not None
     return [record for record in facts.unlinked if record.made_ms >= before_ms]
 
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """Unlinked ``records`` that protect nothing any more, and ``pages`` that nothing names once those are gone."""
+    """Unlinked ``records`` that are old enough to delete, and ``pages`` that no head and no other record names."""
 
     records: tuple[str, ...]
     pages: tuple[str, ...]
@@ -179,15 +180,15 @@ class Unneeded:
 @dataclass(frozen=True)
 class FencePages(Intent[Unneeded]):
     """Finds the pages among ``names`` that neither the head nor an unlinked record made at ``before_ms`` or later
-    reaches. It writes the head, unchanged, as a new version. So every change that was under way fails its
-    compare-and-set and cannot make the head name one of these pages. ``names`` were listed before the head was read, so
-    a later change makes pages with other names."""
+    reaches. It writes the unchanged head as a new version. So every change that was under way fails its compare-and-set
+    and cannot make the head name one of these pages. ``names`` were listed before the head was read, so a later change
+    makes pages with other names."""
 
     names: tuple[str, ...]
     before_ms: int
 
     def settled(self, head: LogHead, facts: Facts) -> Unneeded | None:
-        """The unneeded records and pages, once the head was written or if there are no such pages."""
+        """Return the unneeded records and pages, once the head was written or if there are no such pages."""
         if facts.unlinked is None:
             return None
         kept = pages_kept(head, young(facts, self.before_ms), facts.pages)
@@ -200,16 +201,18 @@ class FencePages(Intent[Unneeded]):
 
 
 TXNS_AT_ONCE = 100
-"""This many transaction records are read, and deleted, at a time."""
+"""The number of transaction records that are read, and deleted, at a time."""
 TXNS_LOOKS_MAX = 5
-"""Attempts to delete a group of transaction records; if the log changes too fast, the next vacuum deletes them."""
+"""Limits the attempts to delete a group of transaction records. If the log changes too fast, the next vacuum deletes
+them."""
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What was deleted; ``remaining`` are condemned ledgers that could not be, which the next vacuum tries again."""
+    """What a vacuum deleted. ``remaining`` are condemned ledgers that could not be deleted; the next vacuum tries them
+    again."""
 
     ledgers: tuple[LedgerId, ...] = ()
     remaining: tuple[LedgerId, ...] = ()
@@ -217,7 +220,7 @@ class Vacuumed:
     transactions: tuple[str, ...] = ()  # names of the applications or queries
 
     def and_of_deleted(self, more: Vacuumed) -> Vacuumed:
-        """This and the ledgers of deleted logs of the same name."""
+        """Return this result with the ledgers of deleted logs of the same name added."""
         ledgers, remaining = (*self.ledgers, *more.ledgers), (*self.remaining, *more.remaining)
         return replace(self, ledgers=ledgers, remaining=remaining)
 
@@ -225,8 +228,8 @@ class Vacuumed:
 class Vacuum:
     """One vacuum of the log ``name``. It deletes ledgers and pages that were made before ``before_ms`` and not unlinked
     since, by the store's clock, and transaction records last used before ``txns_before_ms``, by their writers' clocks
-    (0: none). ``among``: no other ledgers than these, and those that an interrupted vacuum left. :meth:`run` is the
-    sequence; run it once."""
+    (0: none). ``among``: it deletes no other ledgers than these and those that an interrupted vacuum left. :meth:`run`
+    is the sequence; run it once."""
 
     def __init__(
         self,
@@ -245,7 +248,8 @@ class Vacuum:
         self._is_begun = False  # a request that changes the store was made
 
     def run(self) -> Steps[Vacuumed]:
-        """What was deleted. Raises the error that ended it; ``outcome`` says whether anything may have been deleted."""
+        """Vacuum, and return what was deleted. Raises the error that ended it; ``outcome`` says whether anything may
+        have been deleted."""
         try:
             yield from self._delete_ledgers()
             yield from self._delete_pages()
@@ -257,7 +261,7 @@ class Vacuum:
         return self._done
 
     def _delete_ledgers(self) -> Steps[None]:
-        """Condemns and deletes ledgers in rounds of as many as the head has room for."""
+        """Condemn and delete ledgers in rounds, each of as many as the head has room for."""
         candidates = yield ask.ListOrphans(self.log_uuid, self.before_ms, self._among)
         while condemned := (yield from self._change(self._condemn(candidates))):
             self._is_begun = True
@@ -285,13 +289,13 @@ class Vacuum:
             self._done = replace(self._done, pages=unneeded.pages)
 
     def _delete_transactions(self) -> Steps[None]:
-        """Deletes transaction records that were not used for long (N5), some at a time."""
+        """Delete transaction records that have long been unused (N5), a few at a time."""
         keys = yield ask.ListTransactions()
         for first in range(0, len(keys), TXNS_AT_ONCE):
             yield from self._delete_unused(keys[first : first + TXNS_AT_ONCE])
 
     def _delete_unused(self, keys: tuple[str, ...]) -> Steps[None]:
-        """Deletes by compare-and-set with the head, so that a record which is used meanwhile stays."""
+        """Delete by compare-and-set with the head, so that a record which is used meanwhile stays."""
         asked: dict[str, str] = {}  # key → application, of records that may be deleted already
         for _ in range(TXNS_LOOKS_MAX):
             found: ask.TransactionsRead = yield ask.ReadTransactions(keys)
@@ -307,7 +311,7 @@ class Vacuum:
             try:
                 yield ask.DeleteTransactions(versions, found.head.version)
             except (MetadataConflictError, MetadataUnavailableError):
-                continue  # read again to see what became of it
+                continue  # read again to see whether they were deleted
             self._count(asked.values())
             return
 

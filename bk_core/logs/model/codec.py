@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads, pages, transactions and unlinked records of named logs ↔ bytes (docs/formats.md §4). Pure.
+"""Converts heads, pages, transactions and unlinked records of named logs to bytes and back (docs/formats.md §4). Pure.
 
 A record is an ASCII line and a protobuf message. Fields that this version does not know survive a rewrite (M4): each
 value keeps the unknown fields of its message. A record lists each bookie id once; fragments hold indices into that
@@ -34,12 +34,13 @@ from bk_core.model import BookieId, DigestType, Fragment
 
 HEAD_LINE = b"BookKeeperLogHeadVersion\t1\n"
 MARK_LINE = b"BookKeeperLogDeletedVersion\t1\n"
-"""The first line of a head that says that its log is deleted. Versions that do not know it refuse to read the rest."""
+"""The first line of the mark that replaces the head of a deleted log. Versions that do not know this line refuse to
+read the rest."""
 PAGE_LINE = b"BookKeeperLogPageVersion\t1\n"
 TXNS_LINE = b"BookKeeperLogTxnsVersion\t1\n"
 UNLINKED_LINE = b"BookKeeperLogUnlinkedVersion\t1\n"
 
-# Fields that have the same name in a record and in its message: what is written is what is read.
+# Fields that have the same name in a record and in its message. The same lists serve encoding and decoding.
 _HEAD = ("epoch", "created_ms", "ledger_key", "start_offset", "next_offset", "retention_ms", "retention_bytes")
 _PLACE = ("ledger_id", "first_entry_id", "entry_count", "base_offset", "created_ms")
 _EXTENT = (*_PLACE, "codec", "schema_number", "ensemble_size", "write_quorum_size", "ack_quorum_size")
@@ -53,7 +54,7 @@ _Unknown = Callable[[Message], bytes]
 
 
 def encode_head(head: LogHead) -> bytes:
-    """The bytes of a head. Raises LogError over 8 KiB (N3), which :func:`bk_core.logs.model.paging.fit` prevents."""
+    """Encode a head. Raises LogError over 8 KiB (N3), which :func:`bk_core.logs.model.paging.fit` prevents."""
     data = head_bytes(head)
     if len(data) > HEAD_BYTES_MAX:
         raise LogError("the head of the log is too large", value=f"{len(data)} bytes, at most {HEAD_BYTES_MAX}")
@@ -61,7 +62,7 @@ def encode_head(head: LogHead) -> bytes:
 
 
 def head_bytes(head: LogHead) -> bytes:
-    """The bytes of a head of any size, to measure it."""
+    """Encode a head of any size, to measure it."""
     problem = head.problem()
     assert problem is None, problem
     message = log_pb2.LogHead(
@@ -83,7 +84,7 @@ def head_bytes(head: LogHead) -> bytes:
 
 
 def decode_head(data: bytes, name: str = "") -> LogHead:
-    """The head of log ``name`` from its bytes. Raises MetadataCorruptError."""
+    """Decode the head of log ``name``. Raises MetadataCorruptError."""
     where = f"head of log {name}"
     is_deleted = data.startswith(MARK_LINE)
     message = _parse(data, MARK_LINE if is_deleted else HEAD_LINE, log_pb2.LogHead(), where)
@@ -111,7 +112,7 @@ def decode_head(data: bytes, name: str = "") -> LogHead:
 
 
 def encode_page(page: LogPage) -> bytes:
-    """The bytes of a page of any size; the caller keeps to PAGE_BYTES_MAX."""
+    """Encode a page of any size; the caller keeps to PAGE_BYTES_MAX."""
     problem = page.problem()
     assert problem is None, problem
     message = log_pb2.LogPage(schema=page.schema)
@@ -123,7 +124,7 @@ def encode_page(page: LogPage) -> bytes:
 
 
 def decode_page(data: bytes, name: str) -> LogPage:
-    """The page ``name`` from its bytes. Raises MetadataCorruptError, also when the CRC in its name differs."""
+    """Decode the page ``name``. Raises MetadataCorruptError, also if the CRC in its name differs."""
     if not page_name_matches(name, data):
         raise _corrupt(f"page {name}", "its CRC32C is not the one in its name")
     message = _parse(data, PAGE_LINE, log_pb2.LogPage(), f"page {name}")
@@ -143,17 +144,17 @@ def decode_page(data: bytes, name: str) -> LogPage:
 
 
 def page_name(nonce: int, data: bytes) -> str:
-    """The name of the page with these bytes; ``nonce`` is a random 64-bit number."""
+    """Return the name of the page with these bytes; ``nonce`` is a random 64-bit number."""
     return f"{nonce:016x}-{crc32c(data):08x}"
 
 
 def page_name_matches(name: str, data: bytes) -> bool:
-    """Whether the CRC in ``name`` is that of ``data``."""
+    """Return whether the CRC in ``name`` is that of ``data``."""
     return name[16:] == f"-{crc32c(data):08x}"
 
 
 def encode_transactions(transactions: LogTransactions) -> bytes:
-    """The bytes of a transaction record. Raises LogError over 512 KiB."""
+    """Encode a transaction record. Raises LogError over 512 KiB."""
     message = log_pb2.LogTransactions(app_id=transactions.app_id, last_used_ms=transactions.last_used_ms)
     for version in transactions.versions:
         _restore(message.versions.add(**_values(version, _VERSION)), version.unknown_fields)
@@ -165,7 +166,7 @@ def encode_transactions(transactions: LogTransactions) -> bytes:
 
 
 def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
-    """The transaction record under ``key`` from its bytes. Raises MetadataCorruptError."""
+    """Decode the transaction record under ``key``. Raises MetadataCorruptError."""
     message = _parse(data, TXNS_LINE, log_pb2.LogTransactions(), f"transactions {key}")
     unknown = _unknown_of(message)
     versions = tuple(TransactionVersion(**_values(v, _VERSION), unknown_fields=unknown(v)) for v in message.versions)
@@ -178,7 +179,7 @@ def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
 
 
 def encode_unlinked(unlinked: Unlinked) -> bytes:
-    """The bytes of an unlinked record. It names only parts of one head, or has at most UNLINKED_BYTES_MAX bytes."""
+    """Encode an unlinked record. It names only parts of one head, or has at most UNLINKED_BYTES_MAX bytes."""
     message = log_pb2.LogUnlinked(names=unlinked.names, ledgers=unlinked.ledgers)
     for ref in unlinked.pages:
         _add_ref(message.pages, ref)
@@ -187,7 +188,7 @@ def encode_unlinked(unlinked: Unlinked) -> bytes:
 
 
 def decode_unlinked(data: bytes, name: str = "") -> Unlinked:
-    """The unlinked record ``name`` from its bytes. Raises MetadataCorruptError."""
+    """Decode the unlinked record ``name``. Raises MetadataCorruptError."""
     message = _parse(data, UNLINKED_LINE, log_pb2.LogUnlinked(), f"unlinked record {name}")
     unknown = _unknown_of(message)
     return Unlinked(
@@ -217,8 +218,8 @@ def _corrupt(where: str, why: str) -> MetadataCorruptError:
 
 
 def _unknown_of(root: Message) -> _Unknown:
-    """A function that returns a message's unknown fields. Mostly nothing below ``root`` has any, which one C call
-    shows; asking each of thousands of extents would cost more than the parse."""
+    """Return a function that returns a message's unknown fields. Mostly no message below ``root`` has any, which one C
+    call shows; asking each of thousands of extents would cost more than the parse."""
     known = type(root)()
     known.CopyFrom(root)
     known.DiscardUnknownFields()
@@ -258,7 +259,7 @@ def _ref(message: log_pb2.PageRef, unknown: _Unknown) -> PageRef:
 
 
 def _add_extents(field: RepeatedCompositeFieldContainer[log_pb2.Extent], extents: Sequence[Extent]) -> list[BookieId]:
-    """Fills the repeated field; returns the table of bookies in order of first use."""
+    """Fill the repeated field; return the table of bookies in order of first use."""
     index_of: dict[BookieId, int] = {}
     for extent in extents:
         message = field.add(bytes=extent.size_bytes, open=extent.is_open, **_values(extent, _EXTENT))

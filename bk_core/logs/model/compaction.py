@@ -20,25 +20,25 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.head import Extent, LogHead
 
 ENTRY_COST_BYTES = 32
-"""The weight of an entry beside its payload: digest, length, id."""
+"""The weight of an entry besides its payload, in bytes: digest, length, id."""
 LEDGER_BYTES_MAX = 256 << 20
 CHEAP_PART = 16
-"""A run that weighs at most 1/16 of a whole ledger is merged however its extents compare, because copying it again
-costs little."""
+"""A run that weighs at most 1/16 of a whole ledger is merged whatever the sizes of its extents, because copying it
+again costs little."""
 RETENTION_PARTS = 10
 """A merged extent covers at most 1/10 of the log's retention. A trim waits until all of an extent has expired, so it is
-late by at most that."""
+late by at most that much."""
 
 Run = tuple[Extent, ...]
-"""Neighbouring sealed extents that become one, in order."""
+"""Neighbouring sealed extents, in order, that one ledger replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
-    """How far a compaction goes. ``ledger_bytes_max`` bounds the weight of a merged ledger, which is about its payload
-    bytes; extents of more than half of it stay as they are. ``copy_bytes_max``: stop after copying about so many bytes;
-    None: when nothing is left to merge. ``span_ms_max`` bounds the time between the oldest and the newest extent of a
-    run. Raises InvalidArgumentError for bytes below 1."""
+    """The limits of a compaction. ``ledger_bytes_max`` limits the weight of a merged ledger, which is about its payload
+    bytes; extents of more than half of it stay as they are. ``copy_bytes_max``: stop after copying about this many
+    bytes; None: stop when nothing is left to merge. ``span_ms_max`` limits the time between the oldest and the newest
+    extent of a run. Raises InvalidArgumentError for a number of bytes below 1."""
 
     ledger_bytes_max: int = LEDGER_BYTES_MAX
     copy_bytes_max: int | None = None
@@ -50,7 +50,7 @@ class CompactionLimits:
                 raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={value}")
 
     def for_log(self, head: LogHead) -> CompactionLimits:
-        """These limits, lowered so that merged extents hardly delay this log's retention."""
+        """Return these limits, lowered so that merged extents hardly delay this log's retention."""
         size, span = self.ledger_bytes_max, self.span_ms_max
         if head.retention_bytes > 0:
             size = max(1, min(size, head.retention_bytes // RETENTION_PARTS))
@@ -61,14 +61,16 @@ class CompactionLimits:
 
 
 def weight_of(extent: Extent) -> int:
-    """The weight of a sealed extent: its payload bytes, and ENTRY_COST_BYTES for each entry."""
+    """Return the weight of a sealed extent: its payload bytes, and ENTRY_COST_BYTES for each entry."""
     return extent.size_bytes + ENTRY_COST_BYTES * extent.entry_count
 
 
 def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
-    """The runs of two or more of ``extents``, given in the log's order, that are worth merging into a ledger each.
+    """Return the runs of two or more of ``extents``, given in the log's order, that are worth merging into a ledger
+    each.
 
-    A run has one codec, one schema and no gap. It has no open extent, and none with fields unknown to this version.
+    A run has one codec, one schema and no gap. It has no open extent, and no extent with fields unknown to this
+    version.
     """
     runs: list[Run] = []
     group = _Group(limits)
@@ -82,7 +84,7 @@ def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list
 
 
 class _Group:
-    """Neighbouring extents that could be one ledger."""
+    """Neighbouring extents that could become one ledger."""
 
     def __init__(self, limits: CompactionLimits) -> None:
         self.extents: list[Extent] = []
@@ -90,7 +92,7 @@ class _Group:
         self._oldest_ms = self._newest_ms = 0
 
     def takes(self, extent: Extent) -> bool:
-        """Whether the extent may come next in the same ledger."""
+        """Return whether the extent may come next in the same ledger."""
         if not self.extents:
             return True
         last, limits = self.extents[-1], self._limits
@@ -116,7 +118,7 @@ def _is_small(extent: Extent, limits: CompactionLimits) -> bool:
 
 
 def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
-    """The group as one run; if one extent outweighs the rest, the runs to the left and right of that extent."""
+    """Return the group as one run; if one extent outweighs the rest, the runs to the left and right of that extent."""
     if len(group) < 2:
         return []
     weights = [weight_of(extent) for extent in group]
@@ -132,7 +134,7 @@ def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Counts and CRC-32 sums of entries: equal for the same entries in the same order, whatever their batches were.
+    """The counts and CRC-32 sums of entries: equal for the same entries in the same order, however they were batched.
     ``lengths_crc`` is over the 4-byte little-endian payload lengths, ``payload_crc`` over the payloads."""
 
     entries: int = 0
@@ -141,7 +143,7 @@ class Content:
     payload_crc: int = 0
 
     def with_batch(self, batch: EntryBatch) -> Content:
-        """This content followed by the entries of ``batch``."""
+        """Return this content followed by the entries of ``batch``."""
         lengths = np.ascontiguousarray(batch.lengths, dtype="<u4")
         return Content(
             self.entries + len(batch),
@@ -152,7 +154,7 @@ class Content:
 
 
 def content_problem(run: Run, content: Content) -> str | None:
-    """Why ``content`` cannot be all entries of the run; None if it can."""
+    """Return why ``content`` cannot be all entries of the run, or None if it can."""
     entries = sum(extent.entry_count for extent in run)
     if content.entries != entries:
         return f"{content.entries} entries were copied, the log lists {entries}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mark that takes the place of a deleted log's head, and the record of a deleted log. Pure (decision 0072; N6).
 
-The record says whose ledgers are to be deleted, and by whom this may be asked: it has the log's name, uuid and ledger
-key. The store's time of its creation is the time of the deletion. docs/formats.md §4 has its bytes.
+The record permits the deletion of the log's ledgers. It has the log's name and uuid, and its ledger key, against which
+the password of a client that deletes them is checked. The store's time of its creation is the time of the deletion.
+docs/formats.md §4 has its bytes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ DELETED_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedLog:
-    """A log that was deleted and whose ledgers wait to be deleted. ``deleted_ms`` is by the store's clock; 0: nothing
-    waits any more, because what waited is deleted. ``ledgers`` were deleted at once."""
+    """A deleted log whose ledgers wait to be deleted. ``deleted_ms`` is by the store's clock; 0: everything is deleted
+    already, and nothing waits. ``ledgers`` are those that were deleted at once."""
 
     name: str
     uuid: str
@@ -31,18 +32,19 @@ class DeletedLog:
 
 
 def mark_of(head: LogHead) -> LogHead:
-    """The record that replaces the head of a deleted log: its name and uuid, and none of its ledgers."""
+    """Return the mark of a deleted log, which replaces its head. It keeps the log's uuid and ledger key, but lists no
+    extents, pages, publishes, condemned ledgers or schemas."""
     return replace(head, is_deleted=True, pages=(), tail=(), published=(), condemned=(), schemas=(), unknown_fields=b"")
 
 
 def encode_deleted_log(name: str, mark: LogHead) -> bytes:
-    """The bytes of the record of the log ``name``."""
+    """Encode the record of the deleted log ``name``."""
     values = {"ledgerKey": mark.ledger_key.hex(), "name": name, "uuid": mark.uuid, "v": DELETED_VERSION}
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def decode_deleted_log(data: bytes, log_uuid: str, deleted_ms: int) -> DeletedLog:
-    """The record under ``log_uuid``. Fields of a later version are ignored. Raises MetadataCorruptError."""
+    """Decode the record under ``log_uuid``. Fields of a later version are ignored. Raises MetadataCorruptError."""
     try:
         found = json.loads(data)
         if found["uuid"] != log_uuid:

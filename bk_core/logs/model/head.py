@@ -5,8 +5,8 @@
 
 A log is an ordered list of extents (ranges of ledgers). A sealed extent has a fixed count of entries, so a log offset,
 which counts entries, means the same entry for ever. An extent that a leader still writes is *open*: it comes last and
-has no count yet. Old extents move from the head into immutable pages, so that the head, which every change writes by
-compare-and-set, stays small (N1 to N3).
+has no count yet. Old extents move from the head into immutable pages. So the head stays small, although every change
+writes it by compare-and-set (N1 to N3).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from bk_core.access.roles import LOG_KEY
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId
 
 HEAD_BYTES_MAX = 8 << 10
-"""The largest head, so that 100 of them fit into one multi (N3)."""
+"""Limits a head in bytes, so that 100 heads fit into one multi (N3)."""
 PAGE_BYTES_MAX = 512 << 10
-"""The largest page or transaction record (N3)."""
+"""Limits a page or transaction record in bytes (N3)."""
 PUBLISHED_MAX = 128
-"""A head remembers this many publish ids (N4)."""
+"""Limits the publish ids that a head remembers (N4)."""
 CONDEMNED_MAX = 256
-"""The most ledger ids condemned at a time (N6)."""
+"""Limits the ledgers that are condemned at a time (N6)."""
 SCHEMAS_MAX = 24
-"""The most schemas of a log in its life (K8): the head lists them and must stay small (N3)."""
+"""Limits the schemas of a log in its life (K8), because the head lists them all and must stay small (N3)."""
 OPEN_EXTENTS_MAX = 2
-"""Only the last two extents may be open: the current ledger, and during a roll the next one (N2)."""
+"""Limits the open extents, which are the last ones: the current ledger, and during a roll the next one (N2)."""
 CODEC_NAME_BYTES_MAX = 32
 PUBLISH_ID_BYTES = 16
 
 APPLICATION = "pyspark-bookkeeper"
-"""The custom metadata ``application`` of every ledger made for a log (N6)."""
+"""The value of the custom metadata ``application`` in every ledger made for a log (N6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PublishId:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewExtent:
     """A closed ledger, or a range of one, to be published. ``size_bytes`` counts payload bytes. ``row_count`` is given
-    where entries hold several rows; None: each entry is one row."""
+    if entries hold several rows; None: each entry is one row."""
 
     ledger_id: LedgerId
     entry_count: int
@@ -116,7 +116,7 @@ class Extent:
     fragments: tuple[Fragment, ...] = ()
     is_open: bool = False
     unknown_fields: bytes = b""
-    fragment_unknown_fields: tuple[bytes, ...] = ()  # one per fragment if any has some, else empty
+    fragment_unknown_fields: tuple[bytes, ...] = ()  # one per fragment if any fragment has some, else empty
 
     @property
     def next_offset(self) -> int:
@@ -131,8 +131,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:
-    """A page's name and what the page covers. A page of ``level`` 0 holds extents, one of a higher level references to
-    pages. ``extents`` counts all extents below the page."""
+    """A page's name and the range that the page covers. A page of ``level`` 0 holds extents, a page of a higher level
+    holds references to pages. ``extents`` counts all extents below the page."""
 
     name: str
     base_offset: int
@@ -174,7 +174,7 @@ class LogPage:
     unknown_fields: bytes = b""
 
     def problem(self) -> str | None:
-        """Why these values cannot be a page; None if they can."""
+        """Return why these values cannot be a page, or None if they can."""
         if any(extent.is_open for extent in self.extents):
             return "an open extent in a page"
         return contiguity_problem(self.pages) or contiguity_problem(self.extents)
@@ -182,8 +182,9 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlinked:
-    """What one change of the head unlinked (N6): ``pages`` with everything that they name at any depth; ``names`` of
-    pages alone, whose content is still listed or is in ``ledgers``; and ``ledgers``."""
+    """What one change of the head unlinked (N6). ``pages`` are unlinked with everything that they name at any depth.
+    ``names`` are pages that are unlinked alone, because their content is still listed or is in ``ledgers``. ``ledgers``
+    are unlinked ledgers."""
 
     pages: tuple[PageRef, ...] = ()
     names: tuple[str, ...] = ()
@@ -222,7 +223,8 @@ class LogHead:
     retention_ms: int = 0
     retention_bytes: int = 0
     is_deleted: bool = False
-    """The mark of a deleted log: it lists nothing, and no version takes it for a log (decision 0072)."""
+    """Whether this is the mark of a deleted log, which lists nothing. No version of the software takes it for a log
+    (decision 0072)."""
     unknown_fields: bytes = b""
 
     @property
@@ -236,12 +238,12 @@ class LogHead:
         return tuple(extent for extent in self.tail if extent.is_open)
 
     def find_published(self, publish_id: PublishId) -> Published | None:
-        """The publish of this id that the head remembers, or None (N4)."""
+        """Return the publish of this id that the head remembers, or None (N4)."""
         digest = publish_id.digest
         return next((p for p in reversed(self.published) if p.publish_id == digest), None)
 
     def problem(self) -> str | None:
-        """Why these values cannot be a log's head; None if they can."""
+        """Return why these values cannot be a log's head, or None if they can."""
         sealed, opened = self.sealed_tail, self.open_extents
         if self.tail != sealed + opened or len(opened) > OPEN_EXTENTS_MAX:
             return "open extents must be the last, at most two"
@@ -294,7 +296,7 @@ class LogTransactions:
 
 
 def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
-    """Why ``parts`` do not cover a run of offsets without gap or overlap; None if they do."""
+    """Return why ``parts`` do not cover a run of offsets without gap or overlap, or None if they do."""
     for part in parts:
         if part.next_offset < part.base_offset:
             return f"a part runs from offset {part.base_offset} back to {part.next_offset}"
@@ -307,8 +309,8 @@ def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
 def custom_metadata_for(
     log_uuid: str, publish_id: PublishId, *, partition: int, attempt: int, codec: str, log_name: str = ""
 ) -> dict[str, bytes]:
-    """The custom metadata with which a ledger for a log is created. By it vacuum finds ledgers that were abandoned; it
-    never touches a ledger without it (N6). By the log's name roles on logs count for it."""
+    """Return the custom metadata with which a ledger for a log is created. It lets vacuum find abandoned ledgers, and
+    vacuum never touches a ledger without it (N6). The log's name in it lets roles on logs apply to the ledger."""
     values = {
         "application": APPLICATION,
         "bk.log.uuid": log_uuid,

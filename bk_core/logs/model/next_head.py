@@ -28,7 +28,7 @@ from bk_core.model import Fragment, LedgerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEnd:
-    """The entries and payload bytes of a closed ledger, and its fragments."""
+    """The end of a closed ledger: its entries and payload bytes, and its fragments."""
 
     entry_count: int
     size_bytes: int
@@ -36,7 +36,7 @@ class LedgerEnd:
 
 
 def already_published(head: LogHead, publish_id: PublishId, rows: int) -> Published | None:
-    """The publish of this id that the head remembers, or None; look here before anything else (N4).
+    """Return the publish of this id that the head remembers, or None. Callers check this before anything else (N4).
 
     Raises TransactionReplayDiffersError if it had another number of rows; then nothing may be published.
     """
@@ -61,9 +61,9 @@ def publish(
 ) -> Change:
     """Append closed ledgers in the given order; the publish becomes the last of ``head.published``.
 
-    Empty extents are left out. The caller has asked :func:`already_published`. Raises LogHasLeaderError while an extent
-    is open, PublishConflictError for a condemned ledger or entries listed twice, InvalidArgumentError for impossible
-    values.
+    Empty extents are left out. The caller has called :func:`already_published`. Raises LogHasLeaderError while an
+    extent is open, PublishConflictError for a condemned ledger or entries listed twice, InvalidArgumentError for
+    impossible values.
     """
     check_unpublished(head, extents)
     offset, added = head.next_offset, list[Extent]()
@@ -87,27 +87,27 @@ def overwrite(
     nonce: Nonce,
     pages: Pages | None = None,
 ) -> Change:
-    """Unlink everything and publish ``extents`` instead. The epoch rises and offsets go on, so that a position never
-    means another entry than before (N7). Raises as :func:`publish`."""
+    """Unlink everything and publish ``extents`` instead. The epoch rises and offsets continue, so that a position never
+    means a different entry than before (N7). Raises like :func:`publish`."""
     check_unpublished(head, extents)
     emptied = replace(head, epoch=head.epoch + 1, start_offset=head.next_offset, pages=(), tail=())
     return publish(emptied, extents, publish_id, now_ms=now_ms, nonce=nonce, pages=pages)
 
 
 def trim(head: LogHead, before_offset: int, *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Let the log start at ``before_offset``, but not beyond the sealed extents, and unlink the extents that are wholly
-    below. An extent that the start cuts stays. Raises PagesNeeded."""
+    """Let the log start at ``before_offset``, but not beyond the sealed extents, and unlink the extents that lie wholly
+    below the start. An extent that the start cuts stays. Raises PagesNeeded."""
     start = trimmed_start(head, before_offset)
     return splice(replace(head, start_offset=start), 0, start, (), nonce=nonce, pages=pages)
 
 
 def trimmed_start(head: LogHead, before_offset: int) -> int:
-    """The start offset after a trim, which never goes back."""
+    """Return the start offset after a trim, which never goes back."""
     return max(head.start_offset, min(before_offset, head.next_offset))
 
 
 def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
-    """The offset below which the log's retention has expired: entries are older than ``retention_ms``, or
+    """Return the offset below which the log's retention has expired: entries are older than ``retention_ms``, or
     ``retention_bytes`` newer bytes follow; 0 in the head keeps everything. An extent counts as old as the next one,
     which was begun when it ended. Raises PagesNeeded."""
     extents = sealed_extents(head, pages, head.start_offset, head.next_offset)
@@ -124,46 +124,48 @@ def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
 def replace_extents(
     head: LogHead, run: Sequence[Extent], new: NewExtent, *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
-    """List ``new``, which holds the same entries, in place of the sealed extents ``run``; offsets stay (N7).
+    """List ``new``, which has the same entries, in place of the sealed extents ``run``; offsets stay (N7).
 
     Raises PublishConflictError if an extent of the run was unlinked or replaced, or ``new`` is condemned;
     InvalidArgumentError for a run with gaps, or with another count, codec or schema than ``new``; PagesNeeded.
     """
     start, end = run[0].base_offset, run[-1].next_offset
     if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
-        raise InvalidArgumentError("a ledger must hold what it replaces", value=f"{new.entry_count} of {end - start}")
+        raise InvalidArgumentError(
+            "a ledger must have all entries that it replaces", value=f"{new.entry_count} of {end - start}"
+        )
     if any((extent.codec, extent.schema_number) != (new.codec, new.schema_number) for extent in run):
-        raise InvalidArgumentError("a ledger must be written as what it replaces", value=f"codec {new.codec}")
+        raise InvalidArgumentError("a ledger must have its run's codec and schema", value=f"codec {new.codec}")
     _check_listable(head, new)
     if not has_run(head, run, pages or {}):
         raise PublishConflictError(
             "the extents to compact were unlinked or replaced meanwhile",
             value=f"offsets {start} to {end}",
-            remedy="nothing is lost: read the list again, and compact what is there",
+            remedy="nothing is lost: read the list again, and compact its extents",
         )
     created_ms = max(extent.created_ms for extent in run)  # retention counts from here
     return splice(head, start, end, [_sealed(replace(new, created_ms=created_ms), start)], nonce=nonce, pages=pages)
 
 
 def has_run(head: LogHead, run: Sequence[Extent], pages: Pages) -> bool:
-    """Whether the log lists exactly these sealed extents at their offsets. Raises PagesNeeded."""
+    """Return whether the log lists exactly these sealed extents at their offsets. Raises PagesNeeded."""
     found = sealed_extents(head, pages, run[0].base_offset, run[-1].next_offset)
     return [_place(extent) for extent in found] == [_place(extent) for extent in run]
 
 
 def condemn(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Step one of deleting ledgers that are not listed: from now on no publish can list them (N6)."""
+    """Take step one of deleting ledgers that are not listed: from now on no publish can list them (N6)."""
     return fit(replace(head, condemned=(*head.condemned, *ledgers)), nonce, pages)
 
 
 def absolve(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Step three: the head forgets condemned ledgers that no longer exist and so cannot be published."""
+    """Take step three: the head forgets condemned ledgers that no longer exist and so cannot be published."""
     gone = frozenset(ledgers)
     return fit(replace(head, condemned=tuple(each for each in head.condemned if each not in gone)), nonce, pages)
 
 
 def seal(head: LogHead, ends: Mapping[LedgerId, LedgerEnd], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """As :func:`sealed`, with the head kept within its limits."""
+    """Do the same as :func:`sealed`, and keep the head within its limits."""
     return fit(sealed(head, ends), nonce, pages)
 
 
@@ -209,7 +211,7 @@ def add_open_extent(head: LogHead, new: Extent, *, nonce: Nonce, pages: Pages | 
 
 
 def check_unpublished(head: LogHead, extents: Sequence[NewExtent]) -> None:
-    """Raises as :func:`publish` if the head does not allow these extents."""
+    """Raise like :func:`publish` if the head does not allow these extents."""
     if head.open_extents:
         raise LogHasLeaderError(
             "the log has a leader that is writing to it",

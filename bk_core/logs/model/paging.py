@@ -2,7 +2,7 @@
 """Keeps a log's head small by moving old extents into immutable pages. Pure (N3).
 
 When the head grows too large, its sealed extents move into a page. While the last page is small, a new page replaces it
-that holds its extents too. When a head has many references to pages, they move into a page one level up. So a head
+that also holds its extents. When a head has many references to pages, they move into a page one level up. So a head
 names only a few pages however long the log is, and a change writes few bytes.
 """
 
@@ -18,18 +18,19 @@ from bk_core.logs.model.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogH
 from bk_core.model import LedgerId
 
 TAIL_EXTENTS_MAX = 64
-"""The most extents in a head itself."""
+"""Limits the extents in the head itself."""
 TAIL_EXTENTS_KEPT = 2
-"""The last extents, sealed or open, that stay in the head if they fit, because a takeover needs them first."""
+"""The number of last extents, sealed or open, that stay in the head if they fit, because a takeover needs them
+first."""
 MERGE_PARTS_MAX = 512
-"""A page with fewer extents or references (about 48 KiB) is replaced by a larger one when more are added."""
+"""A page with fewer extents or references (about 48 KiB) is replaced by a larger page when more are added."""
 PAGE_PARTS_MAX = 4096
-"""The most extents or references of a new page; pages over PAGE_BYTES_MAX are split too."""
+"""Limits the extents or references of a new page. Pages over PAGE_BYTES_MAX are split too."""
 REFS_MAX = 4
-"""The most page references of one level in a head; more move into a page one level up."""
+"""Limits the page references of one level in a head. If there are more, they move into a page one level up."""
 
 Nonce = Callable[[], int]
-"""Returns a random 64-bit number for the name of a page."""
+"""A function that returns a random 64-bit number for the name of a page."""
 Pages = Mapping[str, LogPage]
 P = TypeVar("P", Extent, PageRef)
 
@@ -53,7 +54,7 @@ class Change:
 
 
 class PagesNeeded(Exception):
-    """The call needs these pages: read them and call again."""
+    """A call needs these pages: read them and call again."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(*names)
@@ -61,14 +62,14 @@ class PagesNeeded(Exception):
 
 
 def merge_candidates(head: LogHead) -> tuple[PageRef, ...]:
-    """The last page of each level that a change might replace by a larger one. Without them a change is still correct
-    but leaves more and smaller pages."""
+    """Return the last page of each level that a change might replace by a larger one. Without these pages a change is
+    still correct but leaves more and smaller pages."""
     last: dict[int, PageRef] = {ref.level: ref for ref in head.pages}
     return tuple(ref for ref in last.values() if ref.level > 0 or ref.extents < MERGE_PARTS_MAX)
 
 
 def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """The same log with a head within its limits: sealed extents, then page references, move into new pages.
+    """Return the same log with a head within its limits: sealed extents, then page references, move into new pages.
 
     ``pages`` holds the pages, by name, that may be replaced by larger ones (:func:`merge_candidates`).
     """
@@ -76,7 +77,7 @@ def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
 
 
 def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
-    """The same change with the smallest head: everything that can be in pages is (N3)."""
+    """Return the same change with the smallest head: everything that can be in pages is (N3)."""
     maker = _Maker(nonce, pages, change.new_pages)
     head = maker.fold(maker.spill(change.head, 0), 1)
     return replace(change, head=head, new_pages=maker.referenced_from(head))
@@ -85,22 +86,24 @@ def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
 def splice(
     head: LogHead, start: int, end: int, extents: Sequence[Extent], *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
-    """The same log with ``extents`` in place of the sealed extents that lie wholly in the offsets ``start`` to
-    ``end`` − 1; without ``extents`` those are unlinked. New pages replace those that change. Raises PagesNeeded."""
+    """Return the same log with ``extents`` in place of the sealed extents that lie wholly in the offsets ``start`` to
+    ``end`` − 1; without ``extents`` these are unlinked. New pages replace the pages that change. Raises PagesNeeded."""
     maker = _Maker(nonce, pages or {})
     return maker.fit(maker.splice(head, _Splice(start, end, list(extents))))
 
 
-# --- what a log lists, through its pages ------------------------------------------------------------------------------
+# --- the pages and ledgers that a log lists ---------------------------------------------------------------------------
 
 
 def page_names(head: LogHead, pages: Pages) -> set[str]:
-    """Every page that the head reaches, pages of schemas too. Raises PagesNeeded for pages that name others."""
+    """Return the name of every page that the head reaches, pages of schemas too. Raises PagesNeeded for pages that name
+    others."""
     return {schema.page for schema in head.schemas} | names_below(head.pages, pages)
 
 
 def names_below(refs: Sequence[PageRef], pages: Pages) -> set[str]:
-    """These pages and every page that they reach. Raises PagesNeeded for pages that name others."""
+    """Return the names of these pages and of every page that they reach. Raises PagesNeeded for pages that name
+    others."""
     names: set[str] = set()
     while refs:
         names.update(ref.name for ref in refs)
@@ -111,19 +114,19 @@ def names_below(refs: Sequence[PageRef], pages: Pages) -> set[str]:
 
 
 def ledgers_listed(head: LogHead, pages: Pages) -> set[LedgerId]:
-    """Every ledger that the head or one of its pages names. Raises PagesNeeded."""
+    """Return every ledger that the head or one of its pages names. Raises PagesNeeded."""
     return {extent.ledger_id for extent in head.tail} | ledgers_below(head.pages, pages)
 
 
 def ledgers_below(refs: Sequence[PageRef], pages: Pages) -> set[LedgerId]:
-    """Every ledger that these pages name, at any depth. Raises PagesNeeded."""
+    """Return every ledger that these pages name, at any depth. Raises PagesNeeded."""
     names = names_below(refs, pages)
     _need(sorted(names), pages)
     return {extent.ledger_id for name in names for extent in pages[name].extents}
 
 
 def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Extent]:
-    """The sealed extents that overlap the offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
+    """Return the sealed extents that overlap the offsets ``start`` to ``end`` − 1, in order. Raises PagesNeeded."""
 
     found: list[Extent] = []
 
@@ -139,7 +142,7 @@ def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Ex
 
 
 def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
-    """Those of ``parts``, given in offset order, that overlap the offsets ``start`` to ``end`` − 1."""
+    """Return those of ``parts``, given in offset order, that overlap the offsets ``start`` to ``end`` − 1."""
     if start >= end:
         return []
     first = max(0, bisect_right(parts, start, key=_base_offset) - 1)
@@ -152,7 +155,7 @@ def _base_offset(part: Extent | PageRef) -> int:
 
 
 def last_ledgers(head: LogHead, pages: Pages, count: int = 2) -> tuple[LedgerId, ...]:
-    """The last ledgers of the log, in order, whether in the head or in pages (N2). Raises PagesNeeded."""
+    """Return the last ledgers of the log, in order, whether in the head or in pages (N2). Raises PagesNeeded."""
     last = [extent.ledger_id for extent in head.tail[-count:]]
     refs: Sequence[PageRef] = head.pages
     while refs and len(last) < count:
@@ -170,7 +173,7 @@ def _need(names: Sequence[str], pages: Pages) -> None:
 
 @dataclass(slots=True)
 class _Splice:
-    """Puts ``pending`` once in place of the extents that lie wholly in [start, end)."""
+    """Puts ``pending`` in place of the extents that lie wholly in [start, end). It is put there once."""
 
     start: int
     end: int
@@ -191,7 +194,7 @@ class _Splice:
 
 
 class _Maker:
-    """Makes the pages of one change; it may replace a page that it made before by a larger one."""
+    """Makes the pages of one change. It may replace a page that it made before by a larger one."""
 
     __slots__ = ("_known", "_made", "_nonce")
 
@@ -209,7 +212,7 @@ class _Maker:
         return Change(head, self.referenced_from(head))
 
     def splice(self, head: LogHead, cut: _Splice) -> LogHead:
-        """Cuts the pages first, because they hold the older offsets."""
+        """Cut the pages first, because they hold the older offsets."""
         refs = [new for ref in head.pages for new in self._splice_ref(ref, cut)]
         return replace(head, pages=tuple(refs), tail=tuple(cut.extents(head.tail)))
 
@@ -230,7 +233,7 @@ class _Maker:
         return [self._add(page, encode_page(page), ref.level)]
 
     def spill(self, head: LogHead, kept: int) -> LogHead:
-        """Moves sealed extents into pages, except those among the last ``kept`` extents of the head."""
+        """Move sealed extents into pages, except those among the last ``kept`` extents of the head."""
         count = min(len(head.sealed_tail), max(0, len(head.tail) - kept))
         if count == 0:
             return head
@@ -242,7 +245,7 @@ class _Maker:
         return replace(head, pages=tuple(refs), tail=head.tail[count:])
 
     def fold(self, head: LogHead, refs_max: int) -> LogHead:
-        """Moves references into pages one level up until the head has at most ``refs_max`` of each level. The last
+        """Move references into pages one level up until the head has at most ``refs_max`` of each level. The last
         reference of a level stays, because its page may still be replaced by a larger one."""
         refs, level = list(head.pages), 0
         while refs and level <= refs[0].level:
@@ -255,9 +258,9 @@ class _Maker:
         return replace(head, pages=tuple(refs))
 
     def referenced_from(self, head: LogHead) -> tuple[NewPage, ...]:
-        """The new pages that ``head`` reaches; others that were made have been replaced since."""
+        """Return the new pages that ``head`` reaches. The other pages that were made have been replaced since."""
         named = {ref.name for ref in head.pages} | {schema.page for schema in head.schemas}
-        for new in reversed(self._made.values()):  # a page is made after those that it names
+        for new in reversed(self._made.values()):  # a page is made after the pages that it names
             if new.name in named:
                 named.update(ref.name for ref in new.page.pages)
         return tuple(new for new in self._made.values() if new.name in named)
@@ -278,7 +281,7 @@ class _Maker:
         if len(data) <= PAGE_BYTES_MAX:
             return [self._add(page, data, 0)]
         if len(extents) == 1:
-            # One extent with thousands of fragments: leave them out, the ledger's metadata has them.
+            # One extent has thousands of fragments: leave them out, since the ledger's metadata has them.
             return self._pages_of([replace(extents[0], fragments=(), fragment_unknown_fields=())])
         middle = len(extents) // 2
         return self._pages_of(extents[:middle]) + self._pages_of(extents[middle:])

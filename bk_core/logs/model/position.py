@@ -2,7 +2,8 @@
 """Positions in logs and ledgers, as they are stored outside the cluster (N7, docs/formats.md §5). Pure.
 
 A position is the *next* log offset or entry id to read. A position in a log names the cluster, the log's uuid and its
-epoch. So a reader notices a log that was overwritten, or made again under the same name, and does not read on in it.
+epoch. So a reader notices if a log was overwritten, or was deleted and another one was created under its name, and does
+not read on in it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class StreamOffset:
 
 
 def encode_offset(offset: StreamOffset) -> str:
-    """The position as one canonical line of JSON: keys sorted as text, no spaces. Equal positions give equal text."""
+    """Encode the position as one canonical line of JSON: keys sorted as text, no spaces. Equal positions give equal
+    text."""
     body: dict[str, Any] = {"cluster": offset.cluster, "v": VERSION}
     if offset.logs:
         body["logs"] = {name: {"epoch": at.epoch, "next": at.next, "uuid": at.uuid} for name, at in offset.logs.items()}
@@ -49,7 +51,8 @@ def encode_offset(offset: StreamOffset) -> str:
 
 
 def decode_offset(text: str) -> StreamOffset:
-    """Parses what :func:`encode_offset` wrote. Raises InvalidArgumentError for anything else, a newer version too."""
+    """Decode the text of :func:`encode_offset`. Raises InvalidArgumentError for anything else, and for a newer
+    version."""
     try:
         body = json.loads(text)
         if body["v"] != VERSION:
@@ -64,13 +67,13 @@ def decode_offset(text: str) -> StreamOffset:
         return StreamOffset(_text(body["cluster"]), logs, ledgers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(
-            "this is not a position of ours", value=f"{text[:200]}: {error}", remedy="start from another checkpoint"
+            "this is not a position in a log", value=f"{text[:200]}: {error}", remedy="start from another checkpoint"
         ) from None
 
 
 def check_position(position: LogPosition, head: LogHead, *, name: str) -> int:
-    """The offset to read on from. Raises LogRecreatedError if ``head`` is another log's, LogOverwrittenError if it has
-    another epoch."""
+    """Return the offset at which to continue. Raises LogRecreatedError if ``head`` belongs to another log,
+    LogOverwrittenError if it has another epoch."""
     if position.uuid != head.uuid:
         raise LogRecreatedError(
             f"the position belongs to another log named {name}",
@@ -81,7 +84,7 @@ def check_position(position: LogPosition, head: LogHead, *, name: str) -> int:
         raise LogOverwrittenError(
             f"log {name} was overwritten since",
             value=f"epoch {position.epoch}, the log is at {head.epoch}",
-            remedy=f"start again at offset {head.start_offset}, or ask to skip what was replaced",
+            remedy=f"start again at offset {head.start_offset}, or ask to skip the entries that were replaced",
         )
     return position.next
 

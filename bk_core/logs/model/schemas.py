@@ -20,12 +20,13 @@ from bk_core.logs.model.paging import NewPage, Nonce, Pages, PagesNeeded
 
 Field = Mapping[str, Any]
 TypeName = Callable[[Field], str]
-"""Names the type of a field in messages."""
+"""A function that names the type of a field in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The number of a schema, the head that lists it, and the page to create; ``page`` is None if the log had it."""
+    """The number of a schema, the head that lists it, and the page to create. ``page`` is None if the log already had
+    the schema."""
 
     head: LogHead
     number: int
@@ -33,12 +34,12 @@ class Registered:
 
 
 def encode(fields: list[dict[str, Any]]) -> bytes:
-    """The canonical bytes of a schema with these fields, in Arrow's JSON form."""
+    """Return the canonical bytes of a schema with these fields, in Arrow's JSON form."""
     return json.dumps({"fields": fields}, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def fields_of(schema: bytes) -> dict[str, Field]:
-    """The fields of a schema by name, in order. Raises MetadataCorruptError for bytes that are no schema."""
+    """Return the fields of a schema by name, in order. Raises MetadataCorruptError for bytes that are not a schema."""
     try:
         fields = json.loads(schema)["fields"]
         named = {str(field["name"]): field for field in fields}
@@ -52,8 +53,8 @@ def fields_of(schema: bytes) -> dict[str, Field]:
 
 
 def merged(newest: bytes | None, wanted: bytes, merge: bool, *, named: TypeName | None = None) -> bytes:
-    """The schema to write with: the columns of the log's ``newest`` in their order, then, with ``merge``, the new ones.
-    ``named`` names types in errors; the default gives Arrow's names.
+    """Return the schema to write with: the columns of the log's ``newest`` in their order, then, with ``merge``, the
+    new ones. ``named`` names types in errors; the default gives Arrow's names.
 
     Raises SchemaMismatchError, which names every column that is missing, new (without ``merge``) or of another type.
     """
@@ -82,7 +83,7 @@ def merged(newest: bytes | None, wanted: bytes, merge: bool, *, named: TypeName 
 
 
 def shown(field: Field) -> str:
-    """A field's type as Arrow names it: ``int64``, ``list<utf8>``."""
+    """Return a field's type as Arrow names it: ``int64``, ``list<utf8>``."""
     kind, children = field["type"], field.get("children", ())
     name = str(kind["name"])
     if children:
@@ -94,12 +95,12 @@ def shown(field: Field) -> str:
 
 
 def newest(head: LogHead) -> Schema | None:
-    """The log's newest schema, or None."""
+    """Return the log's newest schema, or None."""
     return max(head.schemas, key=lambda schema: schema.number, default=None)
 
 
 def schema_in(pages: Pages, schema: Schema) -> bytes:
-    """The bytes of a schema. Raises PagesNeeded, and MetadataCorruptError for a page that holds no schema."""
+    """Return the bytes of a schema. Raises PagesNeeded, and MetadataCorruptError for a page that holds no schema."""
     if schema.page not in pages:
         raise PagesNeeded([schema.page])
     if not pages[schema.page].schema:
@@ -110,10 +111,10 @@ def schema_in(pages: Pages, schema: Schema) -> bytes:
 def registered(
     head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages: Pages, named: TypeName | None = None
 ) -> Registered:
-    """The number of ``wanted`` in the log; a new schema gets the next number if it may follow the newest.
+    """Return the number of ``wanted`` in the log; a new schema gets the next number if it may follow the newest.
 
-    If the log has an equal schema, its number is taken, even if newer schemas followed. Raises PagesNeeded,
-    SchemaMismatchError, and InvalidArgumentError for a schema that is too large or one too many.
+    If the log has an equal schema, its number is used, even if newer schemas followed. Raises PagesNeeded,
+    SchemaMismatchError, and InvalidArgumentError for a schema that is too large, or for one schema too many.
     """
     last = newest(head)
     if last is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records what a change of the head unlinks, so that vacuum does not delete it too early. Pure (N6).
 
-A reader with an older head still reads what that head names. So a change that unlinks something writes a record of it
-in the same step. Until the record is ``deleteDelayMs`` old, vacuum treats everything in it as listed. Any change may
-unlink: a publish that replaces a page by a larger one unlinks the old page.
+A reader with an older head still reads the ledgers and pages that this head names. So a change that unlinks something
+writes a record of it in the same step. Until the record is ``deleteDelayMs`` old, vacuum treats everything in it as
+listed. Any change may unlink: a publish that replaces a page by a larger one unlinks the old page.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from bk_core.logs.model.paging import Change, Pages, ledgers_below, ledgers_list
 from bk_core.model import LedgerId
 
 UNLINKED_BYTES_MAX = 1 << 10
-"""The largest record that names every page and ledger by itself, so that 100 of them fit into one multi beside their
-heads. A larger one is replaced by a record that names what the head named; such a page stands for all that it names."""
+"""Limits a record, in bytes, that names every page and ledger by itself, so that 100 records fit into one multi beside
+their heads. A larger record is replaced by one that names only the pages in the head; each stands for everything below
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class UnlinkedRecord:
 
 
 def unlinked_by(before: LogHead, change: Change, pages: Pages) -> Unlinked:
-    """What ``change`` unlinks from ``before``, in more detail where ``pages`` has an unlinked page."""
+    """Return what ``change`` unlinks from ``before``, in more detail where ``pages`` has an unlinked page."""
     exact = _Difference(change, pages).of(before)
     if len(encode_unlinked(exact)) <= UNLINKED_BYTES_MAX:
         return exact
@@ -39,7 +40,7 @@ def unlinked_by(before: LogHead, change: Change, pages: Pages) -> Unlinked:
 
 
 def pages_kept(head: LogHead, records: Sequence[UnlinkedRecord], pages: Pages) -> set[str]:
-    """Every page that ``head`` or one of these records names. Raises PagesNeeded."""
+    """Return the name of every page that ``head`` or one of these records names. Raises PagesNeeded."""
     names = page_names(head, pages)
     for record in records:
         names |= names_below(record.unlinked.pages, pages)
@@ -48,7 +49,7 @@ def pages_kept(head: LogHead, records: Sequence[UnlinkedRecord], pages: Pages) -
 
 
 def ledgers_kept(head: LogHead, records: Sequence[UnlinkedRecord], pages: Pages) -> set[LedgerId]:
-    """Every ledger that ``head`` or one of these records names. Raises PagesNeeded."""
+    """Return every ledger that ``head`` or one of these records names. Raises PagesNeeded."""
     ledgers = ledgers_listed(head, pages)
     for record in records:
         ledgers |= ledgers_below(record.unlinked.pages, pages)
@@ -58,7 +59,7 @@ def ledgers_kept(head: LogHead, records: Sequence[UnlinkedRecord], pages: Pages)
 
 class _Difference:
     """Finds what a change unlinks. It may also name a ledger that another extent still lists; that does no harm, since
-    a record only keeps things from being deleted."""
+    a record only prevents deletions."""
 
     def __init__(self, change: Change, pages: Pages) -> None:
         made = [new.page for new in change.new_pages]
@@ -68,7 +69,7 @@ class _Difference:
         self._pages = pages
         self._whole: list[PageRef] = []
         self._alone: list[str] = []
-        self._gone: dict[LedgerId, None] = {}  # in order
+        self._gone: dict[LedgerId, None] = {}  # a dict keeps the order
 
     def of(self, before: LogHead) -> Unlinked:
         for ref in before.pages:

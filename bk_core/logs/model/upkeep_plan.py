@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the upkeep of a cluster's logs does next, in which order, and what waits and why. Pure.
+"""Plans the upkeep of a cluster's logs: which steps come next, in which order, and which work waits and why. Pure.
 
-First retention, which only unlinks: one compare-and-set for each log, and what is trimmed need not be copied. Then what
-nothing lists any more is deleted (N6), once in ``vacuum_every_ms``, because that reads the record of every ledger. Last
-compaction, the only step that moves bytes; it begins behind the log where it ended, so that each log has its turn
-however small the budget is.
+First comes retention, which only unlinks: one compare-and-set for each log, and trimmed extents need not be copied.
+Then ledgers and pages that no log lists are deleted (N6), once in ``vacuum_every_ms``, because that reads the record of
+every ledger. Compaction comes last, the only step that moves bytes. It begins with the log after the one where it
+ended, so that each log has its turn however small the budget is.
 
-Each step is one of those that ``bk_core.logs.machines`` makes safe against crashes and against each other: a step that
-is cut off, or taken twice, harms nothing.
+``bk_core.logs.machines`` makes each step safe against crashes and against other steps: a step that is cut off, or taken
+twice, does no harm.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from bk_core.model import LedgerId
 
 DAY_MS = 24 * 3600 * 1000
 DELETE_DELAY_MIN_MS = 7 * DAY_MS
-"""Nothing that runs unattended deletes sooner (N6)."""
+"""The shortest delay for deletions by a worker that runs unattended (N6)."""
 TXN_RETENTION_MIN_MS = 30 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
-    """Compaction copies at most ``copy_bytes_per_s``, and ``copy_bytes_per_hour`` in the whole cluster over all
-    workers; ``ledgers_per_hour`` bounds what it merges and what is deleted; 0: no bound. A step copies about
-    ``step_bytes``, and then the leadership is proved again. A log with fewer than ``extents_min`` small extents waits.
-    ``vacuum_every_ms``: between two searches for what nothing lists; it is deleted ``delete_delay_ms`` after it was
-    unlinked. The elected worker looks at all logs every ``poll_s``, the others at the election every ``vote_s``. What
-    failed is tried again after ``retry_s``, and then less and less often, at least every ``retry_max_s``."""
+    """The budgets and times of upkeep. Compaction copies at most ``copy_bytes_per_s``, and ``copy_bytes_per_hour`` in
+    the whole cluster over all workers; ``ledgers_per_hour`` limits the ledgers that are merged or deleted; 0: no limit.
+    A step copies about ``step_bytes``, and then the worker proves again that it is the elected one. A log with fewer
+    than ``extents_min`` small extents waits. ``vacuum_every_ms``: the time between two searches for garbage, which is
+    deleted ``delete_delay_ms`` after it was unlinked. The elected worker checks all logs every ``poll_s``, the other
+    workers check the election every ``vote_s``. A failed log is tried again after ``retry_s``, and then less and less
+    often, at least every ``retry_max_s``."""
 
     copy_bytes_per_s: int = 32 << 20
     copy_bytes_per_hour: int = 20 << 30
@@ -75,7 +76,8 @@ class UpkeepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """What nothing of a log lists any more and may be deleted now: ledgers, pages, transactions not used for long."""
+    """The objects of a log that nothing lists and that may be deleted now: ledgers, pages, transactions not used for
+    long."""
 
     ledgers: tuple[LedgerId, ...] = ()
     pages: int = 0
@@ -87,10 +89,10 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """A log as it was found. ``trouble``: why it cannot be kept, else empty. A trim to ``expired_offset`` unlinks
-    ``expired_ledgers`` with ``expired_bytes``. ``runs`` are worth merging, each into one ledger. ``unlinked`` records
-    name what was unlinked lately; the oldest is old enough at ``unlinked_until_ms``. ``garbage`` is None if nobody
-    looked for it."""
+    """The facts about a log. ``trouble``: why it cannot be kept, else empty. A trim to ``expired_offset`` unlinks
+    ``expired_ledgers`` with ``expired_bytes``. ``runs`` are worth merging, each into one ledger. ``unlinked`` counts
+    the recent unlinked records; the oldest of them is old enough at ``unlinked_until_ms``. ``garbage`` is None if no
+    search was made."""
 
     name: str
     trouble: str = ""
@@ -107,8 +109,8 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedFacts:
-    """A deleted log as it was found. ``trouble``: why its ledgers cannot be deleted, else empty. ``is_marked``: only
-    the mark of its deletion was written. ``ledgers`` are all that were made for it; None if nobody looked."""
+    """The facts about a deleted log. ``trouble``: why its ledgers cannot be deleted, else empty. ``is_marked``: only
+    the mark of its deletion was written. ``ledgers`` are all that were made for it; None if no search was made."""
 
     name: str
     uuid: str
@@ -119,8 +121,8 @@ class DeletedFacts:
 
 
 class StepKind(enum.Enum):
-    """What a step does to a log. ``FINISH``: to the mark of a deleted log; ``DELETE``: to its ledgers, or if it has
-    none, to its record."""
+    """The kinds of steps. ``FINISH`` removes the mark of a deleted log; ``DELETE`` deletes its ledgers or, if it has
+    none, its record."""
 
     FINISH = "finish"
     TRIM = "trim"
@@ -131,8 +133,9 @@ class StepKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step, and why. ``ledgers`` are those that it unlinks, deletes or merges; ``size_bytes`` what it unlinks or
-    copies. ``before_offset`` is that of a trim, ``doomed`` what a vacuum may delete, ``uuid`` that of a deleted log."""
+    """A step, and why it is taken. ``ledgers`` counts those that it unlinks, deletes or merges; ``size_bytes`` are the
+    bytes that it unlinks or copies. ``before_offset`` belongs to a trim; ``doomed`` are the ledgers that a vacuum may
+    delete; ``uuid`` is that of a deleted log."""
 
     kind: StepKind
     log: str
@@ -146,7 +149,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """What is not done now, why, and until when, if that is known. ``log`` is empty for what concerns all."""
+    """Work that is not done now, why, and until when, if that is known. ``log`` is empty if it concerns all logs."""
 
     log: str
     what: str
@@ -156,7 +159,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepPlan:
-    """``looked``: garbage was looked for. ``is_rid``: all that was found is in ``steps``."""
+    """A plan. ``looked``: garbage was searched for. ``is_rid``: ``steps`` delete all garbage that was found."""
 
     steps: tuple[Step, ...] = ()
     waits: tuple[Waits, ...] = ()
@@ -165,18 +168,19 @@ class UpkeepPlan:
 
 
 def is_vacuum_due(record: UpkeepRecord, now_ms: int, config: UpkeepConfig) -> bool:
-    """Whether to look for garbage. A time that lies ahead is one of a clock that was wrong."""
+    """Return whether to search for garbage now. A time in the future comes from a wrong clock, and counts as long
+    ago."""
     return not 0 <= now_ms - record.vacuumed_ms < config.vacuum_every_ms
 
 
 def vacuumed(record: UpkeepRecord, now_ms: int, config: UpkeepConfig, *, is_rid: bool) -> UpkeepRecord:
-    """The record after a search; if something was left over, the next one comes in an hour."""
+    """Return the record after a search. If garbage was left over, the next search comes in an hour."""
     early_ms = 0 if is_rid else max(0, config.vacuum_every_ms - WINDOW_MS)
     return replace(record, vacuumed_ms=now_ms - early_ms)
 
 
 def spent(record: UpkeepRecord, step: Step, now_ms: int) -> UpkeepRecord:
-    """The record that a worker writes before this step."""
+    """Return the record that a worker writes before this step."""
     record = record.at(now_ms)
     if step.kind in (StepKind.VACUUM, StepKind.DELETE):
         return replace(record, ledgers=record.ledgers + step.ledgers)
@@ -193,8 +197,8 @@ def plan(
     config: UpkeepConfig,
     deleted: Sequence[DeletedFacts] = (),
 ) -> UpkeepPlan:
-    """What to do with these logs, and those that were deleted, now; ``record`` is the worker's. Times are by the
-    store's clock."""
+    """Plan the work on these logs, and on the deleted ones, at this moment. ``record`` is the worker's. Times are by
+    the store's clock."""
     planner = _Planner(record.at(now_ms), config)
     fit = [log for log in logs if not log.trouble]
     waits = [Waits(log=log.name, what="all", why=log.trouble) for log in logs if log.trouble]
@@ -240,7 +244,7 @@ def _trims(logs: Sequence[LogFacts]) -> Iterator[Step]:
 
 
 def _behind(logs: Sequence[LogFacts], turn: str) -> list[LogFacts]:
-    """By name, the first one behind ``turn`` first."""
+    """Return the logs by name, beginning with the first one after ``turn``."""
     ordered = sorted(logs, key=lambda log: log.name)
     return [log for log in ordered if log.name > turn] + [log for log in ordered if log.name <= turn]
 
@@ -283,8 +287,9 @@ class _Planner:
         return steps
 
     def deletions(self, deleted: Sequence[DeletedFacts], now_ms: int) -> list[Step]:
-        """Deletes the ledgers of deleted logs. The record goes once a search finds none, so that what is made
-        meanwhile, by a job that does not know of the deletion, is found by the next one."""
+        """Return the steps that delete the ledgers of deleted logs. The record of a deleted log goes only once a search
+        finds no ledgers, so that the next search finds a ledger that a job made meanwhile, not knowing of the
+        deletion."""
         steps: list[Step] = []
         for log in deleted:
             is_due = log.deleted_ms + self._config.delete_delay_ms <= now_ms and not log.is_marked
@@ -319,7 +324,7 @@ class _Planner:
                 self._wait(log.name, f"compaction of {left} small extents", spent)
                 break
             part.append(run)
-            self._bytes -= _weight(run)  # a run is never cut, so the last one may exceed what is left
+            self._bytes -= _weight(run)  # a run is never cut, so the last one may exceed the rest of the budget
             self._ledgers -= len(run)
             if sum(map(_weight, part)) >= self._config.step_bytes:
                 yield _compaction(log.name, part)

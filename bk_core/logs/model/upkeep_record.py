@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of the worker that keeps a cluster's logs: its name, what it spent this hour, the next log. Pure.
+"""The record of the worker that keeps a cluster's logs: its name, its spending in this hour, the log whose turn is
+next. Pure.
 
-Its version in the store is the fence: a worker writes it before each step, by compare-and-set, and a worker that was
-replaced meanwhile fails there. docs/formats.md §4 has its bytes.
+Its version in the store is the fence: a worker writes the record before each step, by compare-and-set, and a worker
+that was replaced meanwhile fails there. docs/formats.md §4 has its bytes.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from bk_core.errors import MetadataCorruptError
 
 WINDOW_MS = 3600 * 1000
-"""Budgets are those of an hour."""
+"""The time for which a budget counts, an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepRecord:
-    """``owner`` and ``session`` name the worker. ``window_ms``: when the hour began; ``copied_bytes`` and ``ledgers``
-    are what was spent since. Compaction goes on behind the log ``turn``. ``vacuumed_ms``: when all logs were rid of
-    what nothing lists; 0: never. Times are by the store's clock."""
+    """The record of upkeep. ``owner`` and ``session`` name the worker. ``window_ms``: when the hour began;
+    ``copied_bytes`` and ``ledgers`` are spent since then. Compaction continues with the log after ``turn``.
+    ``vacuumed_ms``: when all garbage of all logs was last deleted; 0: never. Times are by the store's clock."""
 
     owner: str = ""
     session: int = 0
@@ -31,7 +32,8 @@ class UpkeepRecord:
     vacuumed_ms: int = 0
 
     def at(self, now_ms: int) -> UpkeepRecord:
-        """This record in the hour of ``now_ms``; one that begins later than now is of a clock that was wrong."""
+        """Return this record in the hour of ``now_ms``. An hour that begins in the future comes from a wrong clock, and
+        is replaced."""
         if self.window_ms <= now_ms < self.window_ms + WINDOW_MS:
             return self
         return replace(self, window_ms=now_ms, copied_bytes=0, ledgers=0)
@@ -42,7 +44,7 @@ def encode_upkeep_record(record: UpkeepRecord) -> bytes:
 
 
 def decode_upkeep_record(data: bytes) -> UpkeepRecord:
-    """Fields of a later version are ignored. Raises MetadataCorruptError."""
+    """Decode the record. Fields of a later version are ignored. Raises MetadataCorruptError."""
     try:
         found = json.loads(data)
         values = {each.name: found.get(each.name, each.default) for each in fields(UpkeepRecord)}
@@ -53,5 +55,5 @@ def decode_upkeep_record(data: bytes) -> UpkeepRecord:
         raise MetadataCorruptError(
             "The record of upkeep cannot be read",
             value=str(data[:80]),
-            remedy="it is made anew: it said only what was spent in this hour",
+            remedy="it is written again: it only counted the spending of this hour",
         ) from error
