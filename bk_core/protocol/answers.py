@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects the answers of several bookies about one window of entry ids. Pure, vectorised.
 
-Reading needs one copy of each entry; recovery also counts the bookies that deny one. FOUND, ABSENT and UNKNOWN differ
-(MUST 4); an id that was not answered is none of them.
+Reading needs one copy of each entry; recovery also counts the bookies that deny an entry. FOUND, ABSENT and UNKNOWN
+differ (MUST 4); an id that was not answered is none of them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bk_core.wire.lane.reasons import EntryRange
 
 @dataclass(slots=True)
 class Answer:
-    """One bookie's answer so far about the ids ``first`` to ``last``. ``heard``: a part came since the last check;
-    ``late``: the bookie was silent for so long that others were asked too."""
+    """One bookie's answer so far about the ids ``first`` to ``last``. ``heard``: a part came since the last check.
+    ``late``: the bookie was silent for ``speculative_ms``, so other bookies were asked too."""
 
     index: int
     first: EntryId
@@ -44,7 +44,7 @@ class Answer:
         return self.through is not None
 
     def denies(self, entry_id: EntryId) -> bool:
-        """Whether the bookie said ABSENT and not UNKNOWN too."""
+        """Return whether the bookie said ABSENT of the entry and did not also say UNKNOWN."""
         absent, unknown = (any(r.first <= entry_id <= r.last for r in said) for said in (self.absent, self.unknown))
         return self.answers(entry_id) and absent and not unknown
 
@@ -74,7 +74,7 @@ class Window:
     def verified(
         self, request: int, frames: memoryview, digester: Digester, always: bool, parts: Parts | None = None
     ) -> list[EntryBatch]:
-        """Verifies a part of an answer. Raises IntegrityError for a bad digest, or an id that was not asked for."""
+        """Verify a part of an answer. Raises IntegrityError for a bad digest or an id not asked for."""
         answer = self.answers[request]
         answer.heard, answer.size = True, answer.size + len(frames)
         batches = parts.verified(frames, digester) if parts else verified_batches(frames, digester, always=always)
@@ -87,10 +87,10 @@ class Window:
         return batches
 
     def add(self, batch: EntryBatch) -> None:
-        """Keeps the entries of a verified batch that lie in the window and that nobody gave before."""
+        """Keep the entries of a verified batch that lie in the window and that no earlier batch had."""
         ids = batch.entry_ids()
         wanted = (ids >= self.cursor) & (ids <= self.last)
-        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # another bookie gave the others
+        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # earlier batches had the others
         if not wanted.all():
             batch, ids = batch.select(wanted), ids[wanted]
         if len(batch):
@@ -104,17 +104,17 @@ class Window:
         answer.absent, answer.unknown, answer.problem = event.absent, event.unknown, event.detail
 
     def fail(self, request: int, problem: str) -> None:
-        """The answer failed or broke off: the bookie says UNKNOWN of every id that it was asked for."""
+        """End an answer that failed or broke off: the bookie counts as saying UNKNOWN of every id it was asked for."""
         answer = self.answers[request]
         answer.through = answer.last
         answer.unknown, answer.problem, answer.failed = (EntryRange(answer.first, answer.last),), problem, True
 
     def pending(self) -> list[tuple[int, Answer]]:
-        """Requests that have not ended."""
+        """Return the requests that have not ended."""
         return [(request, answer) for request, answer in self.answers.items() if not answer.finished]
 
     def cancel_pending(self, but: int = 0) -> list[ev.CancelRead]:
-        """Forgets and cancels all requests that have not ended, except ``but``."""
+        """Forget and cancel all requests that have not ended, except ``but``."""
         cancelled = [request for request, _ in self.pending() if request != but]
         for request in cancelled:
             del self.answers[request]
@@ -125,23 +125,23 @@ class Window:
         return all(answer.finished for answer in self.answers.values())
 
     def run_end(self) -> EntryId:
-        """The first id at or above the cursor that nobody gave yet."""
+        """Return the first id at or above the cursor that was not found yet."""
         if not self.held:
             return self.cursor
         gaps = np.flatnonzero(~self._found[self.cursor - self.first :])
         return self.cursor + int(gaps[0]) if gaps.size else self.last + 1
 
     def missing(self, through: EntryId) -> npt.NDArray[np.int64]:
-        """The ids up to ``through`` that nobody gave."""
+        """Return the ids up to ``through`` that were not found."""
         return self.first + np.flatnonzero(~self._found[: through + 1 - self.first])
 
     def next_found_after(self, entry_id: EntryId) -> EntryId:
-        """First id above ``entry_id`` that is held, or last + 1."""
+        """Return the first id above ``entry_id`` that was found, or last + 1."""
         hits = np.flatnonzero(self._found[entry_id + 1 - self.first :])
         return entry_id + 1 + int(hits[0]) if hits.size else self.last + 1
 
     def take(self) -> EntryBatch | None:
-        """Takes the entries from the cursor to the first gap, each once, in order; moves the cursor to the gap."""
+        """Take the entries from the cursor to the first gap, each once and in order, and move the cursor to the gap."""
         end = self.run_end()
         if end == self.cursor:
             return None
@@ -157,16 +157,16 @@ class Window:
                 taken.append(batch.select(before))
                 kept.append(batch.select(~before))
         self.held, self.cursor = kept, end
-        return EntryBatch.merge_by_id(taken)  # even one: a cut from a striped frame still lists ids
+        return EntryBatch.merge_by_id(taken)  # even a single batch: a cut from a striped frame still lists ids
 
     def deniers(self, entry_id: EntryId, indices: tuple[int, ...]) -> set[int]:
-        """Those of ``indices`` that say ABSENT: two answers of one bookie count once (MUST 5)."""
+        """Return those of ``indices`` whose bookies say ABSENT; two answers of one bookie count once (MUST 5)."""
         return {a.index for a in self.answers.values() if a.index in indices and a.denies(entry_id)}
 
     def waiting(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
-        """Whether an answer of one of ``indices`` has not ended."""
+        """Return whether an answer of one of ``indices`` has not ended."""
         return any(a.index in indices and not a.finished for a in self.answers.values())
 
     def unanswered(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
-        """Whether one of ``indices`` ended its answer below the entry, so that it must be asked again."""
+        """Return whether a bookie of ``indices`` ended its answer below the entry, so that it must be asked again."""
         return any(a.index in indices and a.finished and not a.answers(entry_id) for a in self.answers.values())

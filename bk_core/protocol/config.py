@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times and bounds of the machines. Their names are those of the client's configuration, which checks them."""
+"""Times and limits of the machines. The client's configuration has them under the same names, and checks them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig(DeliveryConfig):
-    """``delay_ensemble_change``: replace a failed bookie only once an ack quorum of some write set needs it.
-    ``allow_degraded_writes``: without a spare bookie, go on while every write set has an ack quorum, and look again
-    every ``spare_retry_ms``. Both leave entries with fewer than Qw copies; the close marks them.
-    ``ensemble_changes_max``: changes in a row without an entry confirmed in between.
+    """Limits of a writer. ``delay_ensemble_change``: replace a failed bookie only once some write set has no ack quorum
+    without it. ``allow_degraded_writes``: without a spare bookie, go on while every write set has an ack quorum, and
+    look for spares every ``spare_retry_ms``. Both leave entries with fewer than Qw copies; the close marks the ledger.
+    ``ensemble_changes_max``: the maximum number of ensemble changes in a row without a confirmed entry in between.
     """
 
     explicit_lac_delay_ms: float = 5

@@ -6,10 +6,10 @@ says that the first n frames of the session are durable (P1), so a lane needs on
 confirmed id is computed from E watermarks (P2). Nothing carries over between sessions: a lane whose session broke
 attaches under a new number and re-sends from its watermark.
 
-With ``deferred`` syncs bookies ack frames that a crash may take from them again. A lane then has a second mark,
-``durable``, which only a force raises: to the watermark of the moment in which the force was sent. It counts only in
-the session in which it was sent, because a session lives on one connection, and so with one process of the bookie. A
-session that ends takes the watermark back to ``durable``, and what is above it is sent again.
+With ``deferred`` syncs bookies ack frames that they may lose in a crash. A lane then has a second mark, ``durable``.
+Only a force raises it, to the watermark at the moment when the force was sent. A force counts only in the session in
+which it was sent: a session lives on one connection, and so with one process of the bookie. When a session ends, the
+watermark goes back to ``durable``, and the frames above it are sent again.
 
 Invariants: ``packets`` holds, in order, every packet that some lane may still have to send; a lane's watermark never
 passes a frame that its bookie did not ack in this session or make durable; acks of earlier sessions do not count.
@@ -47,13 +47,13 @@ class Lane:
     next_number: int = 0  # the packet to send next
     outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
     acked: int = 0  # frames acked in this session
-    forcing: EntryId | None = None  # a force is under way, up to this id
-    progress: int = 0  # acks in all sessions: the keeper sees whether it grows
-    abandoned: bool = False  # no replacement for now: no packets are kept for it
+    forcing: EntryId | None = None  # the id up to which a force is under way
+    progress: int = 0  # number of acks in all sessions; the keeper checks that it grows
+    abandoned: bool = False  # its bookie gets no replacement for now, so no packets are kept for the lane
 
 
 class Delivery:
-    """Frames of one ledger on their way to one ensemble. Methods return effects, which must all be carried out."""
+    """The frames of one ledger on their way to one ensemble. All effects that methods return must be carried out."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Delivery:
         self.packets: deque[Packet] = deque()
         self.base = 0  # number of packets[0]
         self.last_sent = confirmed
-        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack entries from before
+        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack entries from before their replacement
         self.retained_bytes = 0
         self._new_session = new_session
         self.common_session = new_session()  # shared by all lanes at first, so that one buffer serves all of them
 
     @property
     def end(self) -> int:
-        """Number that the next packet gets."""
+        """The number that the next packet gets."""
         return self.base + len(self.packets)
 
     @property
@@ -85,16 +85,16 @@ class Delivery:
         return tuple(lane.bookie for lane in self.lanes)
 
     def confirmed(self) -> EntryId:
-        """The last entry that ack quorums have on disk, with all before it."""
+        """The last entry that, with all entries before it, an ack quorum has on disk."""
         return quorum.confirmed_id(self._marks(), self.write_quorum, self.ack_quorum, self.last_sent)
 
     def acked_through(self) -> EntryId:
-        """The last entry that ack quorums have acked, with all before it."""
+        """The last entry that, with all entries before it, an ack quorum has acked."""
         marks = [lane.watermark for lane in self.lanes]
         return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def _marks(self) -> list[EntryId]:
-        """How far each lane's bookie has its entries on disk."""
+        """Return for each lane up to which id its bookie has its entries on disk."""
         return [lane.durable if self.deferred else lane.watermark for lane in self.lanes]
 
     def behind(self) -> tuple[BookieId, ...]:
@@ -132,11 +132,11 @@ class Delivery:
         return sum(self.packets[n - self.base].size for n in range(first, self.end))
 
     def attach_all(self) -> list[ev.SessionEffect]:
-        """Opens all sessions before the first packet, so that it need not wait for connections."""
+        """Open all sessions before the first packet, so that the packet need not wait for connections."""
         return [effect for index in range(len(self.lanes)) for effect in self.attach(index)]
 
     def push(self, packet: Packet) -> list[ev.SessionEffect]:
-        """Takes the next packet and sends it on every lane that can send."""
+        """Take the next packet and send it on every lane that can send."""
         assert packet.first == self.last_sent + 1, (packet.first, self.last_sent)
         self.packets.append(packet)
         self.retained_bytes += packet.size
@@ -150,18 +150,18 @@ class Delivery:
         return effects
 
     def attach(self, index: int) -> list[ev.SessionEffect]:
-        """Attaches a lane under a new session number and re-sends every frame above its watermark."""
+        """Attach a lane under a new session number and re-send every frame above its watermark."""
         lane = self.lanes[index]
         lane.session = self._new_session() if lane.session else self.common_session
         lane.acked = 0
         self._rewind(lane, LaneState.ATTACHED)
         attach = ev.AttachSession(index, lane.bookie, lane.session, self.mode, self.deferred)
         effects = [attach, *self._send_rest(index)]
-        self._release()  # a lane with no frame in the waiting packets catches up without an ack
+        self._release()  # if no waiting packet has a frame for the lane, it catches up without an ack
         return effects
 
     def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Takes an ack; False if it is of an earlier session, covers nothing new, or is impossible."""
+        """Take an ack. Return False if it belongs to an earlier session, covers nothing new, or is impossible."""
         lane = self.lanes[event.index]
         new, outstanding = event.frames - lane.acked, lane.outstanding
         if not 0 < new <= len(outstanding) or not self.is_current(event.index, event.session):
@@ -175,7 +175,7 @@ class Delivery:
         return True
 
     def force(self, through: EntryId) -> list[ev.SendForce]:
-        """Has every attached bookie sync what it acked, unless that is durable up to ``through`` or under way."""
+        """Let every attached bookie sync what it acked, unless that is durable up to ``through`` or being forced."""
         effects: list[ev.SendForce] = []
         for index, lane in enumerate(self.lanes):
             wanted = lane.durable < min(lane.watermark, through) and lane.forcing is None
@@ -185,7 +185,7 @@ class Delivery:
         return effects
 
     def forced(self, event: ev.Forced) -> None:
-        """Takes the answer to a force; of an earlier session it says nothing about what was sent again since."""
+        """Take the answer to a force. One of an earlier session is ignored: frames were sent again since."""
         lane = self.lanes[event.index]
         if self.is_current(event.index, event.session) and lane.forcing is not None:
             lane.durable, lane.forcing = lane.forcing, None
@@ -196,7 +196,7 @@ class Delivery:
         return lane.state is LaneState.ATTACHED and lane.session == session
 
     def broken(self, index: int) -> bool:
-        """The lane's session broke; True if the lane has frames to send again."""
+        """Note that the lane's session broke. Return True if the lane has frames to send again."""
         lane = self.lanes[index]
         self._rewind(lane, LaneState.IDLE)
         if lane.watermark < self.last_sent:
@@ -204,24 +204,25 @@ class Delivery:
         return lane.state is LaneState.WAITING
 
     def fail(self, index: int) -> list[ev.SessionEffect]:
-        """Gives the lane up until its bookie is replaced."""
+        """Give up the lane until its bookie is replaced."""
         was = (lane := self.lanes[index]).state
         self._rewind(lane, LaneState.FAILED)
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
     def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
-        """Keeps no packets for these failed lanes for now; or (False) keeps them again, for a replacement. It has all
-        that it needs then: a packet was dropped only when all other lanes had it, so its entries are confirmed."""
+        """Keep no packets for these failed lanes for now; or, with ``abandoned=False``, keep packets again for their
+        replacements. A replacement needs none of the packets dropped meanwhile: a packet was dropped only when all
+        other lanes had it, so its entries are confirmed."""
         for index in indices:
             self.lanes[index].abandoned = abandoned
         self._release()
 
     def replace(self, index: int, bookie: BookieId, confirmed: EntryId) -> None:
-        """Another bookie takes the index from ``confirmed`` + 1 on; acks of the old one no longer count (P2)."""
+        """Put another bookie at the index from ``confirmed`` + 1 on. The acks of the old bookie do not count (P2)."""
         old = self.lanes[index]
         if old.watermark < confirmed:
             self._missed[old.bookie] = None
-        # with the old session's number: attach() then draws a new one, and late callbacks of the old are ignored
+        # keeps the old session's number, so that attach() draws a new one and late callbacks of the old are ignored
         next_number = self._first_above(confirmed)
         self.lanes[index] = Lane(bookie, confirmed, confirmed, session=old.session, next_number=next_number)
         self._release()
@@ -245,14 +246,13 @@ class Delivery:
         return effects
 
     def _raise_watermark(self, lane: Lane) -> None:
-        """The lane's bookie holds every entry of its own before the first frame that is not acked or not sent."""
+        """Raise the watermark to just below the first frame not acked or not sent: the bookie holds all before it."""
         first = (lane.outstanding[0] if lane.outstanding else lane.next_number) - self.base
         reached = self.packets[first].first - 1 if first < len(self.packets) else self.last_sent
         lane.watermark = max(lane.watermark, reached)
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
-        """Makes the lane send every frame above its watermark again, once it is attached; with deferred syncs every
-        frame that is not durable."""
+        """Rewind the lane to its watermark, or with deferred syncs to ``durable``: it re-sends what is above."""
         if self.deferred:
             lane.watermark, lane.forcing = lane.durable, None
         lane.state, lane.next_number = state, self._first_above(lane.watermark)
@@ -262,8 +262,8 @@ class Delivery:
         return next((n for n, packet in enumerate(self.packets, self.base) if packet.last > watermark), self.end)
 
     def _release(self) -> None:
-        """Drops packets that every lane has on disk. Drops none while a failed lane waits for its replacement: the new
-        bookie needs everything from the first entry id of the ensemble change on (MUST 6)."""
+        """Drop packets that every lane has on disk. Drop none while a failed lane waits for its replacement: the new
+        bookie needs every entry from the first entry id of the ensemble change on (MUST 6)."""
         packets, done = self.packets, self.last_sent
         for lane in self.lanes if packets else ():
             if not lane.abandoned:

@@ -2,7 +2,7 @@
 """Events tell a machine what happened (past tense); effects tell its driver what to do (imperative).
 
 A driver carries out effects in the order they are returned. It answers each request with exactly one event: an answer,
-or a failure (a passed deadline is one). Nobody changes the buffers inside events and effects.
+or a failure (a passed deadline is one). The buffers in events and effects must not be changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FramesAcked:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The bookie refused a frame or the session; the first ``frames`` frames are durable."""
+    """The bookie refused a frame or the session; its first ``frames`` frames are durable."""
 
     index: int
     session: int
@@ -58,7 +58,7 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class ForceFailed:
-    """The bookie did not sync, or did not say so in time."""
+    """The bookie did not sync, or did not answer in time."""
 
     index: int
     session: int
@@ -67,7 +67,7 @@ class ForceFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttachSession:
-    """Open a session to the bookie at ensemble ``index``; ``deferred``: it may ack frames before it syncs them."""
+    """Open a session to the bookie at ensemble ``index``. If ``deferred``, it may ack frames before it syncs them."""
 
     index: int
     bookie: BookieId
@@ -78,7 +78,7 @@ class AttachSession:
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Send a frame on an attached session; the frame names the session already."""
+    """Send a frame on an attached session. The frame already names the session."""
 
     index: int
     bookie: BookieId
@@ -97,7 +97,7 @@ class DetachSession:
 
 @dataclass(frozen=True, slots=True)
 class SendForce:
-    """Have the bookie sync what it acked in this session, over the connection that the session lives on."""
+    """Let the bookie sync the frames that it acked in this session, over the connection on which the session lives."""
 
     index: int
     bookie: BookieId
@@ -119,7 +119,7 @@ class MetadataWritten:
 
 @dataclass(frozen=True, slots=True)
 class MetadataConflicted:
-    """The compare-and-set met another version; nothing was written."""
+    """The compare-and-set found another version, so nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class MetadataCallFailed:
 
 @dataclass(frozen=True, slots=True)
 class BookiesRead:
-    """The bookies registered as writable now; those that failed lately (``quarantined``) are chosen last."""
+    """The bookies that are registered as writable. Those that failed lately (``quarantined``) are chosen last."""
 
     writable: tuple[BookieId, ...]
     quarantined: tuple[BookieId, ...] = ()
@@ -155,7 +155,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ReadMetadata:
-    """Read the record of the machine's ledger. ``fresh``: a stale answer does not do, unless the ledger is closed."""
+    """Read the record of the machine's ledger; with ``fresh`` as new as this call, unless the ledger is closed."""
 
     fresh: bool = False
 
@@ -209,7 +209,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The application wants every entry sent so far to be durable, where bookies may ack before they sync."""
+    """The application wants every entry sent so far to be durable: bookies may ack entries before they sync them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +219,15 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Every entry up to ``lac`` is confirmed: tell the callers that wait for it."""
+    """Every entry up to ``lac`` is confirmed: wake the callers that wait for one of them."""
 
     lac: EntryId
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """A writer with deferred syncs has the acks of every entry up to ``through``. The entries are confirmed once they
-    are forced."""
+    """A writer with deferred syncs has an ack quorum for every entry up to ``through``. The entries are confirmed once
+    they are forced."""
 
     through: EntryId
 
@@ -241,7 +241,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Tell a bookie the LAC, so that idle readers see it (P9): best effort, no answer expected."""
+    """Send the LAC to a bookie, so that readers see it though no entry follows (P9). No answer is expected."""
 
     bookie: BookieId
     lac_body: bytes
@@ -264,8 +264,8 @@ class FailClose:
 # --- reading and recovery ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Ask one bookie for the entries ``first`` to ``last``; with ``fence`` it is a recovery read, which also fences.
-    ``cut``: parts of them are enough."""
+    """Ask one bookie for the entries ``first`` to ``last``. With ``fence`` it is a recovery read, which also fences.
+    With ``cut``, ask only for these parts of the entries."""
 
     request: int
     bookie: BookieId
@@ -278,7 +278,7 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class CancelRead:
-    """Stop the answer to this request; the rest of it is not wanted."""
+    """Cancel this request; the rest of its answer is not wanted."""
 
     request: int
 
@@ -305,7 +305,7 @@ class ReadAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """No answer came, or it broke off before its trailer: ids that did not arrive are UNKNOWN (P4)."""
+    """No answer came, or the answer broke off before its trailer. Ids that did not arrive are UNKNOWN (P4)."""
 
     request: int
     message: str
@@ -342,7 +342,7 @@ class SendReadLac:
 
 @dataclass(frozen=True, slots=True)
 class SendWatchLac:
-    """Ask one bookie to send its evidence once it has a LAC above ``above``, or after a time-out of its own (P10)."""
+    """Ask one bookie for its evidence of the LAC, once it has a LAC above ``above`` or its wait times out (P10)."""
 
     index: int
     bookie: BookieId
@@ -351,7 +351,7 @@ class SendWatchLac:
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie's evidence of the LAC; only a valid digest counts (P5). After SendFence the fence is durable, too."""
+    """A bookie's evidence of the LAC; only a valid digest counts (P5). After SendFence the fence is durable as well."""
 
     index: int
     last_entry_frame: Buffer = b""
@@ -361,7 +361,7 @@ class LacAnswered:
 
 @dataclass(frozen=True, slots=True)
 class LacFailed:
-    """The bookie did not answer, or refused."""
+    """The bookie did not answer a request for its evidence of the LAC, or refused it."""
 
     index: int
     message: str
@@ -387,10 +387,10 @@ class BackOff:
     factor: float
 
 
-# --- following a ledger that others write -----------------------------------------------------------------------------
+# --- following a ledger that another client writes --------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RefreshLac:
-    """A caller wants the record and the LAC as they are now; FinishRefresh answers ``caller``."""
+    """A caller wants the current record and the current LAC. FinishRefresh answers ``caller``."""
 
     caller: int
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the LAC of a ledger that others write (P9, P10). Pure.
+"""Follows the LAC of a ledger that another client writes (P9, P10). Pure.
 
 The follower watches every bookie of the last fragment and the ledger's record, so that neither a replaced nor a silent
 bookie hides progress. After ``stall_ms`` without progress it starts a *round*: read the record, then the LAC of a
@@ -26,7 +26,8 @@ PAUSED = -1
 
 
 class LedgerFollower:
-    """Follows from ``start`` until ``ended``. Confirm: ``lac`` or ``metadata`` changed. RefreshLac: at any time."""
+    """Follows from ``start`` until ``ended``. Confirm says that ``lac`` or ``metadata`` changed; RefreshLac may always
+    come."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class LedgerFollower:
         self.error: BookKeeperError | None = None
         self.started, self.ended = False, metadata.value.is_closed
         self._proven = lac
-        self._progress = False  # since the last check for a stall
+        self._progress = False  # whether there was progress since the last check for a stall
         self._requests = 0
         self._watches: dict[BookieId, tuple[int, EntryId]] = {}  # request number (or PAUSED), LAC to exceed
         self._reading = False  # a round waits for the record
@@ -65,7 +66,7 @@ class LedgerFollower:
         return [ev.WatchMetadata(), *self._watch_bookies(), ev.SetTimer("stall", self.stall_ms)]
 
     def step(self, event: FollowEvent) -> list[FollowEffect]:
-        """Handles one event and returns the effects in order. After the end only RefreshLac has effects."""
+        """Handle one event and return the effects in order. After the end only RefreshLac has effects."""
         if isinstance(event, ev.RefreshLac):
             self._late_callers.append(event.caller)
             return self._leave() if self.ended else self._begin_round()
@@ -92,7 +93,7 @@ class LedgerFollower:
         return self._deleted() if isinstance(error, NoSuchLedgerError) else [ev.SetTimer("watch", self.stall_ms)]
 
     def _take(self, found: Versioned[LedgerMetadata]) -> list[FollowEffect]:
-        """Takes a record from the store, unless ours is as new."""
+        """Take a record from the store, unless ours is as new."""
         if found.version <= self.metadata.version:
             return []
         ensemble = self.metadata.value.last_fragment.ensemble
@@ -124,7 +125,7 @@ class LedgerFollower:
         return [*self._leave(), ev.Fail(error)]
 
     def _leave(self) -> list[FollowEffect]:
-        """Ends: cancels all requests and answers all callers."""
+        """End: cancel all requests and answer all callers."""
         self.ended = True
         effects = [ev.CancelRead(request) for request, _ in self._watches.values() if request != PAUSED]
         effects += self._quorum.stop() if self._quorum is not None else []
@@ -134,8 +135,8 @@ class LedgerFollower:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
     def _begin_round(self) -> list[FollowEffect]:
-        """Starts a round unless one runs. A caller that comes during a round is answered by the next one, because the
-        running round may have read the record before the call."""
+        """Start a round unless one runs. A caller that comes during a round is answered by the next round, because the
+        running one may have read the record before the call."""
         if self._reading or self._quorum is not None:
             return []
         self._reading, self._again, self._problem = True, False, None
@@ -166,7 +167,7 @@ class LedgerFollower:
 
     # --- bookies -----------------------------------------------------------------------------------------------------
     def _watch_bookies(self) -> list[FollowEffect]:
-        """Watches every bookie of the last fragment; cancels watches on others."""
+        """Watch every bookie of the last fragment, and cancel the watches on all other bookies."""
         if not self.started:
             return []
         ensemble, effects = self.metadata.value.last_fragment.ensemble, list[FollowEffect]()
@@ -196,7 +197,7 @@ class LedgerFollower:
         return effects
 
     def _watch_heard(self, bookie: BookieId, above: EntryId, event: ev.LacEvent) -> list[FollowEffect]:
-        """Watches the bookie again: at once if its LAC moved, else after a pause, so that no bookie makes us spin."""
+        """Watch the bookie again: at once if its LAC moved, otherwise after a pause, so that we never spin."""
         pause_ms, lac = self.stall_ms, above
         if isinstance(event, ev.LacAnswered):
             with suppress(IntegrityError):  # damaged evidence counts as no answer

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps lanes attached and decides when a bookie has failed (P3). Pure; shared by writer and recovery.
 
-A broken session is opened again, and re-sent, for ``reconnect_budget_ms``; then its bookie has failed. So has a bookie
-that for ``add_timeout_ms`` owes acks and sends none, or stays more than ``slow_bookie_bytes_max`` behind. The caller
-decides what to do about a failed bookie.
+A broken session is opened again, and its frames are sent again, for ``reconnect_budget_ms``; then its bookie has
+failed. A bookie has also failed if for ``add_timeout_ms`` it owes acks and sends none, or stays more than
+``slow_bookie_bytes_max`` behind. The caller decides what to do about a failed bookie.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bk_core.wire.lane.reasons import Reason
 KeeperEffect: TypeAlias = ev.SessionEffect | ev.SetTimer | ev.CancelTimer
 
 RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED, Reason.GRANT_NEEDED})
-"""After these refusals the session is opened again, within ``reconnect_budget_ms``; others fail the bookie."""
+"""After these refusals the session is opened again, within ``reconnect_budget_ms``. All others fail the bookie."""
 
 STALL_TICKS = 4
-"""How often the add deadline is checked in ``add_timeout_ms``."""
+"""How many times in ``add_timeout_ms`` the keeper checks each bookie for progress."""
 
 
 class SessionKeeper:
@@ -32,7 +32,7 @@ class SessionKeeper:
         self._ticking = False
 
     def pushed(self) -> list[KeeperEffect]:
-        """A packet was pushed: starts the check of the add deadline."""
+        """Start the check of the add deadline, because a packet was pushed."""
         if self._ticking:
             return []
         self._ticking = True
@@ -40,10 +40,10 @@ class SessionKeeper:
         return [self._next_tick()]
 
     def step(self, event: ev.SessionEvent | ev.ForceEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
-        """Handles one event; returns the effects and the indices whose bookies have failed, which are given up. Events
-        of earlier sessions are ignored."""
+        """Handle one event; return the effects and the indices whose bookies have failed. Their lanes are given up.
+        Events of earlier sessions are ignored."""
         if isinstance(event, ev.FramesAcked) and not self._budgets[event.index] and self.delivery.acked(event):
-            return [], []  # the usual: it comes from each bookie for each frame
+            return [], []  # the usual case: each bookie acks each frame
         effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
         for index in failed:
             effects += [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
@@ -72,7 +72,7 @@ class SessionKeeper:
         return effects, []
 
     def replaced(self, index: int) -> list[KeeperEffect]:
-        """Another bookie is at ``index`` now: attaches it and sends the entries that it has to hold."""
+        """Attach the bookie that was put at ``index``, and send it the entries that it has to hold."""
         self._stalls[index] = (0, 0)
         return [*self.delivery.attach(index)]
 
@@ -106,7 +106,7 @@ class SessionKeeper:
         return [self._next_tick()], failed
 
     def stop(self) -> list[KeeperEffect]:
-        """Ends all sessions and timers."""
+        """End all sessions and timers."""
         timers = [f"{kind}:{index}" for index in range(len(self.delivery.lanes)) for kind in ("retry", "budget")]
         return [*self.delivery.detach_all(), ev.CancelTimer("adds"), *map(ev.CancelTimer, timers)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The highest LAC that an ensemble proves, and whether enough bookies answered. Pure.
+"""Finds the highest LAC that the answers of an ensemble prove, and whether enough bookies answered. Pure.
 
 Sources: protocol document "Closing a ledger as a reader"; P5: a LAC counts only with its digest, so a bookie whose
 evidence fails its digest counts as not heard.
@@ -18,7 +18,7 @@ from bk_core.protocol import events as ev
 
 
 def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
-    """The entry of a one-entry frame, verified. Raises IntegrityError."""
+    """Return the verified entry of a frame that has one entry. Raises IntegrityError."""
     batches = verified_batches(memoryview(frame), digester, always=True)
     if [len(batch) for batch in batches] != [1]:
         raise IntegrityError("evidence of a LAC must be one entry", value=f"ledger {digester.ledger_id}")
@@ -26,8 +26,8 @@ def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
 
 
 def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:
-    """The highest LAC that a bookie's evidence proves (−1: none), and entry id → ledger length for the entries that
-    came with it. Raises IntegrityError if any part of the evidence fails its digest."""
+    """Return the highest LAC that a bookie's evidence proves (−1: none), and the ledger length at each entry that came
+    with it, by entry id. Raises IntegrityError if any part of the evidence fails its digest."""
     lac, lengths = NO_ENTRY, dict[EntryId, int]()
     if event.lac_body:
         lac = parse_lac_body(event.lac_body, digester)
@@ -40,10 +40,10 @@ def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, di
 
 
 class LacQuery:
-    """Answers of the last ensemble to a fence or a LAC read, whose requests are numbered from ``first_request`` on.
+    """The last ensemble's answers to a fence or a LAC read, whose requests are numbered from ``first_request`` on.
 
-    ``lac`` is at least the last fragment's first entry id − 1 (MUST 9). ``known``: the last entry (−1: none) of each
-    index that was heard; ``problems``: why others were not. ``lengths``: entries that came as evidence → ledger length.
+    ``lac`` is at least the last fragment's first entry id − 1 (MUST 9). ``known``: index → last entry (−1: none) of a
+    bookie that was heard; ``problems``: index → why not. ``lengths``: entry that came as evidence → ledger length.
     """
 
     def __init__(self, digester: Digester, metadata: LedgerMetadata, *, first_request: int = 0) -> None:
@@ -75,7 +75,7 @@ class LacQuery:
         return 0 <= event.index - self.first_request < len(self.ensemble)
 
     def hear(self, event: ev.LacEvent) -> None:
-        """Verifies a bookie's evidence and counts the bookie."""
+        """Verify a bookie's evidence and count the bookie as heard."""
         index = event.index - self.first_request
         if index in self.known:
             return
@@ -96,8 +96,8 @@ class LacQuery:
 class QuorumLacRead:
     """One quorum LAC read of the last ensemble; never fences.
 
-    Ends with Confirm once every ack quorum has a bookie that was heard, or with Fail if too few answered.
-    ``query.lac`` is proven at any time, before the end too.
+    Ends with Confirm once every ack quorum has a bookie that was heard, or with Fail if too few answered. ``query.lac``
+    is proven at any time, also before the end.
     """
 
     def __init__(self, metadata: LedgerMetadata, digester: Digester, *, first_request: int = 0) -> None:
@@ -110,7 +110,7 @@ class QuorumLacRead:
         ]
 
     def step(self, event: ev.LacEvent) -> list[ev.CancelRead | ev.Confirm | ev.Fail]:
-        """Handles one bookie's answer. Answers to other reads, and all after the end, are ignored."""
+        """Handle one bookie's answer. Answers to other reads, and all answers after the end, are ignored."""
         query = self.query
         if self.done or not query.asked(event):
             return []
@@ -129,7 +129,7 @@ class QuorumLacRead:
         return [ev.Fail(error)]
 
     def stop(self) -> list[ev.CancelRead]:
-        """Cancels the requests that are not answered."""
+        """Cancel the requests that are not answered."""
         self.done = True
         heard, first = self.query.known.keys() | self.query.problems.keys(), self.query.first_request
         return [ev.CancelRead(first + index) for index in range(len(self.ensemble)) if index not in heard]

@@ -5,12 +5,12 @@ Sources: protocol document "Writing to ledgers" (read up to the LAC), overview "
 MAC for example), the client will make a request to a different bookie"; rules P4, MUST 4, MUST 14.
 
 The range ends at the LAC or at the last entry of a closed ledger, so each entry of it exists. If the whole write set
-denies an entry, it is lost: an error, never skipped. If no replica gives it and not all deny it, it is unreadable now.
+denies an entry, it is lost: an error, never skipped. If no replica gives an entry and not all deny it, the read fails.
 
 The reader asks the fewest bookies that together hold a window of ids: one bookie where E = Qw, every Qw-th index where
-entries are striped, other bookies in the next window. It then asks the other replicas for what is missing, one at a
-time. A bookie that is silent for ``speculative_ms`` is late: others are asked too, and the first good answer wins; the
-late one goes on, because a busy bookie answers what was cancelled before it answers what was asked again.
+entries are striped. The next window uses other bookies. It then asks the other replicas for missing entries, one
+replica at a time. A bookie that is silent for ``speculative_ms`` is late: other bookies are asked too, and the first
+good answer wins. The late request goes on: a busy bookie would first finish a cancelled one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PASSES = 3
 
 class RangeRead:
     """Reads the entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring of ensemble indices, so that
-    readers spread over the bookies. Bookies in ``avoid`` are asked last; ``suspects`` failed or were late.
-    ``verify_each``: checks the digest of each entry, not only that of its frame. ``parts``: not whole entries."""
+    readers spread over the bookies. Bookies in ``avoid`` are asked last. ``suspects`` are the bookies that failed or
+    were late. ``verify_each``: check the digest of each entry, too. ``parts``: read these instead of whole entries."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RangeRead:
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0
-        self._reach = 0  # how far behind the first missing entry a bookie is asked for a gap
+        self._reach = 0  # how many ids after the first missing one a request for a gap covers
         self._said: dict[int, str] = {}  # index → its answer about `next`: "" is ABSENT, else why UNKNOWN
         self._passes = 0
         self._fragment = -1
@@ -79,7 +79,7 @@ class RangeRead:
         return self._open_window()
 
     def step(self, event: ReadEvent) -> list[ReadEffect]:
-        """Handles one event and returns the effects. Answers of earlier windows, and all after the end, are ignored."""
+        """Handle one event and return the effects. Ignores answers to earlier windows, and all events after the end."""
         window = self._window
         if self.done or window is None:
             return []
@@ -102,15 +102,15 @@ class RangeRead:
 
     # --- asking ------------------------------------------------------------------------------------------------------
     def _open_window(self, answers: Mapping[int, Answer] = MappingProxyType({})) -> list[ReadEffect]:
-        """``answers``: those to the window before that concern the next entry. Their bookies are not asked for the same
-        entries again: otherwise each gap and each slow bookie would cost all of the rest."""
+        """Begin the next window, or end the read. ``answers`` are those to the last window that concern the next entry:
+        their bookies are not asked for it again. Otherwise each gap and each slow bookie would cost all the rest."""
         if self.next > self.last:
             self.done = True
             return [ev.FinishRead()]
         window = self._new_window()
         window.answers.update(answers)
         asks = self._ask_more(window)
-        if not asks and window.pending():  # the last bookie that may have the next entry
+        if not asks and window.pending():  # the last bookie that may have the next entry is still to answer
             return [ev.SetTimer("late", self.speculative_ms)]
         return asks or self._exhausted()
 
@@ -125,9 +125,9 @@ class RangeRead:
         return self._window
 
     def _ask_more(self, window: Window) -> list[ReadEffect]:
-        """Asks bookies that were not asked in this window: several for all the rest if those asked before had failed,
-        else one for the gap, and, with each gap in a row, for more behind it. Returns nothing if no bookie is left that
-        may have the first missing entry."""
+        """Ask bookies that were not asked in this window. If all bookies asked before have failed, ask several for all
+        the rest. Otherwise ask one for the gap; with each further gap in a row the request covers more ids after the
+        gap. Return nothing if no bookie is left that may have the first missing entry."""
         wanted = window.run_end()
         asked = {answer.index for answer in window.answers.values()}
         fresh = [index for index in self._replicas(wanted) if index not in self._said and index not in asked]
@@ -135,7 +135,7 @@ class RangeRead:
             return []
         failed = all(map(self._is_avoided, self._said))
         cover = [index for index in self._cover() if index not in asked] if failed else []
-        if any(index in fresh for index in cover):  # else the same bookies would be asked about `wanted` for ever
+        if any(index in fresh for index in cover):  # otherwise the same bookies would be asked for `wanted` for ever
             asks = [self._ask(window, index, wanted, window.last) for index in cover]
             self._reach = 0
         else:
@@ -146,7 +146,7 @@ class RangeRead:
         return [*asks, ev.SetTimer("late", self.speculative_ms)]
 
     def _cover(self) -> list[int]:
-        """The fewest indices that together hold every id; where there is a choice, none that is to be avoided."""
+        """Return the fewest indices that together hold every id; where there is a choice, none to be avoided."""
         size, write_quorum = self.metadata.ensemble_size, self.metadata.write_quorum_size
         chosen: list[int] = []
         residue, covered = self.prefer, 0
@@ -176,7 +176,7 @@ class RangeRead:
         return quorum.write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
 
     def _look_for_late(self, window: Window) -> list[ReadEffect]:
-        """Every ``speculative_ms``: asks others in place of bookies that sent nothing since the last look."""
+        """Ask other bookies in place of those that sent nothing since the last look, ``speculative_ms`` ago."""
         silent = [answer for _, answer in window.pending() if not answer.heard]
         for _, answer in window.pending():
             answer.heard = False
@@ -188,7 +188,7 @@ class RangeRead:
         return [ev.SetTimer("late", self.speculative_ms)] if window.pending() else []
 
     def _exhausted(self) -> list[ReadEffect]:
-        """No replica gave the next entry: asks all of them again after a pause, or fails."""
+        """Ask all replicas again after a pause, or fail, because no replica gave the next entry."""
         said = {self._bookie(index): self._said[index] for index in self._replicas(self.next)}
         entry, lost = f"entry {self.next} of ledger {self.digester.ledger_id}", not any(said.values())
         self._passes += 1
@@ -226,7 +226,7 @@ class RangeRead:
         return effects
 
     def _in_order(self, window: Window, batch: EntryBatch) -> EntryBatch | None:
-        """The part of an unstriped batch that follows what was delivered, as a slice; None if there is a gap."""
+        """Return the slice of an unstriped batch that follows the delivered entries, or None if there is a gap."""
         if batch.ids is not None or batch.first_entry_id > window.cursor or window.held:
             return None
         return batch.slice(window.cursor - batch.first_entry_id, window.last + 1 - batch.first_entry_id)
@@ -238,8 +238,8 @@ class RangeRead:
         return ev.DeliverBatch(batch)
 
     def _settle(self, window: Window) -> list[ReadEffect]:
-        """An answer ended. Once the window is complete, or only late bookies are awaited, delivers the entries before
-        the first gap and asks for what is missing."""
+        """Act on the end of an answer. If the window is complete, or only late bookies are awaited, deliver the entries
+        before the first gap and ask for the missing ones."""
         waiting = any(not answer.late for _, answer in window.pending())
         if waiting and window.run_end() <= window.last:
             return []
@@ -251,13 +251,13 @@ class RangeRead:
         if window.cursor <= window.last:
             self._note_what_was_said(window)
         if window.pending() and window.cursor == window.first:
-            return self._ask_more(window)  # if nobody is left to ask, wait for the late ones
+            return self._ask_more(window)  # if no bookie is left to ask, wait for the late ones
         kept = {request: answer for request, answer in window.answers.items() if self._concerns_next(answer)}
         cancelled = [ev.CancelRead(request) for request, _ in window.pending() if request not in kept]
         return [*effects, *cancelled, *self._open_window(kept)]
 
     def _concerns_next(self, answer: Answer) -> bool:
-        """Whether the answer may still give the next entry, or says why it does not."""
+        """Return whether the answer may still give the next entry, or says why its bookie does not."""
         if not answer.finished:
             return answer.last >= self.next
         return answer.answers(self.next) and answer.index in self._said and not answer.failed

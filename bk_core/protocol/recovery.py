@@ -7,10 +7,10 @@ RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; rules P4 to P7, MUST 
 
 CLAIM: write IN_RECOVERY into the ledger's record; the version that this makes is the attempt's epoch. FENCE the last
 ensemble until every ack quorum has a bookie that answered. READ on from the highest proven LAC with fencing reads and
-write every entry back unchanged; stop at the first entry that so many bookies deny that no ack quorum can have it.
+write every entry back unchanged; stop at the first entry that enough bookies deny to exclude an ack quorum for it.
 CLOSE: write CLOSED against exactly the claimed version. Reads go to the ensemble as it was at the claim; ensemble
 changes stay in memory until the close. If an entry can neither be found nor ruled out, recovery stops and the ledger
-stays IN_RECOVERY. A recoverer that finds the ledger closed by another adopts that end (MUST 10).
+stays IN_RECOVERY. A recoverer that finds the ledger closed by another client adopts that end (MUST 10).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bk_core.protocol.replication.copies import last_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect
 from bk_core.wire.lane.reasons import Reason
 
-CONTENDED = "another client recovered at the same time, again and again"
+CONTENDED = "another client kept recovering the ledger at the same time"
 
 RecoveryEvent: TypeAlias = ev.SessionEvent | ev.MetadataEvent | ev.TimerFired | ev.LacEvent | ev.ReadEvent
 _Asked: TypeAlias = ev.SendFence | ev.SendRead | ev.CancelRead | ev.BackOff
@@ -52,7 +52,7 @@ class Phase(enum.Enum):
     FENCE = "fence"
     READ = "read"
     LENGTH = "length"  # the end is the LAC: read its entry, which holds the ledger's length
-    DRAIN = "drain"  # the end is known; write-backs are outstanding
+    DRAIN = "drain"  # the end is known; some entries are not written back yet
     CLOSE = "close"
     WAIT = "wait"  # another recoverer is at work
     DONE = "done"
@@ -74,7 +74,7 @@ class LedgerRecovery:
         self._write_back: WriteBack | None = None
         self._window: Window | None = None
         self._request = 0
-        self._end = self._lac = NO_ENTRY  # what is above the LAC is written back
+        self._end = self._lac = NO_ENTRY  # entries above the LAC are written back
         self._length: int | None = None
         self._intent: LedgerMetadata | None = None
         self._metadata_retries = 0
@@ -96,7 +96,7 @@ class LedgerRecovery:
         return self._begin_attempt()
 
     def step(self, event: RecoveryEvent) -> list[RecoveryEffect]:
-        """Handles one event and returns the effects in order. DONE ignores every event."""
+        """Handle one event and return the effects in order. DONE ignores every event."""
         if self.phase is Phase.DONE:
             return []
         match event:
@@ -117,7 +117,7 @@ class LedgerRecovery:
     def _begin_attempt(self) -> list[RecoveryEffect]:
         self.attempt += 1
         if self.attempt > self.config.attempts_max:
-            return self._abort(CONTENDED, "try again when it is through")
+            return self._abort(CONTENDED, "try again when it has finished")
         effects = self._drop_work()
         self.phase, self._intent, self._metadata_retries = Phase.CLAIM, None, 0
         return [*effects, ev.ReadMetadata()]
@@ -158,19 +158,19 @@ class LedgerRecovery:
         return self._wait()
 
     def _wait(self) -> list[RecoveryEffect]:
-        """Another recoverer has a newer epoch: wait, so that it can finish (P7)."""
+        """Wait, so that another recoverer, which has a newer epoch, can finish (P7)."""
         effects = self._drop_work()
         self.phase = Phase.WAIT
         return [*effects, ev.BackOff(2.0 + 2.0 * self.random.random())]
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[RecoveryEffect]:
-        """A call failed, or (None) met another version. Reads the record again, at once after the first conflict."""
+        """Read the record again after an error or a conflict (None). It is read at once after the first conflict."""
         self._metadata_retries += 1
         self._answer_lost = error is not None and (self._answer_lost or error.outcome is Outcome.UNKNOWN)
         if error is not None and not isinstance(error, MetadataUnavailableError):
             return self._fail(error)
         if self._metadata_retries > self.config.metadata_retries_max:
-            return self._fail(error) if error is not None else self._abort(CONTENDED, "try again when it is through")
+            return self._fail(error) if error is not None else self._abort(CONTENDED, "try again when it has finished")
         if error is None and self._metadata_retries == 1:
             return [ev.ReadMetadata()]
         return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
@@ -195,7 +195,7 @@ class LedgerRecovery:
         query = self._query
         if query is None or not query.asked(event):
             return []
-        query.hear(event)  # also when it is late: it may say that its bookie lacks entries
+        query.hear(event)  # even if the answer is late: it may show that its bookie lacks entries
         if self.phase is not Phase.FENCE:
             return []
         if isinstance(event, ev.LacFailed) and event.reason is Reason.UNAUTHORIZED:
@@ -250,7 +250,7 @@ class LedgerRecovery:
         return effects + (self._decide(window) if self.phase is Phase.READ else self._decide_length(window))
 
     def _decide(self, window: Window) -> list[RecoveryEffect]:
-        """Takes the entries found, in order; then decides: the end, more answers awaited, or impossible to tell."""
+        """Take the entries found, in order. Then decide: the end is found, or more answers are awaited, or we abort."""
         assert self._write_back is not None
         if self._write_back.delivery.retained_bytes > self.config.write_back_bytes_max:
             return []  # the next acks call this again
@@ -275,7 +275,7 @@ class LedgerRecovery:
         return effects + self._abort(why)
 
     def _said(self, window: Window, entry: EntryId) -> str:
-        """What each bookie said about the entry."""
+        """Say what each bookie answered about the entry."""
         names = self._claimed.fragment_of(entry).ensemble
         said = ((a.index, "denies it" if a.denies(entry) else a.problem or "UNKNOWN") for a in window.answers.values())
         return "; ".join(f"{names[index]}: {what}" for index, what in sorted(said))
@@ -325,7 +325,7 @@ class LedgerRecovery:
         return done
 
     def _lagging(self) -> list[BookieId]:
-        """The bookies that lacked confirmed entries when they were fenced: their writer died before they had them."""
+        """Return the bookies that lacked confirmed entries when they were fenced, since the writer died too early."""
         assert self._query is not None
         heard = ((self._query.ensemble[index], last) for index, last in self._query.known.items())
         return [bookie for bookie, last in heard if last < last_of(self._claimed, bookie, self._lac)]
@@ -335,7 +335,7 @@ class LedgerRecovery:
         return [ev.WriteMetadata(self._intent, self._epoch)]
 
     def _with_changes(self) -> LedgerMetadata:
-        """The claimed metadata with this recovery's ensemble changes, except fragments that got no entry."""
+        """Return the claimed metadata with this recovery's ensemble changes, except fragments that got no entry."""
         assert self._write_back is not None
         changed, kept = self._write_back.metadata, len(self._claimed.fragments)
         used = tuple(f for i, f in enumerate(changed.fragments) if i < kept or f.first_entry_id <= self._end)
@@ -352,7 +352,7 @@ class LedgerRecovery:
         return effects if write_back is None else [*effects, *write_back.stop()]
 
     def _abort(self, why: str, remedy: str = "bring these bookies back and try again") -> list[RecoveryEffect]:
-        """Stops; the ledger stays IN_RECOVERY. Nobody was shown an end, so a later recovery may succeed (MUST 9)."""
+        """Stop; the ledger stays IN_RECOVERY. No client has seen an end, so a later recovery may succeed (MUST 9)."""
         what = f"recovery of ledger {self.digester.ledger_id} could not finish: {why}"
         return self._fail(RecoveryInconclusiveError(what, remedy=remedy, outcome=Outcome.NOT_APPLIED))
 

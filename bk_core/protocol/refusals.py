@@ -13,7 +13,7 @@ from bk_core.wire.lane.reasons import Reason
 def refusal_error(
     reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId, message: str = ""
 ) -> err.BookKeeperError | None:
-    """The error that ends the writer; None if the refusal is about the bookie and not about the ledger."""
+    """Return the error that ends the writer, or None if the refusal is about the bookie and not about the ledger."""
     if reason is Reason.FENCED:
         return fenced_error(ledger_id, f"bookie {bookie} refused an add", lac, lap)
     if reason is Reason.UNAUTHORIZED:
@@ -31,7 +31,7 @@ def refusal_error(
 
 
 def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> err.LedgerFencedError:
-    """The outcome is UNKNOWN: entries in flight may be part of the ledger (MUST 11)."""
+    """Return the error of a fenced writer. Its outcome is UNKNOWN: entries in flight may be in the ledger (MUST 11)."""
     in_flight = f"entries {lac + 1} to {lap} may or may not be part of it"
     return err.LedgerFencedError(
         f"ledger {ledger_id} was taken over by another client: {how}",
@@ -41,7 +41,7 @@ def fenced_error(ledger_id: LedgerId, how: str, lac: EntryId, lap: EntryId) -> e
 
 
 def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> err.MetadataConflictError:
-    """Another client keeps changing the record, or closed the ledger at another entry."""
+    """Return the error for a record that other clients keep changing, or that was closed at another entry."""
     return err.MetadataConflictError(
         f"ledger {ledger_id} {how}",
         value=f"this writer's last confirmed entry is {lac}",
@@ -51,7 +51,7 @@ def conflict_error(ledger_id: LedgerId, how: str, lac: EntryId) -> err.MetadataC
 
 
 def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, value: str) -> err.QuorumTimeoutError:
-    """Entries were not confirmed within a bound (MUST 12)."""
+    """Return the error for entries that were not confirmed within a limit (MUST 12)."""
     return err.QuorumTimeoutError(
         f"entries {lac + 1} to {lap} of ledger {ledger_id} reached no ack quorum {when}",
         value=value,
@@ -60,8 +60,8 @@ def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, va
 
 
 def unknown_error(error: err.BookKeeperError) -> err.BookKeeperError:
-    """The store's error as the outcome of a writer or recovery, which is UNKNOWN: entries are in flight, and a close
-    whose answer was lost may have been applied (MUST 8, MUST 11)."""
+    """Return a copy of the store's error with outcome UNKNOWN, for a writer or a recovery that it ended: entries are in
+    flight, and a close whose answer was lost may have been applied (MUST 8, MUST 11)."""
     again = copy(error)
     again.outcome, again.__cause__ = err.Outcome.UNKNOWN, error.__cause__
     return again

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery writes verified entries back to their write sets, unchanged, with adds that pass fences. Pure.
+"""Writes verified entries of a recovery back to their write sets, unchanged, with adds that pass fences. Pure.
 
 Source: TLA actions ClientWritesBackEntry, RecoveryClientChangesEnsemble; P6, P7. A bookie that fails is replaced in
-this recovery's own copy of the metadata; the store sees the change only with the close (MUST 9, D3). Without a spare,
-the recovery goes on while every write set has an ack quorum; bookies that then lack entries are marked.
+this recovery's own copy of the metadata; the change reaches the store only with the close (MUST 9, D3). Without a
+spare, the recovery goes on while every write set has an ack quorum; bookies that then lack entries are marked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WriteBack:
         self.problem: str | None = None
         self.delivery = Delivery(metadata, confirmed=confirmed, mode=AttachMode.RECOVER, new_session=new_session)
         self._keeper = SessionKeeper(self.delivery, config)
-        self._complete = False  # no more entries follow
+        self._complete = False  # whether no more entries follow
         self._lingered = False
         self._replacing: tuple[int, ...] = ()
         self._failed: list[int] = []
@@ -65,7 +65,7 @@ class WriteBack:
         )
 
     def push(self, batch: EntryBatch) -> list[WriteBackEffect]:
-        """Writes these entries back; they follow the last ones pushed."""
+        """Write these entries back. They must follow the last ones pushed."""
         effects: list[WriteBackEffect] = []
         sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
         for part in pieces(batch):
@@ -75,7 +75,7 @@ class WriteBack:
         return [*effects, *self._keeper.pushed()]
 
     def finish(self) -> list[WriteBackEffect]:
-        """No more entries follow."""
+        """Note that no more entries follow."""
         self._complete = True
         return [] if self.finished else [ev.SetTimer("linger", self.config.close_linger_ms)]
 
@@ -93,7 +93,7 @@ class WriteBack:
         return [*effects, *self._look_for_spares()]
 
     def _look_for_spares(self) -> list[WriteBackEffect]:
-        """Starts one ensemble change unless one is under way."""
+        """Start one ensemble change unless one is under way."""
         if self._replacing or not self._failed:
             return []
         self._replacing, self._failed, self._changes = tuple(self._failed), [], self._changes + 1
@@ -121,9 +121,9 @@ class WriteBack:
                 self.delivery.replace(index, chosen[index], first - 1)
                 effects += self._keeper.replaced(index)
             else:
-                self._failed.append(index)  # no spare for it: the next look gives it up
+                self._failed.append(index)  # there is no spare for it: the next search gives it up
         return effects + self._look_for_spares()
 
     def look_again(self) -> list[WriteBackEffect]:
-        """Reads the bookies again, after that call failed."""
+        """Read the bookies again, after that call failed."""
         return [ev.ReadBookies()] if self._replacing else []

@@ -9,8 +9,8 @@ States: OPEN → CLOSING → CLOSED, or FAILED from any state. During an ensembl
 because the first entry id of the new fragment is LAC + 1. A fenced writer stops for good: it sends and confirms nothing
 more, and every append that is still waiting fails with outcome UNKNOWN (MUST 11).
 
-With ``deferred_sync`` bookies ack entries before they sync them. Appends are told of acks, and the LAC moves only to
-what forces made durable (P12). Nothing else changes: what is above the LAC is kept, and is sent again where needed.
+With ``deferred_sync`` bookies ack entries before they sync them. Acks end appends, but the LAC moves only over entries
+that a force has made durable (P12). Nothing else changes: frames above the LAC are kept, and are sent again if needed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WriterState(enum.Enum):
 
 @dataclass(slots=True)
 class EnsembleChange:
-    """The bookies at ``indices`` are replaced from ``first_entry_id`` on. ``ensemble`` is set once the new bookies are
+    """Replaces the bookies at ``indices`` from ``first_entry_id`` on. ``ensemble`` is set once the new bookies are
     chosen, ``intent`` once the compare-and-set is under way."""
 
     first_entry_id: EntryId
@@ -85,7 +85,7 @@ class LedgerWrite:
         self.state = WriterState.OPEN
         self.lac: EntryId = NO_ENTRY
         self._acked: EntryId = NO_ENTRY
-        self.forced_to: EntryId = NO_ENTRY  # forces make durable what comes up to here
+        self.forced_to: EntryId = NO_ENTRY  # forces shall make entries durable up to this id
         self.length = 0
         self.delivery = Delivery(
             metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session, deferred=deferred_sync
@@ -96,9 +96,9 @@ class LedgerWrite:
         self._urgent = False  # a bookie became read-only: replace it at once, even with `delay_ensemble_change`
         self._resting = False  # no spare was found: the timer "spares" starts the next search
         self._changes = 0  # ensemble changes since an entry was confirmed; bounded (MUST 12)
-        self._gone: list[BookieId] = []  # replaced since then, not chosen again: two dead bookies would alternate
+        self._gone: list[BookieId] = []  # replaced since then; not chosen again, or two dead bookies would alternate
         ticks = round(config.add_quorum_timeout_ms * STALL_TICKS / config.add_timeout_ms)
-        # the last ids pushed, and to be forced, a tick apart
+        # one pair for each tick: the last id pushed, and the last id to be forced
         self._owed_by: deque[tuple[EntryId, EntryId]] = deque([(NO_ENTRY, NO_ENTRY)], maxlen=max(1, ticks))
         self.error: BookKeeperError | None = None
         self._close_intent: LedgerMetadata | None = None
@@ -134,7 +134,7 @@ class LedgerWrite:
         return [*self.delivery.attach_all()]
 
     def step(self, event: WriterEvent) -> list[WriterEffect]:
-        """Handles one event and returns the effects in order. CLOSED and FAILED ignore every event."""
+        """Handle one event and return the effects in order. CLOSED and FAILED ignore every event."""
         if self.state is WriterState.CLOSED or self.state is WriterState.FAILED:
             return []
         match event:
@@ -177,7 +177,7 @@ class LedgerWrite:
         return [*self.delivery.force(self.forced_to)] if self.delivery.deferred else []
 
     def _evaluate(self) -> list[WriterEffect]:
-        """Moves the LAC as far as the ack quorums allow; not during an ensemble change (MUST 6)."""
+        """Move the LAC as far as the ack quorums allow; not during an ensemble change (MUST 6)."""
         if self.change is not None:
             return []
         effects: list[WriterEffect] = []
@@ -216,8 +216,8 @@ class LedgerWrite:
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
     def _start_change(self) -> list[WriterEffect]:
-        """Starts one ensemble change; the next one replaces bookies that fail meanwhile. While every write set has an
-        ack quorum left, a change may be put off; then no packets are kept for the failed bookies."""
+        """Start one ensemble change, unless one is under way; the next one replaces bookies that fail meanwhile. While
+        every write set has an ack quorum left, it may be put off; then no packets are kept for the failed bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
         if self.state is WriterState.CLOSING and self.settled:
@@ -250,8 +250,8 @@ class LedgerWrite:
         return effects + self._write_change(change)
 
     def _no_spare(self, error: BookKeeperError) -> list[WriterEffect]:
-        """Closes if the writer is closing and every entry is confirmed. Else fails, or, with ``allow_degraded_writes``,
-        goes on with the bookies that are left and looks for spares again later."""
+        """Close if the writer is closing and every entry is confirmed. Otherwise fail; or, if
+        ``allow_degraded_writes``, go on with the bookies that are left and look for spares again later."""
         self.change = None
         if self.state is WriterState.CLOSING and self.delivery.confirmed() == self.lap:
             return self._evaluate()
@@ -269,7 +269,7 @@ class LedgerWrite:
         return [ev.WriteMetadata(change.intent, self.metadata.version)]
 
     def _change_written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Voids the acks of replaced bookies, re-sends to the new ones, then moves the LAC: in this order (MUST 6)."""
+        """Void the acks of replaced bookies, re-send to the new ones, then move the LAC: in this order (MUST 6)."""
         change, self.change = self.change, None
         assert change is not None
         assert change.ensemble is not None
@@ -302,7 +302,7 @@ class LedgerWrite:
         return self._change_written(metadata) if self._close_intent is None else self._closed(metadata)
 
     def _reread(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """After a conflict or a lost answer (MUST 8): the record is what we wrote, or we write again, or we fail."""
+        """Settle a conflict or a lost answer (MUST 8): the record is what we wrote, or we write again, or we fail."""
         value, intent = metadata.value, self._close_intent or (self.change and self.change.intent)
         if intent is not None and value == intent:
             return self._written(metadata)
@@ -317,13 +317,13 @@ class LedgerWrite:
         return self._fail(fenced_error(self.ledger_id, f"its metadata says {value.state.name}", self.lac, self.lap))
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[WriterEffect]:
-        """A call failed, or (None) met another version. Reads the record again, at once after the first conflict."""
+        """Read the record again after an error or a conflict (None). It is read at once after the first conflict."""
         self._metadata_retries += 1
         over = self._metadata_retries > self.config.metadata_retries_max
         if error is not None and (over or not isinstance(error, MetadataUnavailableError)):
             return self._fail(unknown_error(error))
         if over:
-            return self._fail(conflict_error(self.ledger_id, "changes again and again", self.lac))
+            return self._fail(conflict_error(self.ledger_id, "has a record that other clients keep changing", self.lac))
         if error is None and self._metadata_retries == 1:
             return [ev.ReadMetadata()]
         return [ev.SetTimer("metadata", self.config.metadata_retry_ms)]
@@ -340,7 +340,7 @@ class LedgerWrite:
         return self.state is WriterState.CLOSING and self.settled and not self._close_intent and not self.change
 
     def _continue_close(self) -> list[WriterEffect]:
-        """Closes once every entry is confirmed and has all its copies, or the linger time is over (P8)."""
+        """Close once every entry is confirmed and either has all its copies or the linger time is over (P8)."""
         if not self._may_close or (self._lingering and self.delivery.owing):
             return []
         if not self.delivery.owing:
@@ -364,7 +364,7 @@ class LedgerWrite:
         return [*self._stop(), ev.FinishClose(metadata)]
 
     def _closed_elsewhere(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """A recoverer closed the ledger: that is success if its last entry is ours (MUST 8)."""
+        """Decide after a recoverer closed the ledger: its close is our success if its last entry is ours (MUST 8)."""
         value = metadata.value
         if value.last_entry_id == self.lac:
             return self._closed(metadata)
@@ -391,8 +391,8 @@ class LedgerWrite:
         return effects
 
     def _deadline(self) -> list[WriterEffect]:
-        """Fails the writer if an entry sent ``add_quorum_timeout_ms`` ago is still not acked, or one whose force was
-        wanted then is not confirmed, for any reason."""
+        """Fail the writer if an entry that was sent ``add_quorum_timeout_ms`` ago has no ack quorum, or an entry whose
+        force was wanted then is not confirmed, for any reason."""
         pushed, forced = self._owed_by[0]
         full = len(self._owed_by) == self._owed_by.maxlen
         if full and (self.acked < pushed or self.lac < forced):
@@ -406,7 +406,7 @@ class LedgerWrite:
 
     def _hint_lac(self) -> list[WriterEffect]:
         if not (self.idle or self.delivery.deferred) or self.lac <= self._hinted:
-            return []  # an entry in flight will tell it
+            return []  # an entry in flight carries the LAC, or the bookies have it
         self._hinted = self.lac
         body = lac_body(self.lac, self.digester)
         held, lanes = quorum.holders(self.lac, self.metadata.value), self.delivery.lanes

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans which copies to move so that the disks of a cluster are filled alike. Pure (decision 0051).
+"""Plans which copies to move so that all disks of a cluster are filled alike. Pure (decision 0051).
 
-What counts is what records assign to a bookie, not what its disk says: a disk goes on holding what was moved until its
-bookie has collected it, so a plan by disks would move the same again and again. A plan by records is made twice, and
-the second one is empty.
+A plan counts the bytes that records assign to a bookie, not the used space of its disk. A disk holds moved copies until
+its bookie has collected them, so a plan by disks would move the same copies again and again. A second plan by records,
+made after the first one, is empty.
 
-A move takes a bookie out of all fragments of a closed ledger, because its space comes back only when no fragment names
-it. It is made only if the target is in none of these fragments, and if no write set has fewer racks afterwards than the
-policy wants, or than it had. The largest move that makes the two bookies more alike, and does not turn them about, goes
-first.
+A move takes a bookie out of all fragments of a closed ledger, because the space comes back only when no fragment names
+the bookie. A move is made only if the target is in none of these fragments. Afterwards no write set may have fewer
+racks than the policy wants; if racks are not enforced, it may have as few as before. The first move is the largest one
+that makes source and target more alike and does not leave the target fuller than the source.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bk_core.placement import FLAT, Landscape
 from bk_core.protocol.replication.copies import fragments_of, size_of
 
 LEDGERS_MAX = 100_000
-"""Limits the ledgers, the longest ones, that a plan keeps; each takes about a kilobyte of memory."""
+"""The maximum number of ledgers that a plan keeps in memory, at about a kilobyte each. It keeps the longest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A bookie as a plan sees it. ``takes``: whether copies may go there; from there they may go anyway."""
+    """A bookie as a plan sees it. ``takes`` says whether copies may be moved to it; they may always be moved away."""
 
     bookie: BookieId
     total: int
@@ -38,7 +38,8 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The copies of one ledger on ``source``, of the fragments that begin at ``fragments``, are to be on ``target``."""
+    """One move: ``source`` holds copies of those fragments of the ledger that begin at ``fragments``, and ``target`` is
+    to hold them instead."""
 
     ledger_id: LedgerId
     source: BookieId
@@ -48,7 +49,8 @@ class Move:
 
 
 class Assigned:
-    """What records assign: ``used`` bytes for each bookie, and the ledgers that may be moved."""
+    """The sum of many records: the bytes that they assign to each bookie (``used``), and the ledgers that may be
+    moved."""
 
     def __init__(self, ledgers_max: int = LEDGERS_MAX) -> None:
         self.used: Counter[BookieId] = Counter()
@@ -74,7 +76,7 @@ class Assigned:
 
 @dataclass(slots=True)
 class MovePlan:
-    """Moves, the largest of the fullest bookie first; ``used`` bytes of each bookie before and after them."""
+    """Moves in the order in which to make them, and the assigned bytes of each bookie before and after them."""
 
     moves: list[Move] = field(default_factory=list)
     before: Mapping[BookieId, int] = field(default_factory=dict)
@@ -95,8 +97,8 @@ def plan_moves(
     moves_max: int = 10_000,
     bytes_max: int | None = None,
 ) -> MovePlan:
-    """Moves until the used shares of all disks differ by no more than ``tolerance``, or a bound is reached, or nothing
-    helps any more."""
+    """Plan moves until the used shares of all disks differ by no more than ``tolerance``, a limit is reached, or no
+    further move helps."""
     known = sorted((disk for disk in disks if disk.total > 0), key=lambda disk: disk.bookie)
     before = {disk.bookie: assigned.used[disk.bookie] for disk in known}
     plan = MovePlan(before=before, after=dict(before))
@@ -124,7 +126,7 @@ class _Planner:
         self._takes = [disk.bookie for disk in disks if disk.takes]
         self._used, self._landscape = used, landscape
         self._values = dict(assigned.ledgers())
-        self._done: dict[LedgerId, None] = {}  # moved: its record is another one by then
+        self._done: dict[LedgerId, None] = {}  # moved ledgers get no second move: the first changes their record
         of: dict[BookieId, list[tuple[int, LedgerId]]] = {bookie: [] for bookie in self._total}
         for ledger_id, value in self._values.items():
             for bookie in dict.fromkeys(b for fragment in value.fragments for b in fragment.ensemble):
@@ -136,13 +138,14 @@ class _Planner:
         return self._used[bookie] / self._total[bookie]
 
     def spread(self) -> float:
-        """How far the fullest bookie is above the emptiest one that takes copies."""
+        """Return by how much the fullest bookie's used share exceeds that of the emptiest bookie that takes copies."""
         if not self._takes:
             return 0.0
         return max(map(self.share, self._total)) - min(map(self.share, self._takes))
 
     def best(self, room: int | None) -> Move | None:
-        """The largest move that helps, from the fullest bookie that has one, to the emptiest that can have it."""
+        """Return the largest move that helps, from the fullest bookie that has one, to the emptiest that can take
+        it."""
         targets = sorted(self._takes, key=lambda bookie: (self.share(bookie), bookie))
         for source in sorted(self._total, key=lambda bookie: (-self.share(bookie), bookie)):
             for target in targets:
@@ -156,7 +159,7 @@ class _Planner:
 
     def _largest(self, source: BookieId, target: BookieId, room: int | None) -> Move | None:
         gap = self.share(source) - self.share(target)
-        most = int(gap / (1 / self._total[source] + 1 / self._total[target]))  # with it both are alike
+        most = int(gap / (1 / self._total[source] + 1 / self._total[target]))  # a move of this size makes both alike
         most = most if room is None else min(most, room)
         if source == target or most <= 0:
             return None
@@ -173,7 +176,7 @@ class _Planner:
 
 
 def can_take_over(value: LedgerMetadata, source: BookieId, target: BookieId, landscape: Landscape) -> bool:
-    """Whether ``target`` may stand where ``source`` does, in all fragments."""
+    """Return whether ``target`` may take the place of ``source`` in all fragments that name ``source``."""
     return all(_fits(value, fragment, source, target, landscape) for fragment, _ in fragments_of(value, source))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out which entries of a fragment one of its bookies lacks. Pure.
 
-The bookie is read, and each entry verified: what it says of itself does not count. Absent, unknown and damaged are all
-the same here: the entry is missing. What the bookie did not answer is asked again, and is none of them.
+The bookie's entries are read and verified; its own report does not count. An entry that is absent, unknown or damaged
+is missing: here these are all the same. Ids that the bookie did not answer are asked for again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ TRIES = 3
 
 GAP_MAX = 64
 RANGES_MAX = 1_000
-"""Missing ranges with no more than so many entries between them are one, and so are all of them if they are more."""
+"""Missing ranges that are at most GAP_MAX ids apart become one range. If there are more than RANGES_MAX ranges, all
+become one."""
 
 
 class CopyCheck:
-    """Reads the entries ``first`` to ``last`` from the bookie at ``index``. Once ``done``, ``lacking`` is complete, and
-    ``unsure`` says whether there are entries of which the bookie does not know. ``problem``: why it cannot be asked."""
+    """Reads the entries ``first`` to ``last`` from the bookie at ``index``. Once it is ``done``, ``lacking`` is
+    complete, and ``unsure`` says whether the bookie answered UNKNOWN for some entries. ``problem`` says why the bookie
+    cannot be read."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class CopyCheck:
         try:
             for batch in window.verified(event.request, event.frames, self._digester, always=True):
                 window.add(batch)
-        except IntegrityError:  # what was not heard before is taken for damaged: a copy more does no harm
+        except IntegrityError:  # the rest of the window counts as damaged: one copy too many does no harm
             return [ev.CancelRead(event.request), *self._judge(window, window.last)]
         return []
 
@@ -128,7 +130,7 @@ class CopyCheck:
         return []
 
     def _judge(self, window: Window, through: EntryId) -> list[CheckEffect]:
-        """Each id up to ``through`` is here with its digest, or is missing."""
+        """Note the missing entries up to ``through``, and go on. All the others came and passed their digest."""
         size, write_quorum = self._sizes
         ids = window.missing(through)
         self._note(ids[(self.index - ids) % size < write_quorum])
@@ -145,7 +147,7 @@ class CopyCheck:
 
 
 def _runs(ids: npt.NDArray[np.int64]) -> Iterator[EntryRange]:
-    """Ascending ids as ranges, those close to each other joined."""
+    """Yield ascending ids as ranges; ids at most GAP_MAX apart are in one range."""
     breaks = np.flatnonzero(np.diff(ids) > GAP_MAX)
     for run in np.split(ids, breaks + 1):
         if run.size:

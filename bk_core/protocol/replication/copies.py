@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ledger's record says of the copies on one bookie: how much they are, and what keeps them there. Pure.
+"""Finds out from a ledger's record how many bytes of copies are on one bookie, and what keeps them there. Pure.
 
-A drain asks this before it begins, so that one that cannot end is refused while nothing has changed, and while it is
-under way, so that it can say what it waits for (decision 0051). It chooses by the same rules as the repair.
+A drain asks this before it begins: a drain that cannot end is refused while nothing has changed. It asks again while it
+runs, so that it can say what it waits for (decision 0051). Bookies are chosen by the same rules as in a repair.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Blocked(enum.Enum):
     """Why a bookie cannot leave a ledger now."""
 
     NOTHING = ""
-    WRITER = "it is open: its writer leaves the bookie with its next entry, or closes it"
+    WRITER = "it is open: its writer replaces the bookie at its next entry, or closes the ledger"
     NO_BOOKIE = "no other bookie can take over"
-    LAST_COPY = "nobody who is registered has another copy, and the bookie is not registered"
+    LAST_COPY = "no registered bookie has another copy, and this bookie is not registered"
     UNREADABLE = "its record cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesLeft:
-    """A ledger that names the bookie. ``size``: the bytes of its copies there, as far as they are known."""
+    """A ledger whose record names the bookie. ``size`` is the number of bytes of its copies there, 0 if unknown."""
 
     ledger_id: LedgerId
     size: int = 0
@@ -43,19 +43,19 @@ class CopiesLeft:
 
 
 def end_of(value: LedgerMetadata, first: EntryId) -> EntryId | None:
-    """The last entry of the fragment that begins at ``first``; None if it has no end yet."""
+    """Return the last entry of the fragment that begins at ``first``, or None if the fragment has no end yet."""
     return value.last_entry_of(value.fragment_index_of(first))
 
 
 def fragments_of(value: LedgerMetadata, bookie: BookieId) -> Iterator[tuple[Fragment, EntryId | None]]:
-    """The fragments that name the bookie, each with its last entry."""
+    """Yield the fragments that name the bookie, each with its last entry, None if it has no end yet."""
     for fragment in value.fragments:
         if bookie in fragment.ensemble:
             yield fragment, end_of(value, fragment.first_entry_id)
 
 
 def last_of(value: LedgerMetadata, bookie: BookieId, through: EntryId) -> EntryId:
-    """The highest id up to ``through`` that the bookie has to hold; −1 if there is none."""
+    """Return the highest id up to ``through`` that the bookie has to hold, or −1 if there is none."""
     for fragment in reversed(value.fragments):
         first, ensemble = fragment.first_entry_id, fragment.ensemble
         if bookie in ensemble:
@@ -68,8 +68,8 @@ def last_of(value: LedgerMetadata, bookie: BookieId, through: EntryId) -> EntryI
 
 
 def size_of(value: LedgerMetadata, bookie: BookieId) -> int:
-    """About how many bytes of the ledger the bookie holds; 0 while it is open, for then nobody wrote down its length.
-    All entries count as equally long, and each member of an ensemble as holding as much."""
+    """Estimate how many bytes of the ledger the bookie holds. Return 0 while the ledger is open, because its record has
+    no length yet. The estimate takes all entries as equally long, and all members of an ensemble as equally full."""
     if not value.is_closed or value.last_entry_id < 0:
         return 0
     entries = sum(end - fragment.first_entry_id + 1 for fragment, end in fragments_of(value, bookie) if end is not None)
@@ -80,7 +80,7 @@ def size_of(value: LedgerMetadata, bookie: BookieId) -> int:
 def copies_left(
     ledger_id: LedgerId, value: LedgerMetadata, bookie: BookieId, cluster: ClusterRead, random: RandomSource
 ) -> CopiesLeft | None:
-    """What keeps the bookie in this ledger; None if it is in none of its fragments."""
+    """Return what keeps the bookie in this ledger, or None if no fragment names the bookie."""
     held = list(fragments_of(value, bookie))
     if not held:
         return None
@@ -131,7 +131,7 @@ def _what_keeps(
 
 
 def _is_elsewhere(value: LedgerMetadata, fragment: Fragment, index: int, others: Collection[BookieId]) -> bool:
-    """Whether each write set that the bookie at ``index`` is in has another member in ``others``."""
+    """Return whether each write set that has the bookie at ``index`` also has a member in ``others``."""
     size, write_quorum = value.ensemble_size, value.write_quorum_size
     for start in range(index - write_quorum + 1, index + 1):
         members = [fragment.ensemble[(start + i) % size] for i in range(write_quorum)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies entries of one fragment to bookies that lack them. Pure.
 
-The entries are read from the bookies that the fragment names, each verified, and written unchanged, with adds that pass
-fences (P6). The copy is ``done`` once every target has acked every entry, which it does when they are durable. While
-too much is unwritten, or not paid for, the reader's effects wait: it sees a slow driver and knows of nothing else.
+The entries are read from the bookies that the fragment names, verified, and written unchanged, with adds that pass
+fences (P6). A target acks entries when they are durable; the copy is ``done`` once every target has acked every entry.
+While too many bytes are not written yet, or the budget has not granted more, the effects of the reader wait. To the
+reader this looks like a slow driver.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ READ_TIMERS = ("late", "again")
 
 
 class FragmentCopy:
-    """Copies the entries ``first`` to ``last`` of a fragment to ``targets``, by index. ``error`` says why they cannot
-    be read, ``failed`` which targets cannot be written."""
+    """Copies the entries ``first`` to ``last`` of a fragment to ``targets``, by index. ``error`` says why the entries
+    cannot be read. ``failed`` lists the targets that cannot be written to."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class FragmentCopy:
         return [*effects, *self._release()]
 
     def stop(self) -> list[CopyEffect]:
-        """Ends sessions, requests and timers."""
+        """End sessions, requests and timers."""
         reads = [ev.CancelRead(request) for request in self._requests]
         self._requests.clear()
         self._held, self._reader = [], None
@@ -153,7 +154,7 @@ class FragmentCopy:
         return [*effects, *self._keeper.pushed()]
 
     def _release(self) -> list[CopyEffect]:
-        """Carries out what the reader wants, once there is room and what was read is paid for."""
+        """Pass on the reader's effects once there is room and the budget has granted more."""
         if not self._held or self._delivery.retained_bytes > self._config.copy_bytes_max:
             return []
         if not self._purse.may_read:

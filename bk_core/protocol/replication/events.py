@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events and effects that only the repair of a ledger has; the others are those of :mod:`bk_core.protocol.events`."""
+"""Events and effects that only the repair of a ledger has, in addition to those of :mod:`bk_core.protocol.events`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bk_core.placement import FLAT, Landscape
 class Outcome(enum.Enum):
     """How a repair ended."""
 
-    REPLICATED = "replicated"  # every copy that the mark says is missing is there, or is not wanted any more
+    REPLICATED = "replicated"  # the bookies that the mark names lack no entry, or the record does not name them
     DELETED = "deleted"  # there is no such ledger
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the ledger's record, as new as the call: that of a closed ledger changes, too, where others repair it."""
+    """Read the ledger's record, as new as this call. Other repairs change even the record of a closed ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class ReadCluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRead:
-    """The registered bookies. ``away``: those that are not registered, and not for so long that they count as lost.
-    ``incarnations``: of those that have one. ``leaving``: those that are being drained, which keep no copy;
-    ``patient``: those of them that wait for the writers of open ledgers. ``quarantined``: those that failed lately,
-    which are chosen last."""
+    """The registered bookies. ``away``: bookies that are not registered but not away for long enough to count as lost.
+    ``incarnations``: the incarnation of each bookie that has one. ``leaving``: bookies that are being drained and keep
+    no copy. ``patient``: those of them that wait for the writers of open ledgers. ``quarantined``: bookies that failed
+    lately, which are chosen last."""
 
     writable: tuple[BookieId, ...]
     read_only: tuple[BookieId, ...] = ()
@@ -47,46 +47,47 @@ class ClusterRead:
     landscape: Landscape = FLAT
 
     def life_of(self, bookie: BookieId) -> str | None:
-        """The incarnation of a registered bookie, empty if it has none; None if the bookie is not registered."""
+        """Return the incarnation of a registered bookie, empty if it has none, or None if the bookie is not
+        registered."""
         known = bookie in self.writable or bookie in self.read_only
         return self.incarnations.get(bookie, "") if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedger:
-    """Recover the ledger: fence it, find its end, close it. Its writer is fenced by that."""
+    """Recover the ledger: fence it, and with it its writer, find its end, and close it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecovered:
-    """The ledger is closed, or (``error``) could not be recovered."""
+    """The ledger is closed, or ``error`` says why it could not be recovered."""
 
     error: BookKeeperError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SpendBudget:
-    """Reports the bytes that were read; the driver answers when more may be read."""
+    """Charge ``size`` bytes that were read to the budget, and answer with BudgetGranted when more may be read."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetGranted:
-    """More may be read."""
+    """The budget allows the machine to read more."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishReplication:
-    """The repair is over: the mark may go, if it has the version that it had before the repair began."""
+    """Remove the mark, if it has the version that it had before the repair began: the repair is over."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class PostponeReplication:
-    """The mark stays; the repair is to be tried again later. ``why`` says what blocks it; ``soon``: it may end any
-    moment, for nothing is wrong."""
+    """Keep the mark, and repair the ledger later. ``why`` says what blocks the repair. With ``soon`` nothing is wrong,
+    and the block may end at any moment."""
 
     why: str
     soon: bool = False

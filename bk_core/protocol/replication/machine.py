@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The repair of one ledger that was marked: bookies that lack entries get them, or others take their places. Pure.
+"""Repairs one marked ledger: bookies that lack entries get them, or other bookies take their places. Pure.
 
 Sources: decision 0049, which has the failure cases; MUST 4, MUST 7; P4, P6, P8.
 
 RECORD: read the ledger's record, after the mark. CLUSTER: read which bookies are registered; then look for the next
-copy to put back. Of the bookies that the mark names, one that is registered is asked for its copy (CHECK), and what it
-lacks is copied to it in place. One that is away has its time to come back. For one that is lost, read-only or leaving,
-another takes its place in the fragment: its entries are copied first (COPY), and only when they are durable there, the
-record is changed (WRITE), by compare-and-set.
+copy to put back. The mark names bookies. If such a bookie is registered, its copy is read (CHECK), and the entries that
+it lacks are copied to it. If it is away, it has time to come back. If it is lost or leaving, or read-only and lacks
+entries, another bookie takes its place in the fragment: the entries are copied there first (COPY), and only when they
+are durable, the record is changed by compare-and-set (WRITE).
 
-The last fragment of a ledger that is not closed has no end yet. Its writer has a grace period to replace a bookie that
-is gone or in limbo itself (GRACE); then the ledger is recovered, which fences and closes it (RECOVER). It is not fenced
-for nothing: not for a bookie that is back with its copy or that is drained without haste, nor where no other could take
-over. The mark stays until the
-ledger is closed, because the writer marks what is missing before it writes its close.
+The last fragment of a ledger that is not closed has no end yet. The writer has a grace period (GRACE) to replace a
+bookie that is gone or in limbo. Then the ledger is recovered, which fences and closes it (RECOVER). A ledger is not
+fenced without need: not for a bookie that is back with its copy or is drained without haste, and not if no other bookie
+could take over. The mark stays until the ledger is closed, because the writer marks missing copies before it writes its
+close.
 
-Each fragment is a step by itself, after which the bookies are looked at again, so that one that came back is not copied
-on. What blocks a fragment is kept and the others go on. The repair ends when nothing is missing, when the ledger is
-deleted, or when something blocks it: then the mark stays.
+Each fragment is a step of its own. After each step the bookies are read again, so that a bookie that came back gets no
+replacement. A block of one fragment is noted, and the repair goes on with the other fragments. The repair ends when
+nothing is missing or the ledger is deleted, or when something blocks it; in the last case the mark stays.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from bk_core.protocol.replication.events import (
 from bk_core.protocol.replication.requests import ReplicationConfig, request_bases
 from bk_core.wire.lane.reasons import EntryRange
 
-_Copy: TypeAlias = tuple[EntryId, EntryId | None, BookieId]  # of a fragment, with its first and last entry id
+_Copy: TypeAlias = tuple[EntryId, EntryId | None, BookieId]  # a fragment's first and last entry id, and its bookie
 _Metadata: TypeAlias = ev.MetadataRead | ev.MetadataWritten | ev.MetadataConflicted | ev.MetadataCallFailed
 _Part: TypeAlias = ev.SessionEvent | ev.ReadEvent | ev.TimerFired | BudgetGranted
 ReplicationEvent: TypeAlias = _Metadata | _Part | ClusterRead | LedgerRecovered
@@ -73,13 +73,13 @@ _Asked: TypeAlias = ev.WriteMetadata | ev.MarkUnderreplicated
 ReplicationEffect: TypeAlias = _Asked | CheckEffect | CopyEffect | ClusterEffect
 
 
-CONTENDED = "others change its record again and again"
+CONTENDED = "other clients keep changing its record"
 
 
 class Phase(enum.Enum):
     RECORD = "record"
     CLUSTER = "cluster"
-    CHECK = "check"  # a registered bookie is read: what does it lack?
+    CHECK = "check"  # a registered bookie is read to find out what it lacks
     COPY = "copy"
     WRITE = "write"  # the copy is durable; the record is being changed
     GRACE = "grace"  # the writer may still replace the bookie itself
@@ -108,18 +108,18 @@ class LedgerReplication:
         self.doing = "reads the record"
         self._new_session, self._random, self._bases = new_session, random, request_bases()
         self._cluster = ClusterRead(())
-        self._whole: dict[_Copy, None] = {}  # were checked, or repaired in place
-        self._unfit: dict[_Copy, None] = {}  # their bookies cannot complete them
+        self._whole: dict[_Copy, None] = {}  # copies that were found complete, or completed in place
+        self._unfit: dict[_Copy, None] = {}  # copies that cannot be completed on their bookie
         self._blocked: dict[EntryId, str] = {}  # first id of a fragment → what blocks it
         self._failed: dict[BookieId, None] = {}  # targets that failed
         self._lives: dict[BookieId, str | None] = {}  # targets → their incarnations when they were chosen
-        self._placed: dict[BookieId, str | None] = {}  # the same, once the record names them
+        self._placed: dict[BookieId, str | None] = {}  # `_lives`, once the record names these targets
         self._check: CopyCheck | None = None
         self._copy: FragmentCopy | None = None
-        self._fragment: Fragment | None = None  # the one in hand
-        self._wanted: Fragment | None = None  # as it is to be
-        self._lacking: list[EntryRange] = []  # of the copy in hand, in place
-        self._graced: Fragment | None = None  # the last fragment that the grace period is over for
+        self._fragment: Fragment | None = None  # the fragment in hand
+        self._wanted: Fragment | None = None  # as the record shall have it; None for a copy in place
+        self._lacking: list[EntryRange] = []  # ranges that are still to be copied in place
+        self._graced: Fragment | None = None  # the last fragment whose grace period is over
         self._rounds = 0
         self._retries = 0
 
@@ -127,13 +127,13 @@ class LedgerReplication:
         return [ReadRecord()]
 
     def stop(self) -> list[ReplicationEffect]:
-        """Ends all that is under way; the mark stays."""
+        """End all work in progress; the mark stays."""
         effects = self._drop_part()
         self.phase = Phase.DONE
         return [*effects, ev.CancelTimer("grace"), ev.CancelTimer("metadata")]
 
     def step(self, event: ReplicationEvent) -> list[ReplicationEffect]:
-        """Handles one event and returns the effects in order. DONE ignores every event."""
+        """Handle one event and return the effects in order. DONE ignores every event."""
         if self.phase is Phase.DONE:
             return []
         match event:
@@ -174,17 +174,17 @@ class LedgerReplication:
 
     def _record_read(self, metadata: Versioned[LedgerMetadata]) -> list[ReplicationEffect]:
         if self.phase is Phase.WRITE and self._is_as_copied(metadata.value):
-            self.metadata = metadata  # the change was not applied, or something else was changed: write again
+            self.metadata = metadata  # our change was not applied, or another part was changed: write again
             return self._write()
         if self.phase is Phase.WRITE:
-            return self._changed(metadata)  # by our write whose answer was lost, or by another
+            return self._changed(metadata)  # changed by our write whose answer was lost, or by another client
         self.metadata = metadata
         if metadata.value.password is None or metadata.value.digest_type is None:
             return self._end_blocked("its record has no password, without which nothing can be verified")
         return self._look_at_cluster()
 
     def _is_as_copied(self, value: LedgerMetadata) -> bool:
-        """Whether the fragment in hand still stands with the ensemble and the end that the copy was made for."""
+        """Return whether the fragment in hand still has the ensemble and the end for which the copy was made."""
         assert self.metadata is not None
         assert self._fragment is not None
         first = self._fragment.first_entry_id
@@ -197,7 +197,8 @@ class LedgerReplication:
         return self._look_at_cluster() if self._again() else self._end_blocked(CONTENDED)
 
     def _again(self) -> bool:
-        """Counts a change of the record; a repair that makes progress has as many as there are fragments."""
+        """Count a change of the record, and return whether the repair may go on. A repair that makes progress sees
+        about as many changes as the ledger has fragments."""
         self._rounds += 1
         assert self.metadata is not None
         return self._rounds <= self.config.rounds_max + len(self.metadata.value.fragments)
@@ -221,7 +222,8 @@ class LedgerReplication:
         return [ReadCluster()]
 
     def _mark_who_lost_it(self) -> list[ReplicationEffect]:
-        """A bookie that lost its disk before the record named it does not know that it lacks the entries (S8)."""
+        """Mark bookies that lost their disk before the record named them: they do not know that they lack entries
+        (S8)."""
         placed, self._placed = self._placed, {}
         lost = tuple(bookie for bookie, life in placed.items() if self._cluster.life_of(bookie) != life)
         return [ev.MarkUnderreplicated(lost)] if lost else []
@@ -233,7 +235,7 @@ class LedgerReplication:
         return self.metadata.value
 
     def _next(self) -> list[ReplicationEffect]:
-        """Begins with the next copy that is missing."""
+        """Begin to put back the next missing copy."""
         value = self._value
         for fragment in value.fragments:
             if fragment.first_entry_id in self._blocked:
@@ -242,7 +244,9 @@ class LedgerReplication:
             replaced = [index for index in named if not self._stays(fragment, fragment.ensemble[index])]
             away = [fragment.ensemble[index] for index in named if fragment.ensemble[index] in self._cluster.away]
             if away:
-                self._blocked[fragment.first_entry_id] = f"{', '.join(away)} may come back: it is not away for long"
+                self._blocked[fragment.first_entry_id] = (
+                    f"{', '.join(away)} may come back: it has not been away for long"
+                )
                 continue
             if replaced and self._has_end(fragment):
                 return self._replace(fragment, replaced)
@@ -261,13 +265,13 @@ class LedgerReplication:
         return fragment.first_entry_id, end_of(self._value, fragment.first_entry_id), bookie
 
     def _stays(self, fragment: Fragment, bookie: BookieId) -> bool:
-        """Whether the bookie keeps its place, and what it lacks is written to it."""
+        """Return whether the bookie keeps its place, so that the entries that it lacks are written to it."""
         if bookie in self._cluster.leaving or (self._copy_of(fragment, bookie) in self._unfit):
             return False
         return bookie in self._cluster.writable or bookie in self._cluster.read_only
 
     def _at_the_end(self, value: LedgerMetadata) -> list[ReplicationEffect]:
-        """No fragment that has an end needs anything more: what about the one that has none?"""
+        """Decide what the last fragment needs, if it has no end. The other fragments need nothing more."""
         if self._blocked:
             return self._end_blocked("; ".join(self._blocked.values()))
         last = value.last_fragment
@@ -277,9 +281,9 @@ class LedgerReplication:
             return self._finish(Outcome.REPLICATED)
         lost = [bookie for bookie in named if not self._is_back(last, bookie)]
         if value.state is LedgerState.OPEN and not lost:
-            return self._end_blocked(f"it is open: the copy of {', '.join(named)} is looked at once it is closed")
+            return self._end_blocked(f"it is open: the copy of {', '.join(named)} is checked once it is closed")
         if value.state is LedgerState.OPEN and all(map(self._is_waited_for, lost)):
-            why = f"it is open: {', '.join(lost)} leaves it once its writer replaces it or closes"
+            why = f"it is open: its writer replaces {', '.join(lost)} at its next entry, or closes the ledger"
             return [*self.stop(), PostponeReplication(why, soon=True)]
         taken = (*last.ensemble, *self._cluster.leaving)
         spares = [bookie for bookie in self._cluster.writable if bookie not in taken]
@@ -297,7 +301,8 @@ class LedgerReplication:
         return self._stays(fragment, bookie) and self._copy_of(fragment, bookie) in self._whole
 
     def _is_waited_for(self, bookie: BookieId) -> bool:
-        """Whether nothing is lost with the bookie: it is read-only, so the writer leaves it with its next entry."""
+        """Return whether the repair can wait for the writer to replace this bookie: it is drained without haste and is
+        registered. A drained bookie is read-only, so the writer replaces it at its next entry."""
         return bookie in self._cluster.patient and self._cluster.life_of(bookie) is not None
 
     def _grace_over(self) -> list[ReplicationEffect]:
@@ -318,9 +323,7 @@ class LedgerReplication:
         self.phase, self._fragment, value = Phase.CHECK, fragment, self._value
         bookie, size = fragment.ensemble[index], self._value.ensemble_size
         first, last = fragment.first_entry_id, end_of(value, fragment.first_entry_id)
-        if (
-            last is None
-        ):  # in limbo it does not even know that an id is far behind the end, and nothing else matters yet
+        if last is None:  # a bookie in limbo answers UNKNOWN even for an id far behind the end; only that matters yet
             first = last = ENTRY_ID_MAX - (ENTRY_ID_MAX - index) % size
         self.doing = f"reads what {bookie} has of the fragment at {fragment.first_entry_id}"
         self._check = CopyCheck(
@@ -356,7 +359,7 @@ class LedgerReplication:
             self._whole[copy] = None
             return effects + self._look_at_cluster()
         if check.bookie not in self._cluster.writable:
-            self._unfit[copy] = None  # it takes no more adds: another has to
+            self._unfit[copy] = None  # the bookie takes no adds: another has to take its place
             return effects + self._look_at_cluster()
         self._lacking = check.lacking
         return effects + self._copy_range({check.index: check.bookie}, self._lacking.pop(0))
@@ -415,7 +418,7 @@ class LedgerReplication:
                 names = ", ".join(copy.failed)
                 return effects + self._block(first, f"{names} does not take the entries that it lacks")
             self._failed.update(dict.fromkeys(copy.failed))
-            return effects + self._look_at_cluster()  # and choose others
+            return effects + self._look_at_cluster()  # then other targets are chosen
         self.entries, self.size = self.entries + copy.entries, self.size + copy.size
         if not in_place:
             return effects + self._write()
@@ -425,7 +428,7 @@ class LedgerReplication:
         return effects + self._look_at_cluster()
 
     def _write(self) -> list[ReplicationEffect]:
-        """Every entry of the fragment is durable on the bookies that it is to name: changes the record."""
+        """Change the record. Every entry of the fragment is durable on the bookies that the record will name."""
         assert self.metadata is not None
         assert self._fragment is not None
         assert self._wanted is not None
@@ -439,8 +442,8 @@ class LedgerReplication:
         return [*(check.stop() if check else []), *(copy.stop() if copy else [])]
 
     def _block(self, first: EntryId, why: str) -> list[ReplicationEffect]:
-        """Something is in the way of this fragment: goes on with the others, after a look whether the ledger is still
-        there, because what a deletion leaves cannot be read either."""
+        """Note what blocks this fragment, and go on with the others. First read the record again: if the ledger was
+        deleted, its entries cannot be read either."""
         self._blocked[first] = why
         self.phase, self._fragment, self._wanted, self._lacking = Phase.RECORD, None, None, []
         return [ReadRecord()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check and a copy share: bounds, numbers of requests, and the budget of bytes. Pure."""
+"""Limits, request numbers and the budget of bytes, which checks and copies share. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bk_core.protocol.replication.events import SpendBudget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConfig(DeliveryConfig):
-    """Times and bounds of the repair of one ledger.
+    """Times and limits of the repair of one ledger.
 
-    ``grace_ms``: how long the writer of an open ledger has to replace a lost bookie itself, before the ledger is
-    recovered. ``rounds_max``: how often the repair may find that the ledger's record was changed meanwhile.
+    ``grace_ms``: how long the writer of an open ledger has to replace a lost bookie, before the ledger is recovered.
+    ``rounds_max``: how often a repair may change the record or read it again, in addition to once for each fragment.
     """
 
     grace_ms: float = 30_000
@@ -28,16 +28,17 @@ class ReplicationConfig(DeliveryConfig):
 
 
 REQUESTS_MAX = 1 << 24
-"""More requests than a part of a repair makes; their numbers do not overlap, so late answers find nobody."""
+"""The number of request ids that each part of a repair gets, more than it can use. The ids of two parts do not overlap,
+so a late answer to one part never reaches another."""
 
 
 def request_bases() -> Iterator[int]:
-    """The number before the first request of each part."""
+    """Yield for each part the number before its first request."""
     return count(0, REQUESTS_MAX)
 
 
 class Purse:
-    """Nothing is read until what was read before is paid for."""
+    """Lets a check or a copy read more only after the budget was charged for what it has read."""
 
     __slots__ = ("_asked", "_owed", "_paid")
 
@@ -49,7 +50,7 @@ class Purse:
         self._paid = False
 
     def pay(self) -> list[SpendBudget]:
-        """Asks whether more may be read, unless that is known or asked already."""
+        """Charge the bytes read, and so ask to read more, unless that was granted or asked already."""
         if self._paid or self._asked:
             return []
         self._asked, owed, self._owed = True, self._owed, 0
@@ -59,7 +60,7 @@ class Purse:
         self._asked, self._paid = False, self._owed == 0
 
     def settle(self) -> list[SpendBudget]:
-        """Pays for the last bytes; nothing waits for the answer."""
+        """Charge the last bytes; nothing waits for the answer."""
         owed, self._owed = self._owed, 0
         return [SpendBudget(owed)] if owed else []
 

@@ -55,7 +55,7 @@ def test_drain_waits_for_a_writer_and_fences_it_only_if_that_is_ordered() -> Non
             quick = replace(QUICK, open_ledger_grace_s=0.01)
             async with recovering(cluster, quick) as running:
                 watch.look()
-                await eventually(lambda: "once its writer" in running.workers.put_off.get(ledger_id, NOBODY).why, 10)
+                await eventually(lambda: "at its next entry" in running.workers.put_off.get(ledger_id, NOBODY).why, 10)
                 await asyncio.sleep(0.3)
                 assert not cluster.store.read_ledger(ledger_id).value.is_closed
                 assert [each.ledger_id for found in watch.blocked().values() for each in found] == [ledger_id]

@@ -332,7 +332,7 @@ def test_writer_is_not_fenced_for_a_bookie_that_is_back_and_the_mark_stays_until
     repair = Repair(a_record(closed_at=None), ("b1",)).run()
     assert repair.of(re.RecoverLedger) == []
     assert isinstance(repair.end, re.PostponeReplication)
-    assert "looked at once it is closed" in repair.end.why
+    assert "checked once it is closed" in repair.end.why
     limbo = Repair(a_record(closed_at=None), ("b1",))
     limbo.limbo = {"b1"}
     assert limbo.run().machine.phase is Phase.GRACE
@@ -429,7 +429,7 @@ def test_writer_is_fenced_for_a_drain_only_if_that_is_ordered_and_after_its_grac
     patient = drained(closed=False, patient=("b1",)).run()
     assert (patient.of(re.RecoverLedger), patient.machine.phase) == ([], Phase.DONE)
     assert isinstance(patient.end, re.PostponeReplication)
-    assert (patient.end.soon, "once its writer" in patient.end.why) == (True, True)
+    assert (patient.end.soon, "at its next entry" in patient.end.why) == (True, True)
     assert drained(closed=False).run().machine.phase is Phase.GRACE
     lost = drained(closed=False, patient=("b1",), read_only=()).run()
     assert lost.machine.phase is Phase.GRACE, "it died while it was drained: its copy is missing"
