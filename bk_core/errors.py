@@ -381,6 +381,48 @@ class SchemaChangedError(LogError):
     code = "BK_SCHEMA_CHANGED"
 
 
+class TopicError(BookKeeperError):
+    """Base of errors of Pulsar's topics."""
+
+    code = "BK_TOPIC"
+
+
+class NoSuchTopicError(TopicError):
+    """Pulsar's metadata has no such topic."""
+
+    code = "BK_NO_SUCH_TOPIC"
+
+
+class UnsupportedTopicError(TopicError):
+    """The topic, or an entry of it, is of a kind or a format that this version does not read."""
+
+    code = "BK_TOPIC_UNSUPPORTED"
+
+
+class LedgerOffloadedError(TopicError):
+    """A ledger of the topic was moved to other storage, and the bookies have no copy."""
+
+    code = "BK_LEDGER_OFFLOADED"
+
+
+class CorruptMessageError(TopicError):
+    """An entry of a topic was read as it was written, but it is no message of Pulsar's."""
+
+    code = "BK_CORRUPT_MESSAGE"
+
+
+class MessageChecksumError(CorruptMessageError):
+    """The bytes of a message fail the checksum that its producer computed."""
+
+    code = "BK_MESSAGE_CHECKSUM"
+
+
+class MessageEncryptedError(TopicError):
+    """A message is encrypted, and no private key that fits was given."""
+
+    code = "BK_MESSAGE_ENCRYPTED"
+
+
 class BookieError(BookKeeperError):
     """Base of errors of the bookie server."""
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the chunks of large messages, as Pulsar's consumer does: by uuid, in the order of their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bk_core.pulsar.model.message_id import EntryPosition
+
+Bytes: TypeAlias = bytes | memoryview
+
+PENDING_BYTES_MAX = 256 << 20
+"""The most bytes of chunks that wait for the rest of their messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk and what its metadata say of the whole message."""
+
+    uuid: bytes
+    number: int
+    count: int
+    message_bytes: int
+    body: Bytes
+    position: EntryPosition
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A message of which some chunks are there."""
+
+    first: EntryPosition
+    count: int
+    message_bytes: int
+    bodies: list[bytes] = field(default_factory=list)
+    bytes: int = 0
+
+
+class TooManyChunksError(ValueError):
+    """More chunks wait than memory is meant for, or a message says something impossible of its chunks."""
+
+
+class Chunks:
+    """The chunked messages that have begun and not ended."""
+
+    def __init__(self, message_bytes_max: int, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
+        self._message_bytes_max, self._pending_bytes_max = message_bytes_max, pending_bytes_max
+        self._begun: dict[bytes, _Begun] = {}
+
+    @property
+    def pending(self) -> list[EntryPosition]:
+        """The first chunks of the messages that wait for more."""
+        return [each.first for each in self._begun.values()]
+
+    def add(self, chunk: Chunk) -> tuple[bytes, EntryPosition] | None:
+        """Add the next chunk; if it was the last one returns the message, joined, and where its first chunk is.
+
+        Chunk 0 begins a message anew. A chunk that is there already is ignored. A chunk of a message whose first one is
+        not known, or that does not follow the last one, ends the message without a result, as in Pulsar's consumer.
+        Raises TooManyChunksError.
+        """
+        if chunk.number == 0:
+            self._begin(chunk)
+        begun = self._begun.get(chunk.uuid)
+        if begun is None:
+            return None
+        if chunk.number < len(begun.bodies):
+            return None
+        if chunk.number > len(begun.bodies) or chunk.number >= begun.count:
+            del self._begun[chunk.uuid]
+            return None
+        begun.bodies.append(bytes(chunk.body))
+        begun.bytes += len(chunk.body)
+        if begun.bytes > begun.message_bytes:
+            del self._begun[chunk.uuid]
+            raise TooManyChunksError(f"its chunks have more than the {begun.message_bytes} bytes that they say")
+        if len(begun.bodies) < begun.count:
+            self._check_pending()
+            return None
+        del self._begun[chunk.uuid]
+        if begun.bytes != begun.message_bytes:
+            raise TooManyChunksError(
+                f"its chunks have {begun.bytes} bytes, not the {begun.message_bytes} that they say"
+            )
+        return b"".join(begun.bodies), begun.first
+
+    def _begin(self, chunk: Chunk) -> None:
+        self._begun.pop(chunk.uuid, None)
+        if not 0 <= chunk.message_bytes <= self._message_bytes_max:
+            raise TooManyChunksError(
+                f"it says that its message has {chunk.message_bytes} bytes, more than {self._message_bytes_max}"
+            )
+        self._begun[chunk.uuid] = _Begun(chunk.position, chunk.count, chunk.message_bytes)
+
+    def _check_pending(self) -> None:
+        if sum(each.bytes for each in self._begun.values()) > self._pending_bytes_max:
+            self._begun.clear()
+            raise TooManyChunksError(f"more than {self._pending_bytes_max} bytes of chunks wait for their messages")

@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes messages of entries: decrypts, joins chunks, decompresses, takes batches apart.
+
+Bytes stay where they are. What had to be decompressed, decrypted or joined comes behind the entries' own bytes, in one
+buffer, and columns say where in it each value, key and property is. Python runs once for an entry that has to be
+unpacked, and for each message of a batch (:mod:`bk_core.pulsar.messages.batches`); plain messages cost no Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from bk_core.entries.batch import I64, U8
+from bk_core.errors import (
+    CorruptMessageError,
+    MessageChecksumError,
+    MessageEncryptedError,
+    TopicError,
+    UnsupportedTopicError,
+)
+from bk_core.pulsar.messages import batches, heads
+from bk_core.pulsar.messages.chunks import Bytes, Chunk, Chunks, TooManyChunksError
+from bk_core.pulsar.messages.compression import UNCOMPRESSED_BYTES_MAX, CompressionError, decompressed
+from bk_core.pulsar.messages.encryption import DecryptionError, Decryptor, no_key
+from bk_core.pulsar.messages.heads import Heads
+from bk_core.pulsar.messages.scan import Fields, Mask, Wanted, scan
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.transactions import ABORT, COMMIT
+
+MARKERS = frozenset({10, 11, 12, 13, 20, COMMIT, ABORT})
+"""The known types of markers: those of replicated subscriptions, and those of transactions."""
+BYTES_AT_ONCE = 32 << 20
+"""Entries are unpacked together until their messages have about this many bytes."""
+_KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
+
+OnCorrupt = Literal["fail", "skip"]
+OnEncrypted = Literal["fail", "raw"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How messages are made.
+
+    ``corrupt``: what becomes of an entry that is no message: ``fail`` raises, ``skip`` leaves it out and reports it.
+    ``encrypted``: of an encrypted message whose key is not given: ``fail`` raises, ``raw`` gives its bytes as they are,
+    a batch as one message. ``message_bytes_max`` limits a message or a batch after decompression.
+    """
+
+    corrupt: OnCorrupt = "fail"
+    encrypted: OnEncrypted = "fail"
+    message_bytes_max: int = UNCOMPRESSED_BYTES_MAX
+    check_checksums: bool = True
+    decryptor: Decryptor | None = None
+
+
+@dataclass(slots=True)
+class Columns:
+    """Messages in columns. ``entry`` is the row of each in the heads. Bytes are given as a place in the buffer and a
+    length, which is −1 for null. ``properties`` has the message, place and length of each property."""
+
+    entry: I64
+    batch_index: I64
+    batch_size: I64
+    event_time: I64
+    sequence_id: I64
+    value: tuple[I64, I64]
+    key: tuple[I64, I64]
+    key_is_base64: Mask
+    ordering_key: tuple[I64, I64]
+    properties: tuple[I64, I64, I64]
+
+    def __len__(self) -> int:
+        return int(self.entry.size)
+
+    def take(self, at: I64) -> Columns:
+        """The messages at these places, each at most once."""
+        place = np.full(len(self), -1, dtype=np.int64)
+        place[at] = np.arange(at.size)
+        message, begin, length = self.properties
+        moved = place[message]
+        order = np.argsort(moved, kind="stable")
+        order = order[moved[order] >= 0]
+        return Columns(
+            self.entry[at],
+            self.batch_index[at],
+            self.batch_size[at],
+            self.event_time[at],
+            self.sequence_id[at],
+            (self.value[0][at], self.value[1][at]),
+            (self.key[0][at], self.key[1][at]),
+            self.key_is_base64[at],
+            (self.ordering_key[0][at], self.ordering_key[1][at]),
+            (moved[order], begin[order], length[order]),
+        )
+
+
+@dataclass(slots=True)
+class Messages:
+    """The messages of some entries, in order. ``first_chunks`` has, by row of the heads, where the first chunk of a
+    chunked message is."""
+
+    heads: Heads
+    data: U8
+    columns: Columns
+    first_chunks: dict[int, EntryPosition]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+@dataclass(slots=True)
+class _Bodies:
+    """The payload of each row, unpacked: a place in the buffer. Rows that give no message are not ``there``."""
+
+    heads: Heads
+    begin: I64
+    end: I64
+    there: Mask
+    is_batch: Mask
+    pieces: list[Bytes] = field(default_factory=list)
+    size: int = 0
+
+    def put(self, row: int, body: Bytes) -> None:
+        """Give a row another body, behind all others."""
+        self.begin[row] = self.heads.data.size + self.size
+        self.size += len(body)
+        self.end[row] = self.heads.data.size + self.size
+        self.pieces.append(body)
+
+    def buffer(self) -> U8:
+        if not self.pieces:
+            return self.heads.data
+        return np.frombuffer(b"".join([self.heads.data.data, *self.pieces]), dtype=np.uint8)
+
+
+class MessageDecoder:
+    """Makes the messages of one topic, or of one partition, from its entries in order.
+
+    It keeps the chunks of messages that have not ended. ``reports`` has what was left out with ``corrupt`` of ``skip``;
+    the caller takes it from there.
+    """
+
+    def __init__(self, topic: str, options: DecodeOptions | None = None) -> None:
+        self.topic, self.options = topic, options or DecodeOptions()
+        self.reports: list[TopicError] = []
+        self._chunks = Chunks(self.options.message_bytes_max)
+
+    @property
+    def pending_chunks(self) -> list[EntryPosition]:
+        """The first chunks of the messages that have begun and not ended: who read these reads on for the rest."""
+        return self._chunks.pending
+
+    def messages(self, found: Heads, keep: Mask | None = None) -> Iterator[Messages]:
+        """The messages of the rows that ``keep`` marks, None: of all, in parts. Markers are no messages. Raises
+        CorruptMessageError, MessageChecksumError, MessageEncryptedError, UnsupportedTopicError as the options say."""
+        wanted = np.ones(len(found), dtype=np.bool_) if keep is None else keep.copy()
+        for row in sorted(found.problems):
+            if wanted[row]:
+                wanted[row] = False
+                kind = MessageChecksumError if row in found.failed_checksum else CorruptMessageError
+                self._refuse(found, row, kind, found.problems[row])
+        self._check_markers(found, wanted)
+        wanted &= ~found.is_marker
+        for part in _parts(found, np.flatnonzero(wanted)):
+            yield self._part(found, part)
+
+    def _check_markers(self, found: Heads, wanted: Mask) -> None:
+        kinds = found.metadata.number(heads.MARKER)
+        unknown = found.is_marker & wanted & ~np.isin(kinds, list(MARKERS))
+        for row in np.flatnonzero(unknown).tolist():
+            self._refuse(found, row, UnsupportedTopicError, f"it is a marker of a type that is not known: {kinds[row]}")
+
+    def _refuse(self, found: Heads, row: int, kind: type[TopicError], why: str) -> None:
+        """Raise the error of a row, or report it."""
+        remedy = "compare it with what a Pulsar consumer says, or let corrupt entries be skipped"
+        if issubclass(kind, MessageEncryptedError):
+            remedy = "give the private key of one of these, or read encrypted messages raw"
+        where = f"entry {found.position(row)} of {self.topic}"
+        error = kind(f"{where} cannot be read as a message", value=why, remedy=remedy)
+        if self.options.corrupt == "fail" or issubclass(kind, MessageEncryptedError):
+            raise error
+        self.reports.append(error)
+
+    def _part(self, found: Heads, rows: I64) -> Messages:
+        bodies = _Bodies(
+            found,
+            found.payload_begin.copy(),
+            found.payload_end.copy(),
+            np.zeros(len(found), dtype=np.bool_),
+            found.metadata.has(heads.BATCH_SIZE).copy(),
+        )
+        bodies.there[rows] = True
+        first_chunks: dict[int, EntryPosition] = {}
+        for row in rows[_is_packed(found)[rows]].tolist():
+            self._unpack(bodies, row, first_chunks)
+        walk, counts = self._walk(bodies, rows)
+        data = bodies.buffer()
+        plain = rows[bodies.there[rows] & ~bodies.is_batch[rows]]
+        columns = _of_plain(found, bodies, plain)
+        batched = rows[bodies.there[rows] & bodies.is_batch[rows]]
+        if batched.size:
+            inner = self._of_batches(found, data, walk, batched, counts)
+            columns = _joined(columns, inner) if len(columns) else inner
+        return Messages(found, data, columns, first_chunks)
+
+    def _unpack(self, bodies: _Bodies, row: int, first_chunks: dict[int, EntryPosition]) -> None:
+        """Decrypt, join and decompress the body of a row. A row that gives no message is no longer ``there``."""
+        found = bodies.heads
+        body: Bytes | None = found.data.data[int(bodies.begin[row]) : int(bodies.end[row])]
+        metadata = found.metadata
+        try:
+            if _has_keys(found)[row]:
+                body, is_raw = self._decrypted(found, row, body)
+                if is_raw:
+                    bodies.is_batch[row] = False
+                    return
+            if metadata.number(heads.CHUNKS)[row] > 1:
+                body = self._joined_chunks(found, row, body, first_chunks)
+            if body is None:
+                bodies.there[row] = False
+                return
+            kind, size = (
+                int(metadata.number(heads.COMPRESSION)[row]),
+                int(metadata.number(heads.UNCOMPRESSED_SIZE)[row]),
+            )
+            bodies.put(row, decompressed(kind, body, size, self.options.message_bytes_max))
+        except DecryptionError as error:
+            self._refuse(found, row, MessageEncryptedError if error.no_key else CorruptMessageError, str(error))
+            bodies.there[row] = False
+        except (CompressionError, TooManyChunksError) as error:
+            is_unknown = isinstance(error, CompressionError) and error.is_unknown
+            self._refuse(found, row, UnsupportedTopicError if is_unknown else CorruptMessageError, str(error))
+            bodies.there[row] = False
+
+    def _decrypted(self, found: Heads, row: int, body: Bytes | None) -> tuple[Bytes, bool]:
+        """The decrypted body; or the body as it is, and True, where that is wanted."""
+        assert body is not None
+        keys = _keys(found, row)
+        decryptor = self.options.decryptor
+        try:
+            if decryptor is None:
+                raise no_key("no private key was given")
+            return decryptor.decrypted(body, keys, _bytes(found, heads.ENCRYPTION_PARAM, row)), False
+        except DecryptionError as error:
+            if error.no_key and self.options.encrypted == "raw":
+                return body, True
+            if error.no_key:
+                named = ", ".join(sorted(name.decode("utf-8", "replace") for name in keys))
+                raise no_key(f"it is encrypted for {named or 'nobody'}, and {error}") from error
+            raise
+
+    def _joined_chunks(
+        self, found: Heads, row: int, body: Bytes | None, first_chunks: dict[int, EntryPosition]
+    ) -> Bytes | None:
+        assert body is not None
+        metadata = found.metadata
+        joined = self._chunks.add(
+            Chunk(
+                _bytes(found, heads.UUID, row),
+                int(metadata.number(heads.CHUNK)[row]),
+                int(metadata.number(heads.CHUNKS)[row]),
+                int(metadata.number(heads.CHUNKED_BYTES)[row]),
+                body,
+                found.position(row),
+            )
+        )
+        if joined is None:
+            return None
+        first_chunks[row] = joined[1]
+        return joined[0]
+
+    def _walk(self, bodies: _Bodies, rows: I64) -> tuple[batches.Walk, list[int]]:
+        """Find the messages of all batches. A batch that is none is no longer ``there``."""
+        walk, counts = batches.Walk(), list[int]()
+        found = bodies.heads
+        view, split = found.data.data, found.data.size
+        sizes = found.metadata.number(heads.BATCH_SIZE)
+        placed = {begin: piece for begin, piece in zip(_starts(bodies), bodies.pieces, strict=True) if len(piece)}
+        for row in rows[bodies.there[rows] & bodies.is_batch[rows]].tolist():
+            begin, end = int(bodies.begin[row]), int(bodies.end[row])
+            body = bytes(view[begin:end] if begin < split or begin == end else placed[begin])
+            before = len(walk.payload_bytes)
+            try:
+                walk.batch(body, int(sizes[row]), begin)
+                counts.append(len(walk.payload_bytes) - before)
+            except ValueError as error:
+                self._refuse(found, row, CorruptMessageError, str(error))
+                bodies.there[row] = False
+        return walk, counts
+
+    def _of_batches(self, found: Heads, data: U8, walk: batches.Walk, rows: I64, counts: list[int]) -> Columns:
+        begin, end, size = (
+            np.frombuffer(column, dtype=np.int64) if column else np.zeros(0, dtype=np.int64)
+            for column in (walk.metadata_begin, walk.metadata_end, walk.payload_bytes)
+        )
+        metadata = scan(data, begin, end, batches.METADATA)
+        how_many = np.array(counts, dtype=np.int64)
+        entry = np.repeat(rows, how_many)
+        first = np.repeat(np.cumsum(how_many) - how_many, how_many)
+        bad = metadata.bad | (metadata.number(batches.PAYLOAD_SIZE) != size)
+        for row in sorted(set(entry[bad].tolist())):
+            self._refuse(found, row, CorruptMessageError, "the metadata of a message in a batch cannot be read")
+        sequence = np.where(
+            metadata.has(batches.SEQUENCE_ID),
+            metadata.number(batches.SEQUENCE_ID),
+            found.metadata.number(heads.SEQUENCE_ID)[entry],
+        )
+        columns = Columns(
+            entry,
+            np.arange(entry.size) - first,
+            found.metadata.number(heads.BATCH_SIZE)[entry],
+            metadata.number(batches.EVENT_TIME),
+            sequence,
+            (end, np.where(metadata.number(batches.NULL_VALUE) != 0, -1, size)),
+            _unless(metadata.span(batches.PARTITION_KEY), metadata.number(batches.NULL_KEY)),
+            metadata.number(batches.KEY_IS_BASE64) != 0,
+            metadata.span(batches.ORDERING_KEY),
+            metadata.occurrences(batches.PROPERTIES),
+        )
+        left_out = (metadata.number(batches.COMPACTED_OUT) != 0) | np.isin(entry, entry[bad])
+        return columns.take(np.flatnonzero(~left_out)) if left_out.any() else columns
+
+
+def _starts(bodies: _Bodies) -> list[int]:
+    """Where each piece begins in the buffer."""
+    starts, at = list[int](), bodies.heads.data.size
+    for piece in bodies.pieces:
+        starts.append(at)
+        at += len(piece)
+    return starts
+
+
+def _is_packed(found: Heads) -> Mask:
+    """The rows whose bodies have to be unpacked."""
+    metadata = found.metadata
+    packed: Mask = (metadata.number(heads.COMPRESSION) != 0) | (metadata.number(heads.CHUNKS) > 1) | _has_keys(found)
+    return packed
+
+
+def _has_keys(found: Heads) -> Mask:
+    encrypted = np.zeros(len(found), dtype=np.bool_)
+    encrypted[found.metadata.occurrences(heads.ENCRYPTION_KEYS)[0]] = True
+    return encrypted
+
+
+def _parts(found: Heads, rows: I64) -> Iterator[I64]:
+    """Rows that are unpacked together."""
+    if not rows.size:
+        return
+    packed = np.where(_is_packed(found)[rows], found.metadata.number(heads.UNCOMPRESSED_SIZE)[rows], 0)
+    sizes = np.maximum(np.clip(packed, 0, UNCOMPRESSED_BYTES_MAX), (found.payload_end - found.payload_begin)[rows])
+    numbers = (np.cumsum(sizes) - 1) // BYTES_AT_ONCE
+    yield from np.split(rows, np.flatnonzero(np.diff(numbers)) + 1)
+
+
+def _of_plain(found: Heads, bodies: _Bodies, rows: I64) -> Columns:
+    """The messages of entries that are not batches."""
+    metadata = found.metadata
+    length = np.where(metadata.number(heads.NULL_VALUE) != 0, -1, bodies.end - bodies.begin)
+    entry, begin, size = metadata.occurrences(heads.PROPERTIES)
+    place = np.full(len(found), -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    here = place[entry] >= 0
+    key = _unless(metadata.span(heads.PARTITION_KEY), metadata.number(heads.NULL_KEY))
+    ordering = metadata.span(heads.ORDERING_KEY)
+    none = np.full(rows.size, -1, dtype=np.int64)
+    return Columns(
+        rows,
+        none,
+        np.zeros(rows.size, dtype=np.int64),
+        metadata.number(heads.EVENT_TIME)[rows],
+        metadata.number(heads.SEQUENCE_ID)[rows],
+        (bodies.begin[rows], length[rows]),
+        (key[0][rows], key[1][rows]),
+        metadata.number(heads.KEY_IS_BASE64)[rows] != 0,
+        (ordering[0][rows], ordering[1][rows]),
+        (place[entry][here], begin[here], size[here]),
+    )
+
+
+def _unless(span: tuple[I64, I64], is_null: I64) -> tuple[I64, I64]:
+    return span[0], np.where(is_null != 0, -1, span[1])
+
+
+def _joined(plain: Columns, batched: Columns) -> Columns:
+    """Both, in the order of their entries."""
+    shift = len(plain)
+
+    def both(a: I64, b: I64) -> I64:
+        return np.concatenate((a, b))
+
+    together = Columns(
+        both(plain.entry, batched.entry),
+        both(plain.batch_index, batched.batch_index),
+        both(plain.batch_size, batched.batch_size),
+        both(plain.event_time, batched.event_time),
+        both(plain.sequence_id, batched.sequence_id),
+        (both(plain.value[0], batched.value[0]), both(plain.value[1], batched.value[1])),
+        (both(plain.key[0], batched.key[0]), both(plain.key[1], batched.key[1])),
+        np.concatenate((plain.key_is_base64, batched.key_is_base64)),
+        (both(plain.ordering_key[0], batched.ordering_key[0]), both(plain.ordering_key[1], batched.ordering_key[1])),
+        (
+            both(plain.properties[0], batched.properties[0] + shift),
+            both(plain.properties[1], batched.properties[1]),
+            both(plain.properties[2], batched.properties[2]),
+        ),
+    )
+    return together.take(np.argsort(together.entry, kind="stable"))
+
+
+def _bytes(found: Heads, number: int, row: int) -> bytes:
+    begin, length = found.metadata.span(number)
+    at = int(begin[row])
+    return bytes(found.data[at : at + max(0, int(length[row]))])
+
+
+def _keys(found: Heads, row: int) -> dict[bytes, bytes]:
+    """The wrapped data keys of a message, by name. Keys that cannot be read are left out."""
+    rows, begins, lengths = found.metadata.occurrences(heads.ENCRYPTION_KEYS)
+    here = rows == row
+    inner: Fields = scan(found.data, begins[here], begins[here] + lengths[here], _KEY_VALUE)
+    names, values = (
+        [bytes(found.data[b : b + max(0, n)]) for b, n in zip(*(a.tolist() for a in inner.span(k)), strict=True)]
+        for k in (1, 2)
+    )
+    return {name: value for name, value, bad in zip(names, values, inner.bad.tolist(), strict=True) if not bad}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decrypts messages: AES-GCM with a data key, which RSA-OAEP wraps for each reader. Needs the package ``cryptography``.
+
+Keys of elliptic curves (ECIES) are not supported: ``cryptography`` has no ECIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.installing import how_to_install
+
+_KEYS_KEPT_MAX = 1000
+
+
+class DecryptionError(ValueError):
+    """A message cannot be decrypted; ``no_key`` if no key that was given is one of its keys."""
+
+    no_key = False
+
+
+def no_key(what: str) -> DecryptionError:
+    """The error of a message for whose keys none was given."""
+    error = DecryptionError(what)
+    error.no_key = True
+    return error
+
+
+class Decryptor:
+    """Decrypts with private keys in PEM, by the names that producers gave them; the name ``*`` fits every name.
+    Raises InvalidArgumentError for a key that cannot be used, or if ``cryptography`` is not installed."""
+
+    def __init__(self, private_keys: Mapping[str, bytes]) -> None:
+        self._keys = {name.encode(): _private_key(name, pem) for name, pem in private_keys.items()}
+        self._data_keys: dict[bytes, bytes] = {}
+
+    def decrypted(self, body: bytes | memoryview, keys: Mapping[bytes, bytes], param: bytes) -> bytes:
+        """``keys`` are the wrapped data keys by name, ``param`` is the nonce. Raises DecryptionError."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        for name, wrapped in keys.items():
+            private = self._keys.get(name) or self._keys.get(b"*")
+            if private is None:
+                continue
+            try:
+                return AESGCM(self._data_key(private, wrapped)).decrypt(param, bytes(body), None)
+            except (ValueError, InvalidTag) as error:
+                raise DecryptionError(
+                    f"the private key {_text(name)} does not decrypt it: {error or 'wrong tag'}"
+                ) from error
+        raise no_key("none of its keys was given")
+
+    def _data_key(self, private: Any, wrapped: bytes) -> bytes:
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import padding
+
+        found = self._data_keys.get(wrapped)
+        if found is None:
+            scheme = padding.OAEP(mgf=padding.MGF1(hashes.SHA1()), algorithm=hashes.SHA1(), label=None)
+            found = bytes(private.decrypt(wrapped, scheme))
+            if len(self._data_keys) >= _KEYS_KEPT_MAX:
+                self._data_keys.clear()
+            self._data_keys[wrapped] = found
+        return found
+
+
+def _private_key(name: str, pem: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as error:
+        raise InvalidArgumentError(
+            "encrypted messages need the package cryptography", remedy=how_to_install("auth")
+        ) from error
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError("this is no private key in PEM", value=f"key {name}: {error}") from error
+    if not isinstance(key, RSAPrivateKey):
+        raise InvalidArgumentError(
+            "only RSA keys decrypt messages here", value=f"key {name} is of type {type(key).__name__}"
+        )
+    return key
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The heads of a topic's entries: what the broker and the producer wrote before each payload (docs/pulsar.md).
+
+An entry is an optional head of the broker (0x0e02, u32 size, BrokerEntryMetadata), an optional checksum (0x0e01, u32
+CRC32C of all that follows), u32 size, MessageMetadata, and the payload. In the ledger of a compacted topic a message id
+comes before: u32 size, MessageIdData, u32 size of the entry. Numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bk_core.entries.batch import I64, U8, EntryBatch
+from bk_core.entries.digest import crc32c
+from bk_core.pulsar.messages.scan import Fields, Mask, Wanted, scan
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.transactions import Transactions, TxnId
+
+BROKER_MAGIC, CHECKSUM_MAGIC = 0x0E02, 0x0E01
+PRODUCER, SEQUENCE_ID, PUBLISH_TIME, PROPERTIES, PARTITION_KEY = 1, 2, 3, 4, 6
+COMPRESSION, UNCOMPRESSED_SIZE, BATCH_SIZE, EVENT_TIME, ENCRYPTION_KEYS = 8, 9, 11, 12, 13
+ENCRYPTION_ALGORITHM, ENCRYPTION_PARAM, SCHEMA_VERSION, KEY_IS_BASE64, ORDERING_KEY = 14, 15, 16, 17, 18
+MARKER, TXN_LEAST, TXN_MOST, NULL_VALUE, UUID = 20, 22, 23, 25, 26
+CHUNKS, CHUNKED_BYTES, CHUNK, NULL_KEY = 27, 28, 29, 30
+_METADATA = Wanted(
+    numbers=frozenset(
+        {
+            SEQUENCE_ID,
+            PUBLISH_TIME,
+            COMPRESSION,
+            UNCOMPRESSED_SIZE,
+            BATCH_SIZE,
+            EVENT_TIME,
+            KEY_IS_BASE64,
+            MARKER,
+            TXN_LEAST,
+            TXN_MOST,
+            NULL_VALUE,
+            CHUNKS,
+            CHUNKED_BYTES,
+            CHUNK,
+            NULL_KEY,
+        }
+    ),
+    spans=frozenset(
+        {PRODUCER, PARTITION_KEY, ENCRYPTION_ALGORITHM, ENCRYPTION_PARAM, SCHEMA_VERSION, ORDERING_KEY, UUID}
+    ),
+    repeated=frozenset({PROPERTIES, ENCRYPTION_KEYS}),
+)
+_MESSAGE_ID = Wanted(numbers=frozenset({1, 2, 3}), spans=frozenset())
+
+
+@dataclass(slots=True)
+class Heads:
+    """The heads of the entries of a batch. Row k is entry k of the batch; ``ledger_ids`` and ``entry_ids`` are those of
+    the topic's entry, which differ from the batch's in a compacted ledger. ``payload_begin`` and ``payload_end`` are
+    places in ``data``. ``problems`` says what is wrong with some rows."""
+
+    data: U8
+    ledger_ids: I64
+    entry_ids: I64
+    begin: I64
+    payload_begin: I64
+    payload_end: I64
+    metadata: Fields
+    problems: dict[int, str] = field(default_factory=dict)
+    failed_checksum: set[int] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return int(self.entry_ids.size)
+
+    def position(self, row: int) -> EntryPosition:
+        return EntryPosition(int(self.ledger_ids[row]), int(self.entry_ids[row]))
+
+    @property
+    def is_good(self) -> Mask:
+        """The rows without a problem."""
+        good = np.ones(len(self), dtype=np.bool_)
+        good[list(self.problems)] = False
+        return good
+
+    @property
+    def is_marker(self) -> Mask:
+        return self.metadata.has(MARKER)
+
+    @property
+    def in_transaction(self) -> Mask:
+        """The messages, and the markers, of transactions."""
+        return self.metadata.has(TXN_MOST) & self.metadata.has(TXN_LEAST)
+
+    def txn(self, row: int) -> TxnId:
+        return TxnId(int(self.metadata.number(TXN_MOST)[row]), int(self.metadata.number(TXN_LEAST)[row]))
+
+    def note(self, transactions: Transactions) -> None:
+        """Tell ``transactions`` of these entries, in order."""
+        is_marker, kinds = self.is_marker, self.metadata.number(MARKER)
+        for row in np.flatnonzero(self.in_transaction & self.is_good).tolist():
+            if is_marker[row]:
+                transactions.marker(int(kinds[row]), self.txn(row))
+            else:
+                transactions.message(self.txn(row), self.position(row))
+
+
+def read_heads(batch: EntryBatch, *, compacted: bool = False, check: bool = True) -> Heads:
+    """The heads of the entries of one ledger. ``compacted``: of the ledger of a compacted topic. ``check`` False leaves
+    the checksums alone."""
+    data = np.frombuffer(batch.payload, dtype=np.uint8) if batch.payload_bytes else np.zeros(1, dtype=np.uint8)
+    offsets = batch.offsets()
+    begin, end = offsets[:-1].copy(), offsets[1:].copy()
+    found = _Found(data, {})
+    ledger_ids, entry_ids = np.full(begin.size, batch.ledger_id, dtype=np.int64), batch.entry_ids()
+    if compacted:
+        begin, end, ledger_ids, entry_ids = found.original_ids(begin, end)
+    at = found.behind_broker_head(begin, end)
+    has_checksum = found.u16(at, end) == CHECKSUM_MAGIC
+    stored = found.u32(at + 2, end, has_checksum, "its checksum is cut off")
+    covered = np.where(has_checksum, at + 6, at)
+    size = found.u32(covered, end, None, "the size of its metadata is cut off")
+    payload = covered + 4 + size
+    found.complain(payload > end, "its metadata are cut off")
+    good = found.good(begin.size)
+    payload = np.where(good, np.minimum(payload, end), end)
+    metadata = scan(data, np.where(good, covered + 4, 0), np.where(good, payload, 0), _METADATA)
+    found.complain(metadata.bad, "its metadata cannot be read")
+    found.complain(~metadata.has(PUBLISH_TIME), "its metadata have no publish time")
+    heads = Heads(data, ledger_ids, entry_ids, begin, payload, end, metadata, found.problems)
+    if check:
+        _check(heads, np.flatnonzero(has_checksum & found.good(begin.size)), covered, stored)
+    return heads
+
+
+def _check(heads: Heads, rows: I64, covered: I64, stored: I64) -> None:
+    """Compare the checksums of these rows."""
+    view = heads.data.data
+    pieces = map(view.__getitem__, map(slice, covered[rows].tolist(), heads.payload_end[rows].tolist()))
+    computed = np.fromiter(map(crc32c, pieces), dtype=np.int64, count=rows.size)
+    for row in rows[computed != stored[rows]].tolist():
+        heads.failed_checksum.add(row)
+        heads.problems.setdefault(row, "the checksum of its producer does not fit its bytes")
+
+
+@dataclass(slots=True)
+class _Found:
+    """Reads numbers of many entries, and notes the first problem of each."""
+
+    data: U8
+    problems: dict[int, str]
+
+    def complain(self, which: Mask, why: str) -> None:
+        for row in np.flatnonzero(which).tolist():
+            self.problems.setdefault(row, why)
+
+    def good(self, count: int) -> Mask:
+        good = np.ones(count, dtype=np.bool_)
+        good[list(self.problems)] = False
+        return good
+
+    def u16(self, at: I64, end: I64) -> I64:
+        """−1 where there are not two bytes."""
+        high, low = (self.data.take(at + k, mode="clip").astype(np.int64) for k in (0, 1))
+        return np.where(at + 2 <= end, high << 8 | low, -1)
+
+    def u32(self, at: I64, end: I64, only: Mask | None, why: str) -> I64:
+        """0 where there are not four bytes, which is a problem of the rows ``only``, None: of all."""
+        value = np.zeros(at.size, dtype=np.int64)
+        for k in range(4):
+            value = value << 8 | self.data.take(at + k, mode="clip")
+        cut = at + 4 > end
+        self.complain(cut if only is None else cut & only, why)
+        return np.where(cut, 0, value)
+
+    def behind_broker_head(self, begin: I64, end: I64) -> I64:
+        has_head = self.u16(begin, end) == BROKER_MAGIC
+        size = self.u32(begin + 2, end, has_head, "the size of the broker's head is cut off")
+        at = np.where(has_head, begin + 6 + size, begin)
+        self.complain(at > end, "the broker's head is cut off")
+        return np.minimum(at, end)
+
+    def original_ids(self, begin: I64, end: I64) -> tuple[I64, I64, I64, I64]:
+        """Where the entries of a compacted topic begin and end, and their ids in the topic."""
+        size = self.u32(begin, end, None, "it has no message id")
+        id_begin, id_end = begin + 4, np.minimum(begin + 4 + size, end)
+        self.complain(begin + 4 + size > end, "its message id is cut off")
+        length = self.u32(id_end, end, None, "its size is cut off")
+        first = np.minimum(id_end + 4, end)
+        self.complain(first + length > end, "it is cut off")
+        good = self.good(begin.size)
+        ids = scan(self.data, np.where(good, id_begin, 0), np.where(good, id_end, 0), _MESSAGE_ID)
+        self.complain(ids.bad | (ids.number(1) < 0) | (ids.number(2) < 0), "its message id cannot be read")
+        return first, np.minimum(first + length, end), ids.number(1), ids.number(2)

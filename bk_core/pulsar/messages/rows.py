@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as Arrow's record batches, in the columns that users of pulsar-spark know."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bk_core.entries.batch import I64, U8
+from bk_core.errors import CorruptMessageError, InvalidArgumentError
+from bk_core.pulsar.messages import heads
+from bk_core.pulsar.messages.decoder import Columns, Messages
+from bk_core.pulsar.messages.scan import Wanted, scan
+from bk_core.pulsar.model.message_id import MessageId
+
+TIMESTAMP = pa.timestamp("ms", tz="UTC")
+PROPERTIES = pa.map_(pa.string(), pa.string())
+TYPES: Mapping[str, pa.DataType] = {
+    "value": pa.binary(),
+    "__key": pa.binary(),
+    "__topic": pa.string(),
+    "__messageId": pa.binary(),
+    "__publishTime": TIMESTAMP,
+    "__eventTime": TIMESTAMP,
+    "__messageProperties": PROPERTIES,
+    "__partition": pa.int32(),
+    "__producer": pa.string(),
+    "__sequenceId": pa.int64(),
+    "__orderingKey": pa.binary(),
+    "__schemaVersion": pa.binary(),
+}
+"""Every column that a read can have."""
+DEFAULT_COLUMNS = tuple(TYPES)[:7]
+"""The columns of a read that does not choose."""
+_KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
+_I32_MAX = (1 << 31) - 1
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of the columns of these names, in their order; None: DEFAULT_COLUMNS. Raises InvalidArgumentError."""
+    if columns is None:
+        columns = DEFAULT_COLUMNS
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if isinstance(columns, str) or not names or len(set(names)) != len(names):
+        raise InvalidArgumentError(
+            "columns are a list of names, each once", value=repr(columns), remedy=f"choose from {', '.join(TYPES)}"
+        )
+    if unknown := [name for name in names if name not in TYPES]:
+        near = [match for name in unknown for match in get_close_matches(str(name), TYPES, n=1)]
+        remedy = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(TYPES)}"
+        raise InvalidArgumentError("no such columns", value=", ".join(map(str, unknown)), remedy=remedy)
+    return pa.schema([pa.field(name, TYPES[name]) for name in names])
+
+
+def record_batch(found: Messages, schema: pa.Schema, topic: str, partition: int = -1) -> pa.RecordBatch:
+    """The messages with the columns of ``schema`` (:func:`schema_of`). ``topic`` is the name of the topic, or of the
+    partition that has the number ``partition``. Raises CorruptMessageError for a key that is no base64."""
+    made = [_column(name, found, topic, partition) for name in schema.names]
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _column(name: str, found: Messages, topic: str, partition: int) -> pa.Array:
+    columns = found.columns
+    match name:
+        case "__topic":
+            return pa.repeat(pa.scalar(topic, pa.string()), len(found))
+        case "__partition":
+            return pa.repeat(pa.scalar(partition, pa.int32()), len(found))
+        case "__key":
+            return _keys(found, topic)
+        case "__messageId":
+            return _message_ids(found, partition)
+        case "__eventTime":
+            return pa.array(columns.event_time, mask=columns.event_time == 0).view(TIMESTAMP)
+        case "__sequenceId":
+            return pa.array(columns.sequence_id)
+        case "__messageProperties":
+            return _properties(columns, found.data)
+        case "value" | "__orderingKey":
+            return spans(found.data, *(columns.value if name == "value" else columns.ordering_key))
+    return _of_entries(name, found).take(pa.array(columns.entry))
+
+
+def _of_entries(name: str, found: Messages) -> pa.Array:
+    """A column whose values are those of the entries."""
+    metadata = found.heads.metadata
+    if name == "__publishTime":
+        return pa.array(metadata.number(heads.PUBLISH_TIME)).view(TIMESTAMP)
+    if name == "__producer":
+        return texts(spans(found.data, *metadata.span(heads.PRODUCER)))
+    return spans(found.data, *metadata.span(heads.SCHEMA_VERSION))
+
+
+def spans(data: U8, begin: I64, length: I64) -> pa.Array:
+    """The bytes at these places as a binary array; null where the length is negative.
+
+    The places and the gaps between them are taken for the values of one array over the whole buffer, of which Arrow
+    then takes every second one: so it copies the bytes, and no Python runs for them.
+    """
+    there = np.flatnonzero(length >= 0)
+    if not there.size:
+        return pa.nulls(length.size, pa.binary())
+    first, size = begin[there], length[there]
+    order = np.argsort(first, kind="stable")
+    first, size = first[order], size[order]
+    if bool((first[1:] < first[:-1] + size[:-1]).any()) or data.size > _I32_MAX:  # they overlap: no writer does that
+        view = data.data
+        pairs = zip(begin.tolist(), length.tolist(), strict=True)
+        return pa.array([None if n < 0 else bytes(view[at : at + n]) for at, n in pairs], pa.binary())
+    bounds = np.empty(2 * first.size, dtype=np.int32)
+    bounds[0::2], bounds[1::2] = first, first + size
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.binary(), bounds.size - 1, buffers)
+    at = np.zeros(length.size, dtype=np.int64)
+    at[there[order]] = np.arange(0, bounds.size, 2)
+    return pieces.take(pa.array(at, mask=None if there.size == length.size else length < 0))
+
+
+def texts(values: pa.Array) -> pa.Array:
+    """Bytes as text; what is not UTF-8 gets replacement characters, as in Java."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if each is None else each.decode("utf-8", "replace") for each in values.to_pylist()])
+
+
+def _keys(found: Messages, topic: str) -> pa.Array:
+    columns = found.columns
+    keys = spans(found.data, *columns.key)
+    encoded = np.flatnonzero(columns.key_is_base64 & (columns.key[1] >= 0))
+    if not encoded.size:
+        return keys
+    decoded = keys.to_pylist()
+    for at in encoded.tolist():
+        try:
+            decoded[at] = base64.b64decode(decoded[at], validate=True)
+        except binascii.Error as error:
+            where = found.heads.position(int(columns.entry[at]))
+            raise CorruptMessageError(
+                f"the key of a message in entry {where} of {topic} is no base64",
+                value=str(error),
+                remedy="leave the column __key out",
+            ) from error
+    return pa.array(decoded, pa.binary())
+
+
+def _properties(columns: Columns, data: U8) -> pa.Array:
+    message, begin, length = columns.properties
+    counts = np.bincount(message, minlength=len(columns))
+    bounds = np.zeros(len(columns) + 1, dtype=np.int32)
+    np.cumsum(counts, out=bounds[1:])
+    pairs = scan(data, begin, begin + length, _KEY_VALUE)
+    key, value = (pc.fill_null(texts(spans(data, *pairs.span(k))), "") for k in (1, 2))
+    return pa.MapArray.from_arrays(pa.array(bounds, pa.int32()), key, value)
+
+
+def _message_ids(found: Messages, partition: int) -> pa.Array:
+    columns, rows = found.columns, found.columns.entry
+    if found.first_chunks:
+        ids = [_message_id(found, at, partition) for at in range(len(found))]
+        return pa.array([each.serialize() for each in ids], pa.binary())
+    fields: list[tuple[bytes, I64, I64 | None]] = [
+        (b"\x08", found.heads.ledger_ids[rows], None),
+        (b"\x10", found.heads.entry_ids[rows], None),
+    ]
+    if partition >= 0:
+        fields.append((b"\x18", np.full(rows.size, partition, dtype=np.int64), None))
+    fields.append((b"\x20", columns.batch_index, columns.batch_index))
+    fields.append((b"\x30", columns.batch_size, columns.batch_size - 1))
+    return _packed(fields, rows.size)
+
+
+def _message_id(found: Messages, at: int, partition: int) -> MessageId:
+    columns = found.columns
+    row = int(columns.entry[at])
+    where = found.heads.position(row)
+    return MessageId(
+        where.ledger_id,
+        where.entry_id,
+        partition,
+        int(columns.batch_index[at]),
+        int(columns.batch_size[at]),
+        found.first_chunks.get(row),
+    )
+
+
+def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.Array:
+    """Varint fields of protobuf messages, each a tag of one byte and its values; those whose third number is negative
+    are left out. Numbers of the same many bytes need no Python for each."""
+    parts, kept = list[U8](), list[U8]()
+    for tag, values, there in fields:
+        if not values.size or (there is not None and not (there >= 0).any()):
+            continue
+        unsigned = np.maximum(values, 0).astype(np.uint64)
+        width = max(1, -(-int(unsigned.max()).bit_length() // 7))
+        shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
+        septets = unsigned[:, None] >> shifts
+        digits = (septets & np.uint64(0x7F)).astype(np.uint8)
+        more = np.zeros_like(digits, dtype=np.bool_)
+        more[:, :-1] = septets[:, 1:] != 0
+        used = np.ones_like(more)
+        used[:, 1:] = more[:, :-1]
+        digits |= more.astype(np.uint8) << 7
+        is_there = np.ones((values.size, 1), np.bool_) if there is None else (there >= 0)[:, None]
+        parts += [np.full((values.size, 1), tag[0], dtype=np.uint8), digits]
+        kept += [is_there, used & is_there]  # type: ignore[list-item]
+    if not parts:
+        return pa.array([], pa.binary())
+    mask = np.concatenate(kept, axis=1)
+    joined = np.concatenate(parts, axis=1)[mask]
+    bounds = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(mask.sum(axis=1), out=bounds[1:])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(joined)])

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a few fields of many protobuf messages at once.
+
+All messages are scanned in step, one field of each at a time, with numpy: a field costs the same for one message as for
+thousands. When only a few long messages are left, they are read one by one. Field numbers that nobody asked for are
+skipped, as are known numbers of another wire type.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bk_core.entries.batch import I64, U8
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+U64: TypeAlias = npt.NDArray[np.uint64]
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+NARROW = 12
+"""Up to this many messages are read one by one."""
+STEPS_MAX = 256
+"""Messages with more fields are read one by one from here on, so that the time stays proportional to their bytes."""
+_NUMBER_END = 1 << 29
+_VARINT_BYTES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The numbers of the fields to read: ``numbers`` are varints, ``spans`` are bytes, and ``repeated`` are bytes that
+    may come more than once."""
+
+    numbers: frozenset[int]
+    spans: frozenset[int]
+    repeated: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Fields:
+    """What was found in ``count`` messages; of a field that comes twice the last one counts. ``bad`` marks messages
+    that are not protobuf."""
+
+    count: int
+    bad: Mask
+    _numbers: dict[int, tuple[I64, Mask]] = field(default_factory=dict)
+    _spans: dict[int, tuple[I64, I64]] = field(default_factory=dict)
+    _repeated: dict[int, list[tuple[Any, Any, Any]]] = field(default_factory=dict)
+
+    def number(self, number: int, default: int = 0) -> I64:
+        """The values of a varint field, as signed 64-bit numbers; ``default`` where it is absent."""
+        if number not in self._numbers:
+            return np.full(self.count, default, dtype=np.int64)
+        values, present = self._numbers[number]
+        return values if default == 0 else np.where(present, values, default)
+
+    def has(self, number: int) -> Mask:
+        """Which messages have the field, of ``numbers`` or ``spans``."""
+        if number in self._numbers:
+            return self._numbers[number][1]
+        if number in self._spans:
+            return self._spans[number][1] >= 0
+        return np.zeros(self.count, dtype=np.bool_)
+
+    def span(self, number: int) -> tuple[I64, I64]:
+        """Where the bytes of a field begin, and how many there are; −1 where it is absent."""
+        if number not in self._spans:
+            return np.zeros(self.count, dtype=np.int64), np.full(self.count, -1, dtype=np.int64)
+        return self._spans[number]
+
+    def occurrences(self, number: int) -> tuple[I64, I64, I64]:
+        """Every occurrence of a repeated field: the message that has it, where it begins, and its length; in order of
+        the messages and, within one, as they stand there."""
+        found = self._repeated.get(number, [])
+        if not found:
+            return (np.zeros(0, dtype=np.int64),) * 3
+        rows, begins, lengths = (np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True))
+        order = np.argsort(rows, kind="stable")
+        return rows[order], begins[order], lengths[order]
+
+    def _number(self, number: int) -> tuple[I64, Mask]:
+        if number not in self._numbers:
+            self._numbers[number] = np.zeros(self.count, np.int64), np.zeros(self.count, np.bool_)
+        return self._numbers[number]
+
+    def _span(self, number: int) -> tuple[I64, I64]:
+        if number not in self._spans:
+            self._spans[number] = np.zeros(self.count, np.int64), np.full(self.count, -1, np.int64)
+        return self._spans[number]
+
+    def keep_numbers(self, number: int, rows: Any, values: Any) -> None:
+        kept, present = self._number(number)
+        kept[rows], present[rows] = values, True
+
+    def keep_spans(self, number: int, rows: Any, begins: Any, lengths: Any) -> None:
+        kept_begins, kept_lengths = self._span(number)
+        kept_begins[rows], kept_lengths[rows] = begins, lengths
+
+    def keep_occurrences(self, number: int, rows: Any, begins: Any, lengths: Any) -> None:
+        self._repeated.setdefault(number, []).append((rows, begins, lengths))
+
+
+def scan(data: U8, begin: I64, end: I64, wanted: Wanted, *, narrow: int = NARROW) -> Fields:
+    """The wanted fields of the messages that lie in ``data`` from ``begin`` to ``end``, which are inside of it."""
+    found = Fields(int(begin.size), np.zeros(begin.size, dtype=np.bool_))
+    rows = np.flatnonzero(begin < end)
+    at, stop = begin[rows], end[rows]
+    for _ in range(STEPS_MAX):
+        if rows.size <= narrow:
+            break
+        at, is_bad = _step(data, rows, at, stop, wanted, found)
+        found.bad[rows[is_bad]] = True
+        going = (at < stop) & ~is_bad
+        if not going.all():
+            rows, at, stop = rows[going], at[going], stop[going]
+    for row, first, last in zip(rows.tolist(), at.tolist(), stop.tolist(), strict=True):
+        _scan_one(bytes(data[first:last]), row, first, wanted, found)
+    return found
+
+
+def _step(data: U8, rows: I64, at: I64, stop: I64, wanted: Wanted, found: Fields) -> tuple[I64, Mask]:
+    """Read the next field of each message; returns where the field after it begins, and which messages are bad."""
+    tag, at, is_bad = varints(data, at, stop)
+    wire, number = (tag & np.uint64(7)).astype(np.int64), (tag >> np.uint64(3)).astype(np.int64)
+    is_fixed = (wire == FIXED64) | (wire == FIXED32)
+    is_bad |= (number == 0) | (number >= _NUMBER_END) | ~((wire == VARINT) | (wire == BYTES) | is_fixed)
+    value, after, is_bad_value = varints(data, at, stop)
+    is_bad |= is_bad_value & ~is_fixed
+    is_bytes = wire == BYTES
+    is_bad |= is_bytes & (value > np.uint64(data.size))
+    length = np.where(is_bad, 0, value.view(np.int64))
+    following = after + np.where(is_bytes, length, 0)
+    if is_fixed.any():
+        following = np.where(is_fixed, at + np.where(wire == FIXED64, 8, 4), following)
+    is_bad |= following > stop
+    good = ~is_bad
+    for each in _distinct(number):
+        if each in wanted.numbers:
+            here = good & (number == each) & (wire == VARINT)
+            found.keep_numbers(each, rows[here], value.view(np.int64)[here])
+        elif each in wanted.spans or each in wanted.repeated:
+            here = good & (number == each) & is_bytes
+            keep = found.keep_spans if each in wanted.spans else found.keep_occurrences
+            keep(each, rows[here], after[here], length[here])
+    return following, is_bad
+
+
+def _distinct(numbers: I64) -> list[int]:
+    first = int(numbers[0])
+    return [first] if bool((numbers == first).all()) else [int(each) for each in np.unique(numbers)]
+
+
+def varints(data: U8, at: I64, stop: I64) -> tuple[U64, I64, Mask]:
+    """The varint at each place, where the next byte is, and which are cut off by ``stop`` or too long."""
+    byte = data.take(at, mode="clip")
+    value, after = (byte & 0x7F).astype(np.uint64), at + 1
+    more = np.flatnonzero(byte & 0x80)
+    is_bad = np.zeros(at.size, dtype=np.bool_)
+    for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
+        if not more.size:
+            break
+        byte = data.take(after[more], mode="clip")
+        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        more = more[(byte & 0x80) != 0]
+    is_bad[more] = True
+    return value, after, is_bad | (after > stop)
+
+
+def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -> None:
+    """As :func:`scan`, for one message, whose first byte has place ``base``."""
+    repeated: dict[int, tuple[array[int], array[int]]] = {}
+    try:
+        for number, wire, at, value in fields_of(data):
+            if wire == VARINT and number in wanted.numbers:
+                signed = value - (1 << 64) if value >> 63 else value
+                found.keep_numbers(number, row, signed)
+            elif wire == BYTES and number in wanted.spans:
+                found.keep_spans(number, row, base + at, value)
+            elif wire == BYTES and number in wanted.repeated:
+                begins, lengths = repeated.setdefault(number, (array("q"), array("q")))
+                begins.append(base + at)
+                lengths.append(value)
+    except ValueError:
+        found.bad[row] = True
+    for number, (begins, lengths) in repeated.items():
+        rows = np.full(len(begins), row, dtype=np.int64)
+        found.keep_occurrences(number, rows, np.frombuffer(begins, np.int64), np.frombuffer(lengths, np.int64))
+
+
+def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of one message: number, wire type, where the value begins, and the value of a varint, else the length
+    in bytes. Raises ValueError for bytes that are not protobuf."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = varint(data, at)
+        number, wire = tag >> 3, tag & 7
+        if not 0 < number < _NUMBER_END:
+            raise ValueError("a field has an impossible number")
+        if wire == VARINT:
+            begin = at
+            value, at = varint(data, at)
+            yield number, wire, begin, value
+            continue
+        if wire == BYTES:
+            value, at = varint(data, at)
+        elif wire in (FIXED64, FIXED32):
+            value = 8 if wire == FIXED64 else 4
+        else:
+            raise ValueError("a field has a wire type that is not known")
+        if value > end - at:
+            raise ValueError("a field is cut off")
+        yield number, wire, at, value
+        at += value
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A varint, and where the next byte is. Raises ValueError."""
+    value = shift = 0
+    for place in range(at, min(at + _VARINT_BYTES_MAX, len(data))):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, place + 1
+        shift += 7
+    raise ValueError("a varint is cut off or too long")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a topic's ledgers, its cursors, and the record of its partitions, as they stand in the metadata store.
+
+Pulsar may compress these records: then they begin with a magic number and say how. ``decompressed`` is given by the
+caller, because the compressions need pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from bk_core.errors import MetadataCorruptError
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+
+Decompressed: TypeAlias = Callable[[int, bytes, int], bytes | memoryview]
+"""Decompresses bytes of a type to a size; raises ValueError."""
+
+COMPRESSED_MAGIC = b"\x47\x78"
+COMPACTED_LEDGER = "CompactedTopicLedger"
+COMPACTION_CURSOR = "__compaction"
+_HEAD = struct.Struct(">2sI")
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLedger:
+    """A ledger of a topic. ``entries`` and ``bytes`` are −1 for the last one while it is open, and ``closed_ms`` is 0.
+    ``offloaded_by`` names the driver that copied it to other storage; with ``is_in_bookies`` False bookies may have
+    deleted it."""
+
+    ledger_id: int
+    entries: int
+    bytes: int
+    closed_ms: int
+    offloaded_by: str = ""
+    is_in_bookies: bool = True
+
+    @property
+    def is_open(self) -> bool:
+        return self.entries < 0
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedger:
+    """The ledgers of a topic, in order. ``terminated_at`` is its last entry if it was terminated."""
+
+    ledgers: tuple[TopicLedger, ...]
+    terminated_at: EntryPosition | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes, decompressed: Decompressed) -> ManagedLedger:
+        """Raises MetadataCorruptError, which names ``path``."""
+        record = _parsed(path, data, proto.ManagedLedgerInfo, decompressed)
+        ledgers = tuple(_ledger(each) for each in record.ledgers)
+        ids = [each.ledger_id for each in ledgers]
+        if any(each < 0 for each in ids) or ids != sorted(set(ids)):
+            raise _corrupt(path, f"the ledgers {ids[:20]} do not ascend")
+        ended = None
+        if record.HasField("terminated_position"):
+            ended = EntryPosition(record.terminated_position.ledger_id, record.terminated_position.entry_id)
+        return cls(ledgers, ended, tuple((_text(each.key), _text(each.value)) for each in record.properties))
+
+
+def _ledger(info: proto.LedgerInfo) -> TopicLedger:
+    # A closed ledger has a timestamp. The open one has neither entries nor size nor timestamp.
+    is_closed = bool(info.timestamp or info.entries or info.size)
+    offload = info.offload_context
+    is_offloaded = info.HasField("offload_context") and offload.complete
+    return TopicLedger(
+        info.ledger_id,
+        info.entries if is_closed else -1,
+        info.size if is_closed else -1,
+        info.timestamp,
+        (_text(offload.driver.name) or "an unnamed driver") if is_offloaded else "",
+        not (is_offloaded and offload.bookkeeper_deleted),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The state of a subscription. ``mark_delete`` is the entry up to which everything is acknowledged; with a
+    ``ledger_id`` of 0 or more a newer state may be in the last entry of that ledger."""
+
+    ledger_id: int
+    mark_delete: EntryPosition
+    properties: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes, decompressed: Decompressed) -> Cursor:
+        """From its node. Raises MetadataCorruptError, which names ``path``."""
+        record = _parsed(path, data, proto.CursorInfo, decompressed)
+        at = EntryPosition(record.mark_delete_ledger_id, record.mark_delete_entry_id)
+        return cls(record.cursors_ledger_id, at, _longs(record.properties))
+
+    @classmethod
+    def of_entry(cls, where: str, data: bytes, ledger_id: int) -> Cursor:
+        """From an entry of the cursor's ledger. Raises MetadataCorruptError, which names ``where``."""
+        try:
+            record = proto.CursorPosition.FromString(data)
+        except DecodeError as error:
+            raise _corrupt(where, str(error)) from error
+        return cls(ledger_id, EntryPosition(record.ledger_id, record.entry_id), _longs(record.properties))
+
+    @property
+    def compacted_ledger(self) -> int:
+        """The ledger of a compacted topic, which only the cursor of the compaction names; −1: none."""
+        return dict(self.properties).get(COMPACTED_LEDGER, -1)
+
+
+def partition_count(path: str, data: bytes) -> int:
+    """The number of partitions in the record of a partitioned topic. Raises MetadataCorruptError."""
+    try:
+        count = json.loads(data)["partitions"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _corrupt(path, f"no JSON with partitions: {error}") from error
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 1_000_000:
+        raise _corrupt(path, f"partitions is {count!r}"[:200])
+    return count
+
+
+def _parsed(path: str, data: bytes, kind: type[M], decompressed: Decompressed) -> M:
+    try:
+        return kind.FromString(bytes(_plain(data, decompressed)))
+    except (DecodeError, ValueError, struct.error) as error:
+        raise _corrupt(path, str(error)) from error
+
+
+def _plain(data: bytes, decompressed: Decompressed) -> bytes | memoryview:
+    """The record without its compression. A plain record never begins with the magic: 0x47 would be field 8 of an
+    invalid wire type."""
+    if data[:2] != COMPRESSED_MAGIC:
+        return data
+    _, size = _HEAD.unpack_from(data)
+    begin = _HEAD.size + size
+    if begin > len(data):
+        raise ValueError("the head of the compression is cut off")
+    head = proto.CompressedInfo.FromString(data[_HEAD.size : begin])
+    return decompressed(head.compression, data[begin:], head.uncompressed_size)
+
+
+def _longs(properties: object) -> tuple[tuple[str, int], ...]:
+    return tuple((_text(each.name), each.value) for each in properties)  # type: ignore[attr-defined]
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _corrupt(path: str, why: str) -> MetadataCorruptError:
+    return MetadataCorruptError(
+        "a record of Pulsar's cannot be read", value=f"{path}: {why}", remedy="compare it with what Pulsar's tools say"
+    )

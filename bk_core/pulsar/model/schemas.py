@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schemas of topics: the record that lists their versions, and the entries that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from bk_core.errors import MetadataCorruptError
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+
+TYPES = {
+    1: "NONE",
+    2: "STRING",
+    3: "JSON",
+    4: "PROTOBUF",
+    5: "AVRO",
+    6: "BOOLEAN",
+    7: "INT8",
+    8: "INT16",
+    9: "INT32",
+    10: "INT64",
+    11: "FLOAT",
+    12: "DOUBLE",
+    13: "DATE",
+    14: "TIME",
+    15: "TIMESTAMP",
+    16: "KEYVALUE",
+    17: "INSTANT",
+    18: "LOCALDATE",
+    19: "LOCALTIME",
+    20: "LOCALDATETIME",
+    21: "PROTOBUFNATIVE",
+    22: "EXTERNAL",
+}
+"""By the numbers of stored schemas, which are one above those of Pulsar's wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """Where a version of a topic's schema is."""
+
+    version: int
+    position: EntryPosition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """One version of a schema. ``kind`` is a name of TYPES, or its number in text."""
+
+    version: int
+    kind: str
+    definition: bytes
+    deleted: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+def schema_versions(path: str, data: bytes) -> tuple[SchemaVersion, ...]:
+    """The versions that the record lists, in order; the last is the newest. Old versions that only the entries list
+    (:func:`decode_schema`) are not among them. Raises MetadataCorruptError."""
+    try:
+        record = proto.SchemaLocator.FromString(data)
+    except DecodeError as error:
+        raise _corrupt(path, str(error)) from error
+    return _versions([*record.index, *([record.info] if record.HasField("info") else [])])
+
+
+def decode_schema(where: str, version: int, entry: bytes) -> tuple[TopicSchema, tuple[SchemaVersion, ...]]:
+    """The schema in an entry, and the versions that the entry lists. Raises MetadataCorruptError."""
+    try:
+        record = proto.SchemaEntry.FromString(entry)
+        info = proto.SchemaInfo.FromString(record.schema_data)
+    except DecodeError as error:
+        raise _corrupt(where, str(error)) from error
+    properties = tuple((_text(each.key), _text(each.value)) for each in info.props)
+    kind = TYPES.get(info.type, str(info.type))
+    return TopicSchema(version, kind, info.schema, info.deleted, properties), _versions(list(record.index))
+
+
+def _versions(found: list[proto.SchemaIndexEntry]) -> tuple[SchemaVersion, ...]:
+    by_version = {each.version: EntryPosition(each.position.ledger_id, each.position.entry_id) for each in found}
+    return tuple(SchemaVersion(number, by_version[number]) for number in sorted(by_version))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _corrupt(where: str, why: str) -> MetadataCorruptError:
+    return MetadataCorruptError(
+        "a schema of Pulsar's cannot be read",
+        value=f"{where}: {why}",
+        remedy="read the topic without its schema: its values are bytes",
+    )

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of many messages at once: the same as one by one, and the same as protobuf's own reader."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bk_core.pulsar.messages.scan import Wanted, scan
+
+WANTED = Wanted(numbers=frozenset({1, 9}), spans=frozenset({2}), repeated=frozenset({3}))
+
+
+def varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+NUMBERS = st.integers(0, (1 << 64) - 1)
+FIELDS = st.one_of(
+    st.tuples(st.sampled_from([1, 2, 9, 300]), st.just(0), NUMBERS),
+    st.tuples(st.sampled_from([1, 2, 3, 300]), st.just(2), st.binary(max_size=150)),
+    st.tuples(st.sampled_from([1, 2, 3]), st.just(1), st.binary(min_size=8, max_size=8)),
+    st.tuples(st.sampled_from([1, 2, 3]), st.just(5), st.binary(min_size=4, max_size=4)),
+)
+
+
+def encoded(number: int, wire: int, value: int | bytes) -> bytes:
+    tag = varint(number << 3 | wire)
+    if isinstance(value, int):
+        return tag + varint(value)
+    return tag + (varint(len(value)) if wire == 2 else b"") + value
+
+
+def scanned(messages: list[bytes], narrow: int) -> tuple[object, ...]:
+    data = np.frombuffer(b"".join(messages) or b"\0", dtype=np.uint8)
+    ends = np.cumsum([len(each) for each in messages], dtype=np.int64)
+    begins = ends - [len(each) for each in messages]
+    found = scan(data, begins.astype(np.int64), ends, WANTED, narrow=narrow)
+    good = ~found.bad
+    spans = [
+        bytes(data[b : b + n]) if n >= 0 else None
+        for b, n, ok in zip(*(c.tolist() for c in found.span(2)), good.tolist(), strict=True)
+        if ok
+    ]
+    rows, begins, sizes = found.occurrences(3)
+    repeated = [
+        (row, bytes(data[b : b + n]))
+        for row, b, n in zip(rows.tolist(), begins.tolist(), sizes.tolist(), strict=True)
+        if good[row]
+    ]
+    numbers = [(found.number(k)[good].tolist(), found.has(k)[good].tolist()) for k in (1, 9)]
+    return found.bad.tolist(), spans, repeated, numbers
+
+
+@given(st.lists(st.lists(FIELDS, max_size=8), max_size=30))
+def test_many_at_once_equal_one_by_one_and_what_was_written(messages: list[list[tuple[int, int, int | bytes]]]) -> None:
+    data = [b"".join(encoded(*each) for each in fields) for fields in messages]
+    wide = scanned(data, 0)
+    assert wide == scanned(data, 1 << 30)
+    bad, spans, repeated, numbers = wide
+    assert bad == [False] * len(data)
+    last = [[v for k, w, v in fields if (k, w) == (2, 2)] for fields in messages]
+    assert spans == [found[-1] if found else None for found in last]
+    assert repeated == [(row, v) for row, fields in enumerate(messages) for k, w, v in fields if (k, w) == (3, 2)]
+    signed = [[v - (1 << 64) if v >> 63 else v for k, w, v in fields if (k, w) == (1, 0)] for fields in messages]  # type: ignore[operator]
+    assert numbers[0] == ([f[-1] if f else 0 for f in signed], [bool(f) for f in signed])  # type: ignore[index]
+
+
+@given(st.lists(st.binary(max_size=60), max_size=30))
+def test_any_bytes_are_found_bad_alike(data: list[bytes]) -> None:
+    assert scanned(data, 0) == scanned(data, 1 << 30)
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=4), st.data())
+def test_cut_message_never_reaches_into_the_next(
+    fields: list[tuple[int, int, int | bytes]], data: st.DataObject
+) -> None:
+    whole = b"".join(encoded(*each) for each in fields)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    assert scanned([cut, whole], 0) == scanned([cut, whole], 1 << 30)
+    assert scanned([cut, whole], 0)[0][1] is False  # type: ignore[index]
+
+
+def test_message_of_very_many_fields_beside_many_others_is_read() -> None:
+    many = encoded(3, 2, b"") * 5000
+    bad, _, repeated, _ = scanned([many] * 20, 12)
+    assert not any(bad)  # type: ignore[arg-type]
+    assert len(repeated) == 100_000  # type: ignore[arg-type]
