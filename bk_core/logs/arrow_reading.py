@@ -8,27 +8,25 @@ Read-ahead is that of :mod:`bk_core.client.reading.read_ahead`, so it is limited
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.reading.column_reads import WINDOW_BYTES
+from bk_core.client.reading.pull import Pull
 from bk_core.client.reading.read_ahead import read_ahead
-from bk_core.client.running.fork import ForkGuard
 from bk_core.columns.log_rows import ARROW, LogRows, check_written
 from bk_core.columns.row_origins import LedgerAt
 from bk_core.columns.where import Condition
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
-from bk_core.errors import ClientClosedError, InvalidArgumentError, MetadataCorruptError, Outcome
+from bk_core.errors import MetadataCorruptError
 from bk_core.logs.model.head import LogHead
 from bk_core.logs.reading import ExtentPart, LogReading, parts_of
 from bk_core.logs.store import LogStore
@@ -36,15 +34,12 @@ from bk_core.logs.store import LogStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
 Numbered = tuple[int, EntryBatch | ColumnBatch]
 WHOLE_BYTES = 8 << 20
 """Limits the bytes of entries that are read together. AHEAD_BYTES more are read ahead, from several bookies at once."""
 AHEAD_BYTES = 24 << 20
 THREADS = os.cpu_count() or 1
 """The number of threads that make columns for a whole table."""
-LOOK_S = 1.0
-"""The seconds between two checks of a waiting reader that its client is still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +114,14 @@ class LogScan:
 
     def reader(self, bookkeeper: BookKeeper) -> pa.RecordBatchReader:
         """Return the rows as a stream that any thread except the loop's may pull."""
-        return self.rows.reader(_PulledRows(self, _Pull(bookkeeper, asyncio.get_running_loop())))
+        return self.rows.reader(_PulledRows(self, Pull(bookkeeper, asyncio.get_running_loop())))
 
 
 class _PulledRows(Iterator["pa.RecordBatch"]):
     """The rows of a scan for another thread. Dropping the iterator ends its reads, from any thread and without waiting.
     If an interrupt ended a call, the next call repeats it."""
 
-    def __init__(self, scan: LogScan, pull: _Pull) -> None:
+    def __init__(self, scan: LogScan, pull: Pull) -> None:
         self._scan, self._pull, self._source = scan, pull, KeptItems(BatchIterator(scan.ready()))
         self._at = (-1, 0)  # the number of the list that is decoded, and how many of its batches were returned
         self._found: list[Numbered] = []
@@ -179,45 +174,6 @@ def _windows_of(part: ExtentPart, at: LedgerAt, wanted: ColumnsWanted | None) ->
     for first in range(part.first, part.stop, step):
         window = replace(part, first=first, stop=min(first + step, part.stop))
         yield _Window(window, at, wanted, int(window.bytes * share))
-
-
-class _Pull:
-    """Waits, on another thread, for work on the client's loop."""
-
-    def __init__(self, bookkeeper: BookKeeper, loop: asyncio.AbstractEventLoop) -> None:
-        self._bookkeeper, self._loop, self._guard = bookkeeper, loop, ForkGuard()
-        self._thread = threading.get_ident()  # the thread of the loop
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``work``. Raises the errors of ``work``, ClientClosedError once the client is closed,
-        ForkedHandleError in a forked child, and InvalidArgumentError on the loop's own thread, where it would wait for
-        ever."""
-        try:
-            self._check()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except BaseException:
-            work.close()
-            raise
-        try:
-            while not concurrent.futures.wait([future], LOOK_S).done:
-                self._check()
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise ClientClosedError("this client was closed while it was waiting") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _check(self) -> None:
-        self._guard.check("this reader")
-        if self._loop.is_closed():
-            raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
-        self._bookkeeper.check_open()
-        if threading.get_ident() == self._thread:
-            raise InvalidArgumentError(
-                "a RecordBatchReader waits for the loop, on whose thread it was called",
-                remedy="read it in await asyncio.to_thread(…), or use await log.to_arrow()",
-            )
 
 
 def _place(log: str, part: ExtentPart, schemas: Mapping[int, bytes], codec: str) -> LedgerAt:
