@@ -31,7 +31,7 @@ UVX = str(ROOT / ".venv" / "bin" / "uvx")
 URI_IN_README = "zk://localhost:2181/ledgers"
 READY_TIMEOUT_S = 90
 RUN_BY_CI = {"scripts/demo", "scripts/test"}
-INSTALL = ("python3 -m venv venv", ". venv/bin/activate", "pip install '.[spark]'")
+INSTALL = "python3 -m venv venv && . venv/bin/activate && pip install '.[spark]'"
 LOCAL, UVX_LOCAL = "bk local", "uvx --from . pyspark-bookkeeper local"
 
 IMPORT_EVERYTHING = """
@@ -79,7 +79,7 @@ def main() -> int:
         run([plain / "bk", "--version"], folder)
         clone = files_of_a_clone(folder / "clone")
         typed = [command for command in commands(readme) if command not in RUN_BY_CI]
-        assert typed == [*INSTALL, LOCAL, UVX_LOCAL], f"the README says {typed}: say here how each is run"
+        assert typed == [INSTALL, LOCAL, UVX_LOCAL], f"the README says {typed}: say here how each is run"
         assert set(commands(readme)) >= RUN_BY_CI, f"the README no longer says {RUN_BY_CI}"
         spark = install(clone, given.python, given.wheel and wheel)
         run([spark / "python", "-c", VERSIONS], folder)
@@ -112,16 +112,16 @@ def files_of_a_clone(folder: Path) -> Path:
 
 
 def install(clone: Path, python: str, wheel: Path | None) -> Path:
-    """Types the README's commands that install the package, in one shell, in the clone; the folder of its programs.
-    With ``wheel`` they install that."""
-    lines = [command.replace("'.[", f"'{wheel}[") if wheel else command for command in INSTALL]
+    """Run the README's command that installs the package, in the clone, and return the folder of the programs.
+    With ``wheel`` the command installs that wheel."""
+    command = INSTALL.replace("'.[", f"'{wheel}[") if wheel else INSTALL
     names = clone.parent / "python"
     names.mkdir()
     (names / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
     (names / "python3").chmod(0o755)
     # What is never imported here need not be compiled: a third of the time that it takes.
     environ = {"PATH": f"{names}{os.pathsep}{os.environ['PATH']}", "PIP_NO_COMPILE": "1"}
-    run(["bash", "-exc", "\n".join(lines)], clone, extra=environ)
+    run(["bash", "-exc", command], clone, extra=environ)
     return clone / "venv" / "bin"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's first screen says what CI runs, and counts lines as they are."""
+"""The README says what CI runs, and its figures and counts of lines are those of the repository."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_snippet_of_the_first_screen_is_run_by_ci() -> None:
 def test_the_snippets_are_as_short_as_promised() -> None:
     spark, python = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(spark.splitlines()) <= 5
-    assert len(python.splitlines()) <= 8
+    assert len(python.splitlines()) <= 5
 
 
 def test_line_counts_are_about_right() -> None:
@@ -50,3 +50,24 @@ def test_line_counts_are_about_right() -> None:
     for path, count in counts:
         real = len((ROOT / path).read_text(encoding="utf-8").splitlines())
         assert abs(real - int(count)) <= 0.2 * real, f"{path} has {real} lines"
+
+
+FIGURES = {
+    "append entries of 100 B": ("append_100b", "M entries/s"),
+    "read them": ("read_100b", "M entries/s"),
+    "append one entry at a time, median": ("append_single_p50", "ms"),
+}
+"""The figure and unit of ``docs/performance.md`` that each row of the README's table shows."""
+
+
+def test_the_figures_are_those_of_the_page_of_performance() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+ \S+ \| [\d.]+ \S+) \|$", README, re.MULTILINE))
+    assert rows.keys() == FIGURES.keys()
+    for row, (figure, unit) in FIGURES.items():
+        measured = re.findall(rf"^\| {figure} \| {unit} \| (\S+) \| \S+ \| apache \| (\S+) \|", page, re.MULTILINE)[0]
+        for shown, value in zip(rows[row].split(" | "), measured, strict=True):
+            number, shown_unit = shown.split()
+            assert shown_unit == unit.replace(" entries", "")
+            digits = len(number.partition(".")[2])
+            assert number == f"{float(value):.{digits}f}", f"{row}: the page has {value}"
