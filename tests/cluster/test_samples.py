@@ -17,6 +17,11 @@ METRICS = (
     Metric("bookie_directory_usable_bytes", "gauge", "free", ("directory",)),
     Metric("bookie_storage_frames_damaged", "counter", "damage", ("directory",)),
     Metric("bookie_storage_read_io_errors", "counter", "damage", ("directory",)),
+    Metric("bookie_ledgers_in_limbo", "gauge", "limbo"),
+    Metric("bookie_ledgers_damaged", "gauge", "damage"),
+    Metric("bookie_sessions", "gauge", "writers"),
+    Metric("process_resident_memory_bytes", "gauge", "memory"),
+    Metric("process_start_time_seconds", "gauge", "start"),
 )
 
 
@@ -33,6 +38,11 @@ def scrape(added: float, *commits: float, directory: str = "/d") -> Numbers:
     found.put("bookie_directory_usable_bytes", 400, directory)
     found.put("bookie_storage_frames_damaged", 2, directory)
     found.put("bookie_storage_read_io_errors", 1, directory)
+    found.put("bookie_ledgers_in_limbo", 4)
+    found.put("bookie_ledgers_damaged", 5)
+    found.put("bookie_sessions", 6)
+    found.put("process_resident_memory_bytes", 7)
+    found.put("process_start_time_seconds", 8)
     return parse_numbers(found.text())
 
 
@@ -71,9 +81,16 @@ def test_a_quantile_is_that_of_the_commits_between_two_scrapes() -> None:
 
 def test_what_a_scrape_tells_of_now() -> None:
     found = facts_of(scrape(7, directory='/a "b"'))
-    assert found["damage"] == 3
-    assert found["directories"] == [{"path": '/a "b"', "totalBytes": 1000, "usableBytes": 400}]
-    assert found["ledgers"] is None
+    assert found == {
+        "damage": 3,
+        "ledgers": None,
+        "limboLedgers": 4,
+        "damagedLedgers": 5,
+        "sessions": 6,
+        "memoryBytes": 7,
+        "startedS": 8,
+        "directories": [{"path": '/a "b"', "totalBytes": 1000, "usableBytes": 400}],
+    }
 
 
 def test_only_the_last_minutes_are_kept() -> None:
