@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log of very many ledgers costs: planning 100,000 extents on the driver, reading 10,000 small ledgers.
+"""What a log of very many ledgers costs on the driver: planning 100,000 extents.
 
 Planning is measured in a process of its own, so that its memory is its own: from the log's head to the partitions as
 the bytes that Spark keeps of them. The metadata store is one in memory: what is measured is our work, not the network.
@@ -8,7 +8,6 @@ the bytes that Spark keeps of them. The metadata store is one in memory: what is
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import subprocess
@@ -22,17 +21,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.report.figures import Figure, elapsed, repeat
+from benchmarks.report.figures import Figure
 from bk_core.logs.model.head import LogHead
 
 EXTENTS = 100_000
 PLAN_S_MAX = 5.0
 PLAN_MIB_MAX = 500.0
-LEDGERS = 10_000
 ROWS_PER_LEDGER = 100
 ROW_BYTES = 100
-READ_S_MAX = 15.0
-WRITERS = 32
 BOOKIES = tuple(f"bookie-{i}.example.org:3181" for i in range(12))
 LOG = "many"
 
@@ -67,55 +63,6 @@ def planning_figures(runs: int, scale: float = 1.0) -> list[Figure]:
             note="the process's peak above what it took before planning",
         ),
     ]
-
-
-def small_ledgers_figure(spark: Any, uri: str, runs: int, scale: float = 1.0) -> Figure:
-    """Seconds to read a log of 10,000 ledgers of 100 rows with Spark, once it is warm. Writes them first."""
-    ledgers, log = max(1, int(LEDGERS * scale)), f"{LOG}-{uuid4().hex[:8]}"
-    asyncio.run(_write_ledgers(uri, log, ledgers))
-
-    def read() -> float:
-        loaded = spark.read.format("bookkeeper").option("metadataServiceUri", uri).load(log)
-        return elapsed(lambda: loaded.select("value").write.format("noop").mode("overwrite").save())
-
-    return Figure(
-        "spark_read_small_ledgers",
-        "s",
-        repeat(runs, read),
-        wanted=READ_S_MAX if scale >= 1 else None,
-        less_is_better=True,
-        note=f"{ledgers:,} ledgers of {ROWS_PER_LEDGER} rows of {ROW_BYTES} B as one log, planning included",
-    )
-
-
-async def _write_ledgers(uri: str, name: str, count: int) -> None:
-    """``count`` closed ledgers, published as the log ``name`` at once."""
-    from bk_core.client import connect
-    from bk_core.entries.batch import EntryBatch
-    from bk_core.logs.model.head import NewExtent, PublishId
-    from bk_core.logs.named_log import NamedLog
-
-    batch = EntryBatch.from_list([bytes([i % 256]) * ROW_BYTES for i in range(ROWS_PER_LEDGER)])
-    at_once = asyncio.Semaphore(WRITERS)
-    async with await connect(uri) as bookkeeper:
-
-        async def write() -> NewExtent:
-            async with at_once, await bookkeeper.create_ledger() as writer:
-                await writer.wait_confirmed(await writer.append_batch(batch))
-            return NewExtent(
-                ledger_id=writer.ledger_id,
-                entry_count=ROWS_PER_LEDGER,
-                size_bytes=ROWS_PER_LEDGER * ROW_BYTES,
-                created_ms=int(time.time() * 1000),
-                ensemble_size=3,
-                write_quorum_size=3,
-                ack_quorum_size=2,
-                fragments=writer.metadata.fragments,
-            )
-
-        log = NamedLog(bookkeeper, name)
-        await log.create()
-        await log.publish(await asyncio.gather(*(write() for _ in range(count))), PublishId.job(name))
 
 
 # --- one run of planning ----------------------------------------------------------------------------------------------

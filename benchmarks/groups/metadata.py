@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
@@ -16,10 +15,8 @@ from benchmarks.peers.bare_zookeeper import bare_cycles
 from benchmarks.report.figures import Run, percentile
 from benchmarks.running.world import World
 from bk_core import client
-from bk_core.logs.named_log import NamedLog
 
 CYCLES = 400
-LOG = "opened"
 AT_ONCE = 8
 
 
@@ -50,32 +47,20 @@ def kazoo_cycles(at_once: int) -> Prepare:
     return lambda world: bare_cycles(world, world.scaled(CYCLES, 2 * at_once), at_once)
 
 
-async def create(bookkeeper: client.BookKeeper) -> None:
-    await (await bookkeeper.create_ledger()).abandon()
+def creating(world: World) -> Callable[[], Run]:
+    """The median of a creation, one after the other."""
+    count = world.scaled(CYCLES, 20)
 
+    async def create(bookkeeper: client.BookKeeper) -> Run:
+        samples = []
+        for _ in range(count):
+            began = time.perf_counter()
+            ledger = await bookkeeper.create_ledger()
+            await ledger.abandon()
+            samples.append((time.perf_counter() - began) * 1e3)
+        return Run.of(percentile(samples, 0.5))
 
-async def open_log(bookkeeper: client.BookKeeper) -> None:
-    await NamedLog(bookkeeper, LOG).head()
-
-
-def each_ms(act: Callable[[client.BookKeeper], Coroutine[Any, Any, None]]) -> Prepare:
-    """The median of an act, done one after the other."""
-
-    def prepare(world: World) -> Callable[[], Run]:
-        count = world.scaled(CYCLES, 20)
-
-        async def acts(bookkeeper: client.BookKeeper) -> Run:
-            await NamedLog(bookkeeper, LOG).create()
-            samples = []
-            for _ in range(count):
-                began = time.perf_counter()
-                await act(bookkeeper)
-                samples.append((time.perf_counter() - began) * 1e3)
-            return Run.of(percentile(samples, 0.5))
-
-        return lambda: world.bookkeeper.begin(acts).result()
-
-    return prepare
+    return lambda: world.bookkeeper.begin(create).result()
 
 
 KAZOO = "raw: the ceiling: the three writes of ZooKeeper that a ledger takes, by kazoo alone; no bookies, no entry"
@@ -95,9 +80,6 @@ MEASUREMENTS = (
         )
     ),
     Measurement(
-        ("ledger_create",), "ms", each_ms(create), less_is_better=True, note="median of create_ledger, one by one",
-    ),
-    Measurement(
-        ("log_open",), "ms", each_ms(open_log), less_is_better=True, note="median of a new handle's head(), with sync",
+        ("ledger_create",), "ms", creating, less_is_better=True, note="median of create_ledger, one by one",
     ),
 )  # fmt: skip

@@ -47,18 +47,16 @@ def doomed(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
             process.kill()
 
 
-async def write_ledger(uri: str, lane: str, entries: int, entry_bytes: int, hint: bool) -> None:
+async def write_ledger(uri: str, lane: str, entries: int, entry_bytes: int) -> None:
     """All frames leave in one turn of the loop: the machine has no ack yet when it numbers the last of them."""
     frame_bytes, window_bytes_max = -(-entries // FRAMES) * entry_bytes, 64 << 20
-    config = ClientConfig(lanes=lane, window_bytes_max=window_bytes_max, frame_bytes=frame_bytes)
-    if not hint:
-        config = ClientConfig(
-            lanes=lane,
-            window_bytes_max=window_bytes_max,
-            frame_bytes=frame_bytes,
-            explicit_lac_delay_ms=NEVER_MS,
-            lac_stall_ms=NEVER_MS,
-        )
+    config = ClientConfig(
+        lanes=lane,
+        window_bytes_max=window_bytes_max,
+        frame_bytes=frame_bytes,
+        explicit_lac_delay_ms=NEVER_MS,
+        lac_stall_ms=NEVER_MS,
+    )
     async with await client.connect(uri, config=config) as bookkeeper:
         ledger = await bookkeeper.create_ledger()
         payload = memoryview(np.random.default_rng(1).bytes(entries * entry_bytes))
@@ -98,8 +96,8 @@ async def lead_log(uri: str, lane: str, name: str) -> None:
 
 def main(what: str, uri: str, lane: str, *rest: str) -> None:
     if what == "ledger":
-        entries, entry_bytes, lac = rest
-        asyncio.run(write_ledger(uri, lane, int(entries), int(entry_bytes), lac == "hint"))
+        entries, entry_bytes = rest
+        asyncio.run(write_ledger(uri, lane, int(entries), int(entry_bytes)))
     elif what == "load":
         asyncio.run(append_for_ever(uri, lane))
     else:

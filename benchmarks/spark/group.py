@@ -54,8 +54,6 @@ PARTS: dict[str, Part] = {
     "rows_1kb": Part(180, 9 << 30, "raw"),
     "tasks": Part(90),
     "tail": Part(120),
-    "columns": Part(90),
-    "small_ledgers": Part(150),
     "plan": Part(60),
     "typed": Part(120, 3 << 30, "raw"),
     "kafka_100b": Part(360, 8 << 30, "kafka"),

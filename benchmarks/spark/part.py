@@ -55,23 +55,6 @@ def tail(world: World) -> list[Figure]:
     return tail_figures(world)
 
 
-def columns(world: World) -> list[Figure]:
-    from benchmarks.spark.columns import column_figures
-
-    return column_figures(world)
-
-
-def small_ledgers(world: World) -> list[Figure]:
-    from benchmarks.spark.session import session
-    from benchmarks.spark_plan import small_ledgers_figure
-
-    spark = session(world.folder)
-    try:
-        return [small_ledgers_figure(spark, world.uri, world.runs, world.scale)]
-    finally:
-        spark.stop()
-
-
 def plan(world: World) -> list[Figure]:
     from benchmarks.spark_plan import planning_figures
 
@@ -83,8 +66,6 @@ MEASURES: dict[str, Callable[[World], list[Figure]]] = {
     "rows_1kb": partial(rows, 1_000),
     "tasks": tasks,
     "tail": tail,
-    "columns": columns,
-    "small_ledgers": small_ledgers,
     "plan": plan,
     "typed": typed,
     "kafka_100b": partial(kafka, 100),

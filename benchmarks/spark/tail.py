@@ -83,24 +83,21 @@ def _offset_ms(leader: Any, reader: Any, start: Any, log: str, dice: random.Rand
 
 
 def row_figures(world: World) -> list[Figure]:
-    """Milliseconds from the return of an append to the row in ``foreachBatch``, with a trigger interval and without."""
+    """Milliseconds from the return of an append to the row in ``foreachBatch``."""
     spark = session(world.folder)
     try:
-        timed, _ = _row_runs(spark, world, TRIGGER_MS)
-        at_once, batch_ms = _row_runs(spark, world, 0)
+        timed = _row_runs(spark, world)
     finally:
         spark.stop()
     rows = f"{world.scaled(ROWS, 3)} rows one at a time, in foreachBatch on the driver"
     return [
         Figure("spark_ack_to_row", "ms", timed, wanted=TRIGGER_MS + ABOVE_TRIGGER_MS_MAX, less_is_better=True,
                note=f"median of {rows}; trigger processingTime {TRIGGER_MS} ms; wanted: that and 150 ms"),
-        Figure("spark_ack_to_row_at_once", "ms", at_once, wanted=batch_ms + ABOVE_TRIGGER_MS_MAX, less_is_better=True,
-               note=f"median of {rows}; default trigger, batches of {batch_ms:.0f} ms; wanted: that and 150 ms"),
     ]  # fmt: skip
 
 
-def _row_runs(spark: Any, world: World, trigger_ms: int) -> tuple[list[float], float]:
-    """The median of each run, and that of the micro-batches' own time."""
+def _row_runs(spark: Any, world: World) -> list[float]:
+    """The median of each run."""
     seen: dict[int, float] = {}
     news = threading.Condition()
 
@@ -114,21 +111,20 @@ def _row_runs(spark: Any, world: World, trigger_ms: int) -> tuple[list[float], f
     count, dice, log = world.scaled(ROWS, 3), random.Random(1), new_log()
     with connect(world.uri) as bookkeeper, bookkeeper.log(log).lead() as leader:
         leader.append(b"0")
-        query = _tail(spark, world, log, on_batch, trigger_ms)
+        query = _tail(spark, world, log, on_batch)
         try:
             medians = [
                 _median_ms(leader, query, seen, news, dice, 1 + run * count, count) for run in range(world.runs + 1)
             ]
-            batches = [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
         finally:
             query.stop()
-    return medians[1:], percentile(batches, 0.5)
+    return medians[1:]
 
 
-def _tail(spark: Any, world: World, log: str, on_batch: Callable[[Any, int], None], trigger_ms: int) -> Any:
+def _tail(spark: Any, world: World, log: str, on_batch: Callable[[Any, int], None]) -> Any:
     stream = world.streams(spark).load(log)
     writer = stream.writeStream.foreachBatch(on_batch).option("checkpointLocation", str(world.new_folder()))
-    return writer.trigger(processingTime=f"{trigger_ms} milliseconds").start()
+    return writer.trigger(processingTime=f"{TRIGGER_MS} milliseconds").start()
 
 
 def _median_ms(

@@ -43,10 +43,8 @@ def task_figures(world: World) -> list[Figure]:
         what = f"{tasks} tasks of {ROWS_PER_TASK} rows of {ROW_BYTES} B, planned before, on {SLOTS} slots"
         above = [mine - theirs for mine, theirs in zip(ours, empties, strict=True)]
         return [
-            Figure("spark_task", "ms", ours, less_is_better=True, peer="empty", peer_values=empties,
-                   note=f"slot time of a task; {what}; peer: a mapInArrow that yields nothing"),
             Figure("spark_task_above_empty", "ms", above, wanted=ABOVE_EMPTY_MS_MAX, less_is_better=True,
-                   note="the difference of the two, run by run"),
+                   note=f"slot time of a task above that of a mapInArrow that yields nothing, run by run; {what}"),
         ]  # fmt: skip
     finally:
         spark.stop()

@@ -98,14 +98,8 @@ def single_add_figures(folder: Path, runs: int, scale: float) -> list[StorageFig
 def amplification_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
     """Bytes to the disk for a byte of payload, each case over whole segments with their indexes."""
     note = "bytes that the kernel wrote for this process / bytes of payload; 1,000 B an entry"
-    cases: list[tuple[str, int, int, int, float | None, str]] = [
+    cases = [
         ("write_amplification_1mb", 1, 1 << 20, 4, GROUP_AMPLIFICATION, "groups of one frame of 1 MiB"),
-        ("write_amplification_256kb", 1, 256 << 10, 4, GROUP_AMPLIFICATION, "groups of one frame of 256 KiB"),
-        ("write_amplification_256kb_of_16kb", 16, 16 << 10, 4, GROUP_AMPLIFICATION, "groups of 16 frames of 16 KiB"),
-        (
-            "write_amplification_256kb_of_1kb", 256, ENTRY_BYTES, 4, None,
-            "groups of 256 frames of one entry: a frame's header and its place take 88 B of each, so no limit is set",
-        ),
         ("write_amplification_single", 1, ENTRY_BYTES, 1, ADD_AMPLIFICATION, "one entry a group: a block of 4 KiB"),
     ]  # fmt: skip
     figures, segment_bytes = [], scaled_segment(SMALL_SEGMENT_BYTES, scale)
@@ -122,24 +116,7 @@ def amplification_figures(folder: Path, runs: int, scale: float) -> list[Storage
                 extra={"by our own count": measured[-1][1], "of the whole device, others included": measured[-1][2]},
             )
         )  # fmt: skip
-    return [*figures, fresh_segments_figure(folder, runs, segment_bytes)]
-
-
-def fresh_segments_figure(folder: Path, runs: int, segment_bytes: int) -> StorageFigure:
-    """Single adds into segments that were never written: each sync then also writes what the file system notes of them,
-    which only the device counts. So without limit: others write, too."""
-    measured = []
-    for run in range(runs):
-        part = folder / f"fresh-{run}"
-        part.mkdir()
-        store = Store(part, segment_bytes, recycling=False)
-        measured.append(written_for_payload(store, folder, 1, ENTRY_BYTES, 1)[2])
-        store.close()
-    return StorageFigure(
-        "write_amplification_single_fresh", "x", measured, less_is_better=True,
-        note="one entry of 1,000 B a group into a segment that was never written before, which recycling avoids; bytes "
-        "that the whole device wrote, others included",
-    )  # fmt: skip
+    return figures
 
 
 def written_for_payload(
