@@ -73,7 +73,7 @@ class Bookie:
             release=self._reader.release, give_up=self._reader.release, limits=_LIMITS,
         )  # fmt: skip
         self._maintenance = MaintenanceThread(maintenance, loop, self._fail)
-        self.compaction = maintenance.compactor.stats
+        self.compaction = maintenance.compaction.compactor.stats
         self.maintenance = maintenance
         self._committer = Committer(
             store.log, loop, self._committed, self._fail, _GROUP_BYTES_MAX, _GROUP_FRAMES_MAX, self._maintenance.look
@@ -147,12 +147,12 @@ async def compact(store: Store, alone_s: float) -> Outcome:
         await bookie.until(lambda: all(store.index.is_deleted(ledger_id) for ledger_id in dying), alone_s * 20)
         live = sum(size for generation, size in store.index.live_bytes().items() if generation in old)
         dead = SEGMENTS * store.segment_bytes - live
-        compactor = bookie.maintenance.compactor  # maintenance looks now and then whether there is work for it
+        compactor = bookie.maintenance.compaction.compactor  # maintenance looks for work only now and then
         await bookie.until(lambda: compactor.generation is not None or compactor.stats.segments > 0, COMPACTION_MAX_S)
         began = time.perf_counter()
         meanwhile = await bookie.until(lambda: not old & set(store.index.sealed_generations()), COMPACTION_MAX_S)
         seconds = time.perf_counter() - began
-        await bookie.until(lambda: bookie.maintenance.recycled >= SEGMENTS, COMPACTION_MAX_S)
+        await bookie.until(lambda: bookie.maintenance.space.recycled >= SEGMENTS, COMPACTION_MAX_S)
         after = await bookie.alone(alone_s)
         copied = bookie.compaction.copied_bytes
     finally:

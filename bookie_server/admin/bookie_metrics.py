@@ -22,7 +22,7 @@ from bookie_server.machine import events
 from bookie_server.ports.bounds.hang_up import files_open
 from bookie_server.ports.bounds.memory_bounds import resident_bytes
 from bookie_server.storage.maintenance.index_port import Stopping
-from bookie_server.storage.maintenance.maintenance import StorageStats
+from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 REQUESTS: dict[str, type[events.Event]] = {
     "attach": events.SessionAttached,

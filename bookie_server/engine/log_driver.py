@@ -31,7 +31,8 @@ from bookie_server.machine.disk_places import Place
 from bookie_server.storage.log.segment_log import CommitStats, SegmentLog
 from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import Copy
-from bookie_server.storage.maintenance.maintenance import Maintenance, StorageStats
+from bookie_server.storage.maintenance.maintenance import Maintenance
+from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class LogDriver:
             self._log, loop, partial(engine.committed, number), self._failed, group_bytes_max, group_frames_max,
             self._maintenance.look, at_turn_end=engine.at_turn_end, observer=CommitObserver(slow, open_log.path),
         )  # fmt: skip
-        self._maintenance.maintenance.busy_s = lambda: self.committer.times.total
+        self._maintenance.maintenance.scrub.busy_s = lambda: self.committer.times.total
         self._maintenance.start()
 
     def read(self, effect: events.ReadFrames | events.ReadMemberships) -> None:
@@ -101,8 +102,8 @@ class LogDriver:
 
     def storage(self) -> StorageStats:
         """Return the statistics of the storage. Do not call this on the loop's thread. Raises as
-        :meth:`Maintenance.stats`."""
-        return self._maintenance.maintenance.stats(memory_age_s=MEMORY_AGE_S)
+        :meth:`StatsReader.read`."""
+        return self._maintenance.maintenance.stats.read(memory_age_s=MEMORY_AGE_S)
 
     def hurry(self) -> None:
         """Make maintenance free what space it can now, because space is short."""

@@ -70,7 +70,7 @@ class MaintenanceThread:
 
     def look(self) -> None:
         """Wake the thread if the log needs a spare or has a full segment. Any thread may call; it does not block."""
-        if self.maintenance.log_maintenance.due:
+        if self.maintenance.log_upkeep.work.due:
             self._notice()
 
     def hurry(self) -> None:
@@ -116,7 +116,7 @@ class MaintenanceThread:
                 continue
             with self._wake:
                 if not self._stopping and not self._noticed:
-                    self._wake.wait(min(maintenance.wait_s(), self._stats_interval_s))
+                    self._wake.wait(min(maintenance.tasks.wait_s(), self._stats_interval_s))
                 noticed, self._noticed = self._noticed, False
                 hurried, self._hurried = self._hurried, False
             if noticed:
@@ -130,6 +130,6 @@ class MaintenanceThread:
             return
         self._stats_due_s = now_s + self._stats_interval_s
         try:
-            logger.info("storage: %s", self.maintenance.stats().as_line())
+            logger.info("storage: %s", self.maintenance.stats.read().as_line())
         except BookKeeperError as error:
             logger.warning("no statistics now: %s", error)

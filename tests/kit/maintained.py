@@ -46,7 +46,7 @@ class Kept(Storage):
             newest=self.report.checkpoint, copy=self._copy, release=self.reader.release, give_up=self._give_up,
             now_s=lambda: self.now, limits=limits,
         )  # fmt: skip
-        self.log_maintenance = self.maintenance.log_maintenance
+        self.log_maintenance = self.maintenance.log_upkeep.work
 
     def append(self, *frames: bytes) -> list[Place]:
         """One group, then the index, then what the log needs done at once: sealing and spares."""
@@ -55,7 +55,7 @@ class Kept(Storage):
             self.index.add(frame, place)
         self.log.release_full()
         self.maintenance.wake()
-        while self.log.seal_jobs or self.maintenance._unheard:
+        while self.log.seal_jobs or self.maintenance.log_upkeep.untold:
             assert self.maintenance.step()
         return places
 
@@ -79,7 +79,7 @@ class Kept(Storage):
         end = self.now + seconds
         self.maintenance.run()
         while self.now < end:
-            self.now = min(end, self.now + self.maintenance.wait_s())
+            self.now = min(end, self.now + self.maintenance.tasks.wait_s())
             self.maintenance.run()
 
     def close(self, *, crash: bool = False) -> None:

@@ -27,7 +27,7 @@ from bookie_server.storage.index.ledger_table import LEDGER_ROW
 from bookie_server.storage.log import segment_log as commit
 from bookie_server.storage.log import segment_pool
 from bookie_server.storage.maintenance import checkpointer
-from bookie_server.storage.maintenance.maintenance import StorageStats
+from bookie_server.storage.maintenance.storage_stats import StorageStats
 
 ROOT = Path(__file__).parents[2]
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")

@@ -301,17 +301,17 @@ class _Run:
             return
         maintenance, disk = self.maintenance, self.back_end.disk
         self.now_s += self.chance.choice((0.5, 2.0, 6.0))
-        errors, copied = maintenance.errors, maintenance.compactor.stats.segments
+        errors, copied = maintenance.tasks.errors, maintenance.compaction.compactor.stats.segments
         try:
             for _ in range(self.chance.choice((1, 3, 10, 40))):
                 if not maintenance.step():
                     break
         except StorageFailedError as error:
             self.fail(error)
-        self.outcome.counts["segments compacted"] += maintenance.compactor.stats.segments - copied
+        self.outcome.counts["segments compacted"] += maintenance.compaction.compactor.stats.segments - copied
         self.need(not self.uncovered, f"I11: {self.uncovered}")
         ill = self.damaged or self.failed or disk.faults.no_space
-        self.need(ill or maintenance.errors == errors, "maintenance failed on a healthy disk")
+        self.need(ill or maintenance.tasks.errors == errors, "maintenance failed on a healthy disk")
 
     def release(self, generation: int) -> None:
         """As the reader thread does: what was asked for before is read first."""

@@ -13,8 +13,9 @@ from bookie_server.storage.disk.cookie import decode_identity
 from bookie_server.storage.index.checkpoint import checkpoint_name
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.index_port import DirectIndexPort
-from bookie_server.storage.maintenance.maintenance import LOOK_S, Maintenance
+from bookie_server.storage.maintenance.maintenance import Maintenance
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
+from bookie_server.storage.maintenance.tasks import LOOK_S
 from tests.kit.whole_files import decode_checkpoint
 from tests.sim.disk import SimDisk
 from tests.sim.storage import DATA_DIR, SEGMENTS_DIR
@@ -68,15 +69,15 @@ def _note_recycled(life: Life, generation: int) -> None:
 def maintain(life: Life, *, steps: int = 1000) -> None:
     """Time passes, and all that is due is done, or so many steps of it."""
     maintenance = maintenance_of(life)
-    errors, compacted = maintenance.errors, maintenance.compactor.stats.segments
+    errors, compacted = maintenance.tasks.errors, maintenance.compaction.compactor.stats.segments
     for _ in range(4):
         life.now_s += LOOK_S
         while steps and maintenance.step():
             steps -= 1
-    life.compacted += maintenance.compactor.stats.segments - compacted
+    life.compacted += maintenance.compaction.compactor.stats.segments - compacted
     assert not life.violations, life.violations[0]
     full = life.disk.faults.no_space or life.disk.faults.no_byte
-    assert full or maintenance.errors == errors, "maintenance failed on a disk that is well"
+    assert full or maintenance.tasks.errors == errors, "maintenance failed on a disk that is well"
 
 
 def beside_commits(groups: Sequence[list[bytes]], life: Life) -> None:
@@ -89,11 +90,11 @@ def beside_commits(groups: Sequence[list[bytes]], life: Life) -> None:
 def compacting_beside(groups: Sequence[list[bytes] | Callable[[Life], None]], life: Life) -> None:
     """A commit after each smallest step of compaction, until that has nothing more to do."""
     maintenance, waiting = maintenance_of(life), list(groups)
-    while maintenance.compactor.step(1) or waiting:
-        maintenance.note_drained(maintenance.compactor.take_drained())
+    while maintenance.compaction.compactor.step(1) or waiting:
+        maintenance.space.note_drained(maintenance.compaction.compactor.take_drained())
         if waiting:
             life.run([waiting.pop(0)])
-    maintenance.note_drained(maintenance.compactor.take_drained())
+    maintenance.space.note_drained(maintenance.compaction.compactor.take_drained())
 
 
 def look(life: Life) -> None:
@@ -103,7 +104,7 @@ def look(life: Life) -> None:
 
 def checkpointer_of(life: Life) -> Checkpointer:
     """That of the life's maintenance."""
-    return maintenance_of(life).checkpointer
+    return maintenance_of(life).space.checkpointer
 
 
 def checkpoint(life: Life) -> None:

@@ -165,7 +165,7 @@ def test_a_stop_seals_what_is_full_although_it_was_in_the_middle_of_compaction(t
             stopped.set()
             raise Stopping  # the commit thread has ended
 
-        kept.maintenance.add_paced("compaction", work, 1 << 20)
+        kept.maintenance.tasks.add_paced("compaction", work, 1 << 20)
         failures: list[BookKeeperError] = []
         thread = thread_of(kept, failures)
         thread.start()
@@ -296,7 +296,8 @@ async def rig(path: Path) -> AsyncIterator[Rig]:
 def test_a_running_bookie_gives_back_the_space_of_deleted_ledgers_and_serves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie_server.storage.maintenance.maintenance.LOOK_S", 0.1)
+    for module in ("space_return", "tasks"):
+        monkeypatch.setattr(f"bookie_server.storage.maintenance.{module}.LOOK_S", 0.1)
 
     async def story() -> None:
         async with rig(tmp_path / "d") as bookie:
@@ -305,7 +306,7 @@ def test_a_running_bookie_gives_back_the_space_of_deleted_ledgers_and_serves_the
             await bookie.write(2, 20)
 
             def stats() -> Any:
-                return bookie.engine._logs[0]._maintenance.maintenance.stats()
+                return bookie.engine._logs[0]._maintenance.maintenance.stats.read()
 
             await until(lambda: stats().segments_sealed >= 2)
             bookie.engine.feed(ev.LedgersDeleted([1]))

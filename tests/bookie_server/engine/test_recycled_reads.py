@@ -73,7 +73,7 @@ class Rig:
         kept.delete(WASTE)
         kept.settle(5)
         assert self.generation not in kept.index.sealed_generations()
-        assert kept.maintenance.drained == 0
+        assert kept.maintenance.space.drained == 0
         kept.fill(3, 8)
         assert kept.log.pool.recycled >= 1
 

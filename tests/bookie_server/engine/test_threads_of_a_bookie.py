@@ -60,7 +60,7 @@ def test_what_was_acked_under_load_with_reads_deletions_and_compaction_is_found_
             assert await stream.write(frames) is None
             trailer = await stream.read(0, max(stream.confirmed))
             assert (trailer.reason, list(trailer.trailer.absent), list(trailer.trailer.unknown)) == (0, [], [])
-            engine._logs[0]._maintenance.maintenance.stats()
+            engine._logs[0]._maintenance.maintenance.stats.read()
 
     async def story() -> None:
         failures, wrong = list[BookKeeperError](), list[str]()

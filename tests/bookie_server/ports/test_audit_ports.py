@@ -139,7 +139,7 @@ def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
         async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
             await one.write(7, 0, [b"a"])
             await one.fence(1)
-            monkeypatch.setattr(engine.logs[0], "commit", lambda effect: None)  # a disk that stands still
+            monkeypatch.setattr(engine.logs[0].committer, "put", lambda *_, **__: None)  # a disk that stands still
             with pytest.raises(BookKeeperError):
                 await one.link.fence(7, KEY, deadline_s=0.2)
         async with asyncio.timeout(DEADLINE_S):

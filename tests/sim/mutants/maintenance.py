@@ -10,7 +10,7 @@ from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import SegmentLog
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.maintenance.compaction import SegmentCompactor
-from bookie_server.storage.maintenance.maintenance import Maintenance
+from bookie_server.storage.maintenance.space_return import SpaceReturn
 from tests.sim.mutants.storage import Planted, _Instead, _nothing, _planted
 
 _write = SegmentCompactor._write
@@ -85,7 +85,7 @@ MAINTENANCE_MUTANTS: list[tuple[str, str, Planted]] = [
     ),
     (
         "a segment is recycled that the checkpoint counts on", "S4",
-        _planted((Maintenance, "note_drained", _recycled_soon), (Checkpointer, "may_recycle", _covered_is_enough)),
+        _planted((SpaceReturn, "note_drained", _recycled_soon), (Checkpointer, "may_recycle", _covered_is_enough)),
     ),
     ("a nearly dead segment is dropped", "S4", _planted((LedgerIndex, "drop_dead", _half_dead_is_dead))),
 ]  # fmt: skip

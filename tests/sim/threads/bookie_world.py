@@ -24,7 +24,7 @@ from bookie_server.engine.several_directories import SpreadHoldings
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
-from bookie_server.storage.maintenance import maintenance
+from bookie_server.storage.maintenance import log_upkeep, maintenance, space_return, tasks
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from tests.sim.storage import StorageBackEnd, ask
 from tests.sim.threads.baton import Turns
@@ -40,6 +40,9 @@ LINES_OF = (
     log_driver,
     maintenance_thread,
     maintenance,
+    log_upkeep,
+    space_return,
+    tasks,
     index_hop,
     engine_module,
 )
@@ -197,7 +200,7 @@ class BookieWorld:
             else:
                 try:
                     for each in engine._logs:
-                        each._maintenance.maintenance.stats()
+                        each._maintenance.maintenance.stats.read()
                 except BookKeeperError as error:
                     self.turns.fail(f"no statistics: {error}")
 
@@ -211,9 +214,9 @@ class BookieWorld:
     def _look_at(self, engine: BookieEngine) -> None:
         for log in engine._logs:
             maintenance = log._maintenance.maintenance
-            self.sometimes["segments sealed"] += maintenance.seals
-            self.sometimes["segments recycled"] += maintenance.recycled
-            self.sometimes["segments compacted"] += cast(Any, maintenance).compactor.stats.segments
+            self.sometimes["segments sealed"] += maintenance.log_upkeep.seals
+            self.sometimes["segments recycled"] += maintenance.space.recycled
+            self.sometimes["segments compacted"] += maintenance.compaction.compactor.stats.segments
         self.sometimes["groups"] += self.witness.groups
         if self.witness.refusals:
             self.sometimes["sync failed" if self.witness.failed else "no space"] += 1
@@ -226,7 +229,7 @@ class BookieWorld:
             self.turns.fail("a disk failed a second ago, and the bookie goes on")
         for log in engine._logs:
             if (
-                log._maintenance.maintenance.log_maintenance.due
+                log._maintenance.maintenance.log_upkeep.work.due
                 and not self.full
                 and not self.errors
                 and not self.time_passes

@@ -55,7 +55,7 @@ def test_what_a_start_on_a_full_disk_could_not_seal_is_sealed_later_and_space_co
     kept.delete(2)
     kept.settle()
     assert left in kept.index.sealed_generations()
-    assert kept.maintenance.recycled >= 2
+    assert kept.maintenance.space.recycled >= 2
     kept.close(crash=True)
     disk.crash(random.Random(1), "nothing")
     again = Kept(files=disk)
@@ -105,9 +105,9 @@ def test_drained_segments_are_put_aside_by_a_start_without_a_free_byte() -> None
     kept.fill(1, 2)
     alive = kept.fill(2, 1)
     kept.delete(1)
-    kept.maintenance.checkpointer.may_recycle = lambda generation: False
+    kept.maintenance.space.checkpointer.may_recycle = lambda generation: False
     kept.settle()
-    assert kept.maintenance.checkpoints == 1
+    assert kept.maintenance.space.checkpoints == 1
     kept.close(crash=True)
     disk.kill()
     disk.faults.no_byte = True
@@ -185,11 +185,11 @@ def test_segments_kept_free_make_room_for_a_checkpoint(at_once: bool) -> None:
     kept.fill(3, 1)
     kept.delete(1)
     kept.settle()
-    assert kept.maintenance.recycled
+    assert kept.maintenance.space.recycled
     assert kept.log.pool.free_segments
-    kept.maintenance.checkpointer._room.give_up()  # an earlier version kept none
+    kept.maintenance.space.checkpointer._room.give_up()  # an earlier version kept none
     disk.bytes_max = disk.used_bytes()
     kept.delete(2)
     kept.settle(200)
-    assert kept.maintenance.checkpoints == 2
-    assert not kept.maintenance.drained
+    assert kept.maintenance.space.checkpoints == 2
+    assert not kept.maintenance.space.drained

@@ -14,7 +14,7 @@ from bk_core.errors import BookKeeperError, StorageFailedError
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.space import Usage
 from bookie_server.storage.maintenance.index_port import Stopping
-from bookie_server.storage.maintenance.maintenance import LOOK_S, RETRY_MAX_S, RETRY_S
+from bookie_server.storage.maintenance.tasks import LOOK_S, RETRY_MAX_S, RETRY_S
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries, fence_record, key_record
 from tests.sim.disk import SimDisk
@@ -36,7 +36,7 @@ def test_a_segment_of_deleted_ledgers_goes_to_the_pool_and_its_state_is_kept() -
     first = kept.index.sealed_generations()[0]
     kept.delete(1)
     kept.settle()
-    assert kept.maintenance.recycled == kept.maintenance.checkpoints == 1
+    assert kept.maintenance.space.recycled == kept.maintenance.space.checkpoints == 1
     assert kept.given_up == [first]
     assert f"{first:016x}.segment" not in files_of(disk, "segment")
     assert f"{first:016x}.idx" not in files_of(disk, "idx")
@@ -55,7 +55,7 @@ def test_nothing_is_recycled_before_a_checkpoint_made_after_it_was_dropped_is_du
     kept.fill(2, 1)
     kept.delete(1)
     order: list[str] = []
-    watch(kept.maintenance.checkpointer, "start", order)
+    watch(kept.maintenance.space.checkpointer, "start", order)
     watch(kept.directory, "record_checkpoint", order)
     watch(kept.log.pool, "recycle", order)
     kept.settle()
@@ -82,27 +82,27 @@ def test_checkpoints_keep_their_distance_and_space_waits_for_the_next() -> None:
     kept.fill(9, 1)
     kept.delete(1)
     kept.settle(10)
-    assert kept.maintenance.checkpoints == 1
-    recycled = kept.maintenance.recycled
+    assert kept.maintenance.space.checkpoints == 1
+    recycled = kept.maintenance.space.recycled
     kept.delete(2, 3)
     kept.settle(40)
-    assert kept.maintenance.checkpoints == 1
-    assert kept.maintenance.recycled == recycled
-    assert kept.maintenance.drained > 0
+    assert kept.maintenance.space.checkpoints == 1
+    assert kept.maintenance.space.recycled == recycled
+    assert kept.maintenance.space.drained > 0
     kept.settle(15)
-    assert kept.maintenance.checkpoints == 2
-    assert kept.maintenance.drained == 0
+    assert kept.maintenance.space.checkpoints == 2
+    assert kept.maintenance.space.drained == 0
 
 
 def test_a_wait_that_rounding_would_lose_is_a_wait() -> None:
     """A thread that is told to wait for 1e-16 s looks again at the same moment, for ever if the clock stands still."""
     kept = Kept()
     kept.now = 1e6
-    kept.maintenance.add_paced("nothing", lambda _: 0, 1)
-    [task] = [task for task in kept.maintenance._paced if task.name == "nothing"]
+    kept.maintenance.tasks.add_paced("nothing", lambda _: 0, 1)
+    [task] = [task for task in kept.maintenance.tasks._paced if task.name == "nothing"]
     task.run = lambda: 1e-16
     kept.settle(0.1)
-    assert kept.maintenance.wait_s() > 0
+    assert kept.maintenance.tasks.wait_s() > 0
 
 
 def test_a_disk_short_of_space_does_not_wait_for_the_interval() -> None:
@@ -115,26 +115,26 @@ def test_a_disk_short_of_space_does_not_wait_for_the_interval() -> None:
     kept.delete(2)
     kept.fill(9, 1)
     kept.settle(20)
-    assert kept.maintenance.checkpoints == 1
-    before = kept.maintenance.recycled
+    assert kept.maintenance.space.checkpoints == 1
+    before = kept.maintenance.space.recycled
     kept.log.pool.trim()
     while kept.log.pool.free_segments:
         kept.log.pool.ensure(kept.log.pool.spares + 1)
     kept.directory.usage = lambda kept_bytes: Usage(100 * kept.log.segment_bytes, 0, kept_bytes)
     kept.settle(LOOK_S + 1)
-    assert kept.maintenance.checkpoints == 2
-    assert kept.maintenance.recycled > before
+    assert kept.maintenance.space.checkpoints == 2
+    assert kept.maintenance.space.recycled > before
 
 
 def test_a_start_never_folds_the_state_of_many_segments() -> None:
     kept = Kept()
     kept.fill(1, 7)
     kept.settle(100)
-    assert kept.maintenance.checkpoints == 0
+    assert kept.maintenance.space.checkpoints == 0
     kept.fill(2, 1)
     kept.settle(LOOK_S + 1)
-    assert kept.maintenance.checkpoints == 1
-    assert kept.maintenance.checkpointer.newest.through >= 8
+    assert kept.maintenance.space.checkpoints == 1
+    assert kept.maintenance.space.checkpointer.newest.through >= 8
 
 
 def test_sealing_comes_before_everything_else() -> None:
@@ -153,8 +153,8 @@ def test_sealing_comes_before_everything_else() -> None:
     kept.now += LOOK_S  # a look and a checkpoint are due as well
     while kept.log.seal_jobs:
         kept.maintenance.step()
-        assert not kept.maintenance.checkpointer.busy
-        assert kept.maintenance.recycled == 0
+        assert not kept.maintenance.space.checkpointer.busy
+        assert kept.maintenance.space.recycled == 0
 
 
 @pytest.mark.rule("S6")
@@ -181,11 +181,11 @@ def test_a_full_disk_keeps_the_checkpoint_waiting_and_it_is_made_when_there_is_r
     kept.delete(1)
     disk.faults.no_byte = True
     kept.settle(20)
-    assert kept.maintenance.recycled == 0
+    assert kept.maintenance.space.recycled == 0
     assert files_of(disk, "checkpoint") == []
     disk.faults.no_byte = False
     kept.settle(20)
-    assert kept.maintenance.recycled > 0
+    assert kept.maintenance.space.recycled > 0
 
 
 class Failing:
@@ -209,25 +209,25 @@ class Failing:
 def test_what_fails_is_counted_and_tried_again_ever_more_rarely_and_holds_up_nothing_else(error: Exception) -> None:
     kept = Kept()
     failing = Failing(8, error)
-    kept.maintenance.add_paced("failing", failing.step(kept), 1 << 30)
+    kept.maintenance.tasks.add_paced("failing", failing.step(kept), 1 << 30)
     kept.fill(1, 1)
     kept.fill(2, 1)
     kept.delete(1)
     kept.settle(600)
-    assert kept.maintenance.errors == 8
+    assert kept.maintenance.tasks.errors == 8
     waits = [b - a for a, b in zip(failing.at, failing.at[1:], strict=False)]
     assert waits[:8] == pytest.approx([min(RETRY_S * 2**k, RETRY_MAX_S) for k in range(8)])
     assert waits[8:] == pytest.approx([LOOK_S] * len(waits[8:]))
-    assert kept.maintenance.recycled > 0
+    assert kept.maintenance.space.recycled > 0
 
 
 def test_a_stop_comes_through_whatever_is_under_way() -> None:
     kept = Kept()
     failing = Failing(1, Stopping())
-    kept.maintenance.add_paced("failing", failing.step(kept), 1 << 30)
+    kept.maintenance.tasks.add_paced("failing", failing.step(kept), 1 << 30)
     with pytest.raises(Stopping):
         kept.settle()
-    assert kept.maintenance.errors == 0
+    assert kept.maintenance.tasks.errors == 0
 
 
 def test_two_kinds_of_paced_work_share_the_time_and_keep_to_their_rates() -> None:
@@ -241,8 +241,8 @@ def test_two_kinds_of_paced_work_share_the_time_and_keep_to_their_rates() -> Non
 
         return step
 
-    kept.maintenance.add_paced("one", work("one"), 8 << 20)
-    kept.maintenance.add_paced("other", work("other"), 2 << 20)
+    kept.maintenance.tasks.add_paced("one", work("one"), 8 << 20)
+    kept.maintenance.tasks.add_paced("other", work("other"), 2 << 20)
     kept.settle(20)
     assert done["one"] == pytest.approx(20 * (8 << 20), rel=0.1)
     assert done["other"] == pytest.approx(20 * (2 << 20), rel=0.1)
@@ -269,7 +269,7 @@ def test_the_index_hears_of_a_sealed_segment_even_if_it_could_not_be_asked_at_fi
         kept.index.add(frame, place)
     kept.log.release_full()
     kept.settle(5)
-    assert kept.maintenance.errors == 1
+    assert kept.maintenance.tasks.errors == 1
     assert len(kept.index.sealed_generations()) > len(sealed)
     assert_honest(kept, frames, healthy=True)
 
@@ -279,7 +279,7 @@ def test_the_statistics_say_what_there_is() -> None:
     kept.fill(1, 2)
     kept.fill(2, 1)
     kept.settle()
-    before = kept.maintenance.stats()
+    before = kept.maintenance.stats.read()
     assert before.segments_sealed == 3
     assert before.segments_unsealed == 1
     assert before.seals == 3
@@ -289,8 +289,8 @@ def test_the_statistics_say_what_there_is() -> None:
     assert before.checkpoint_age_s is None
     kept.delete(1)
     kept.settle(30)
-    after = kept.maintenance.stats()
-    assert after.segments_recycled == kept.maintenance.recycled > 0
+    after = kept.maintenance.stats.read()
+    assert after.segments_recycled == kept.maintenance.space.recycled > 0
     assert after.segments_drained == 0
     assert after.checkpoint_number == 1
     assert after.checkpoint_bytes > 0
@@ -304,8 +304,8 @@ def test_little_data_is_scrubbed_once_in_a_while_and_not_all_the_time() -> None:
     kept = Kept(limits=limits(scrub_bytes_per_s=8 << 20))
     kept.fill(1, 2)
     kept.settle(2 * limits().scrub_interval_s)
-    assert kept.maintenance.scrubber.stats.passes in (2, 3)
-    assert 2 * 2 * 40_000 < kept.maintenance.stats().scrubbed_bytes < 3 * 2 * 100_000
+    assert kept.maintenance.scrub.scrubber.stats.passes in (2, 3)
+    assert 2 * 2 * 40_000 < kept.maintenance.stats.read().scrubbed_bytes < 3 * 2 * 100_000
 
 
 def test_scrubbing_gives_way_to_commits_and_still_gets_on() -> None:
@@ -313,9 +313,9 @@ def test_scrubbing_gives_way_to_commits_and_still_gets_on() -> None:
     for busy in (0.0, 0.9):
         kept = Kept(limits=limits(scrub_bytes_per_s=rate, scrub_interval_s=1))
         kept.fill(1, 8)
-        kept.maintenance.busy_s = partial(lambda kept, busy: busy * kept.now, kept, busy)
+        kept.maintenance.scrub.busy_s = partial(lambda kept, busy: busy * kept.now, kept, busy)
         kept.settle(time_s)
-        read.append(kept.maintenance.stats().scrubbed_bytes)
+        read.append(kept.maintenance.stats.read().scrubbed_bytes)
     assert rate * time_s / 10 < read[1] < rate * time_s / 8 + (1 << 20)
     assert read[0] > 3 * read[1]
 
@@ -328,8 +328,8 @@ def test_a_damaged_index_is_made_anew_and_what_it_names_is_served_again() -> Non
     generation = kept.index.sealed_generations()[0]
     disk.flip_bit(f"/data/segments/{generation:016x}.idx", 4096 + 100)
     kept.settle(60)
-    assert kept.maintenance.stats().indexes_rebuilt == 1
-    assert kept.maintenance.stats().detected_scrub_errors >= 1
+    assert kept.maintenance.stats.read().indexes_rebuilt == 1
+    assert kept.maintenance.stats.read().detected_scrub_errors >= 1
     assert_honest(kept, written, healthy=True)
 
 
@@ -346,7 +346,7 @@ def test_segments_of_which_little_lives_are_compacted_and_given_back() -> None:
     assert sealed >= 5
     kept.delete(1)
     kept.settle(30)
-    stats = kept.maintenance.stats()
+    stats = kept.maintenance.stats.read()
     assert stats.segments_sealed <= 2
     assert sealed - 1 <= stats.segments_recycled <= kept.log.newest_sealed
     assert stats.segments_drained == 0
@@ -366,7 +366,7 @@ def test_the_segment_that_is_being_compacted_is_let_go_before_it_is_recycled() -
     kept.append(alive)
     kept.fill(2, 3)
     kept.delete(2)
-    compactor = kept.maintenance.compactor
+    compactor = kept.maintenance.compaction.compactor
     while compactor.generation is None:
         assert compactor.step(1)
     generation = compactor.generation
@@ -374,4 +374,4 @@ def test_the_segment_that_is_being_compacted_is_let_go_before_it_is_recycled() -
     kept.settle(20)
     assert generation in kept.given_up
     assert compactor.generation is None
-    assert kept.maintenance.drained == 0
+    assert kept.maintenance.space.drained == 0

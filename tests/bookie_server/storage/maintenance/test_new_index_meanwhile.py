@@ -48,7 +48,7 @@ def test_compaction_lets_go_of_a_segment_whose_index_is_made_anew(monkeypatch: p
     while kept.log.newest_sealed < generation:
         kept.append(entries(3, range(10), size=1700))
     kept.delete(1, 3)
-    compactor, reindexer = kept.maintenance.compactor, kept.maintenance.reindexer
+    compactor, reindexer = kept.maintenance.compaction.compactor, kept.maintenance.reindexer
     compactor.step(1)  # the first block of the index
     assert compactor.generation == generation
     for place in dead[:2]:

@@ -59,7 +59,7 @@ def test_restarts_of_a_maintained_directory_leave_few_files(tmp_path: Path) -> N
         kept.close()
     kept = Kept(path, files=Files(), segment_bytes=SEGMENT_BYTES, limits=limits(compaction_threshold=0.5))
     kept.settle(60)
-    assert kept.maintenance.recycled >= RESTARTS - 2
+    assert kept.maintenance.space.recycled >= RESTARTS - 2
     assert len(list((path / "segments").glob("*.segment"))) <= 3
     assert_honest(kept, written, healthy=True)
     assert allocated(path) <= (1 + 2 + SEGMENTS_KEPT_FREE) * SEGMENT_BYTES + MIB

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The most urgent maintenance: seals full segments, tells the index, and makes spare segments."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+from bookie_server.storage.log.sealing import SealedSegment
+from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
+from bookie_server.storage.maintenance.index_port import IndexPort
+from bookie_server.storage.maintenance.tasks import RETRY_S
+
+
+class LogUpkeep:
+    """Does the upkeep of the log.
+
+    - ``work``: seals and makes spares. ``work.due`` says whether there is something to do.
+    - ``untold``: sealed segments that the index was not told about, in their order.
+    - ``lacks_room``: the disk had no room for a spare, or for the ``.idx`` of a segment, at the last try.
+    - ``seals``: how many segments were sealed.
+
+    ``on_told`` is called after the index was told about a segment.
+    """
+
+    def __init__(self, log: SegmentLog, port: IndexPort, on_told: Callable[[], None]) -> None:
+        self._port, self._on_told = port, on_told
+        self.work = LogMaintenance(log, self._note_sealed)
+        self.untold: deque[SealedSegment] = deque()
+        self.lacks_room = False
+        self.seals = 0
+
+    def _note_sealed(self, sealed: SealedSegment) -> None:
+        self.untold.append(sealed)
+        self.seals += 1
+
+    def step(self) -> float:
+        """Do one piece of work; return as :class:`~bookie_server.storage.maintenance.tasks.TaskSchedule` says."""
+        if self.untold:
+            sealed = self.untold[0]
+            self._port.ask(lambda index: index.seal(sealed.generation, sealed.summary))
+            self.untold.popleft()
+            self._on_told()
+            return 0.0
+        if self.work.step():
+            return 0.0
+        self.lacks_room = self.work.due
+        return RETRY_S if self.lacks_room else math.inf
