@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metric of a bookie, and where a scrape reads it. docs/bookie.md explains them; a test compares.
+"""All metrics of a bookie, and the code that reads each for a scrape. docs/bookie.md explains them; a test compares.
 
-Names are Apache's where the meaning is the same. All others begin with ``bookie_``, or are those that every process has
-in Prometheus.
+Names are Apache's if the meaning is the same. The other names begin with ``bookie_``, or are Prometheus's names for the
+metrics of any process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_loop_silent_seconds", "gauge", "How long the loop has not run, 0 if it runs"),
     Metric("bookie_loop_late_max_seconds", "gauge", "The longest that the loop did not run, since the start"),
     Metric("bookie_loop_stalls_total", "counter", f"How often the loop did not run for {STALLED_S:.0f} s"),
-    # what clients ask
+    # requests of clients
     Metric("bookie_requests_total", "counter", "Requests of all lanes that reached the machine", ("kind",)),
     Metric(
         "bookkeeper_server_ADD_ENTRY_REQUEST_count", "counter", "Entries added and durable", ("success",), apache=True
@@ -61,13 +61,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_READ_BYTES", "counter", "Bytes of frames in answers to reads", apache=True),
     Metric("bookie_read_parts_total", "counter", "Parts of answers to reads"),
     Metric("bookie_adds_refused_total", "counter", "Sessions of writers ended by a refusal", ("reason",)),
-    # what is on its way
+    # work in progress
     Metric("bookie_adds_in_flight_frames", "gauge", "Frames that wait for a group commit"),
-    Metric("bookie_adds_in_flight_bytes", "gauge", "Their bytes"),
+    Metric("bookie_adds_in_flight_bytes", "gauge", "Bytes of these frames"),
     Metric("bookie_adds_waiting_bytes", "gauge", "Bytes of messages held up because too much is in flight"),
     Metric("bookie_sessions", "gauge", "Open sessions of writers and recoveries"),
     Metric("bookie_reads_active", "gauge", "Parts of answers that are planned, read or sent"),
-    Metric("bookie_reads_bytes", "gauge", "Bytes of those that were read"),
+    Metric("bookie_reads_bytes", "gauge", "Bytes of the parts that were read"),
     Metric("bookie_ledgers_active", "gauge", "Ledgers with sessions, requests or frames on their way"),
     # clients
     Metric("bookie_streams", "gauge", "Streams of clients over all lanes"),
@@ -76,11 +76,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_connections_ended_total", "counter", "Connections ended because they were beyond a bound"),
     Metric("bookie_limit_held_total", "counter", "Times that a client was not read for a while", ("limit",)),
     Metric("bookie_limit_refused_total", "counter", "Refusals because of a client's limit", ("limit",)),
-    Metric("bookie_limited_clients", "gauge", "Identities and addresses of which something is counted"),
+    Metric("bookie_limited_clients", "gauge", "Identities and addresses whose use is counted"),
     # commits
     Metric("bookie_commit_seconds", "histogram", "Time of a group commit: write and sync", _D),
     Metric("bookie_commit_groups_total", "counter", "Group commits", _D),
-    Metric("bookie_commit_frames_total", "counter", "Frames in them, copies of compaction included", _D),
+    Metric("bookie_commit_frames_total", "counter", "Frames in group commits, copies of compaction included", _D),
     Metric("bookie_commit_frame_bytes_total", "counter", "Bytes of these frames", _D),
     Metric("bookie_commit_written_bytes_total", "counter", "Bytes written for them: groups and headers", _D),
     Metric("bookie_slow_operations_total", "counter", "Commits and reads that took slow_operation_ms or longer"),
@@ -92,8 +92,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "bookie_copies_given_up_total", "counter", "Copies of ledgers that live elsewhere, whose space may come back"
     ),
-    Metric("bookie_directory_total_bytes", "gauge", "Size of the file system at the last look", _D),
-    Metric("bookie_directory_usable_bytes", "gauge", "What may still be written, at the last look", _D),
+    Metric("bookie_directory_total_bytes", "gauge", "Size of the file system at the last check", _D),
+    Metric("bookie_directory_usable_bytes", "gauge", "Bytes that can still be written, at the last check", _D),
     Metric("bookie_directory_writable", "gauge", "0 if it takes no new entries", _D),
     *(
         Metric(
@@ -105,10 +105,10 @@ METRICS: tuple[Metric, ...] = (
         for field in fields(StorageStats)
     ),
     # own copies
-    Metric("scrubber_detectedScrubErrors", "counter", "Bad frames and index blocks that scrubbing met", apache=True),
+    Metric("scrubber_detectedScrubErrors", "counter", "Bad frames and index blocks that scrubbing found", apache=True),
     Metric("bookie_ledgers_in_limbo", "gauge", "Ledgers whose copies here are incomplete because of limbo"),
     Metric("bookie_ledgers_damaged", "gauge", "Ledgers whose copies here are incomplete for another reason"),
-    Metric("bookie_ledgers_suspected", "gauge", "Ledgers whose copies here are looked at now and then"),
+    Metric("bookie_ledgers_suspected", "gauge", "Ledgers whose copies here are checked now and then"),
     Metric("bookie_own_copies_marked_total", "counter", "Marks that this bookie made for its own copies"),
     Metric("bookie_own_copies_healed_total", "counter", "Copies here that were incomplete and are whole again"),
     # auto-recovery
@@ -122,7 +122,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_auditor", "gauge", "1 if this process is the cluster's auditor"),
     Metric("bookie_auditor_marked_total", "counter", "Ledgers that the auditor here marked"),
     # the metadata store
-    Metric("bookie_metadata_unreadable_nodes", "gauge", "Nodes that this process met and could not read", ("kind",)),
+    Metric("bookie_metadata_unreadable_nodes", "gauge", "Nodes that this process found and could not read", ("kind",)),
     # upkeep of logs
     Metric("bookie_upkeep", "gauge", "1 if this process keeps the logs of the cluster"),
     Metric("bookie_upkeep_deleted_ledgers_total", "counter", "Ledgers that upkeep here deleted"),
@@ -137,7 +137,8 @@ METRICS: tuple[Metric, ...] = (
 
 
 def scrape(view: BookieView) -> str:
-    """All metrics as they are now. Not on the bookie's loop: the loop is asked about the indexes."""
+    """Return the text of all metrics as they are now. Do not call this on the bookie's loop, because it waits for the
+    loop's answer about the indexes."""
     found = Scrape(METRICS)
     for put in (_state, _clients, _process, _metadata, _disks, _garbage, _own_copies, _healing, _upkeep):
         put(found, view)
@@ -172,7 +173,7 @@ def _clients(found: Scrape, view: BookieView) -> None:
 
 
 def _metadata(found: Scrape, view: BookieView) -> None:
-    """0 for each kind of which none is unreadable, so that an alert has a series."""
+    """Put the number of unreadable nodes of each kind, 0 if there are none, so that an alert has a series."""
     nodes = {(node.kind, node.path) for each in tuple(view.unreadable) for node in each.nodes()}
     counts = Counter(kind for kind, _ in nodes)
     for kind in NodeKind:
@@ -268,7 +269,7 @@ def _logs(found: Scrape, view: BookieView, engine: BookieEngine) -> None:
         found.put("bookie_commit_frames_total", stats.frames, path)
         found.put("bookie_commit_frame_bytes_total", stats.frame_bytes, path)
         found.put("bookie_commit_written_bytes_total", stats.written_bytes, path)
-    if not view.pulse.stands:  # else nobody would answer
+    if not view.pulse.stands:  # a loop that stands still would not answer
         _storage(found, [(path, log.storage) for path, log in zip(view.paths, engine.logs, strict=True)])
 
 
@@ -277,7 +278,7 @@ def _storage(found: Scrape, ask: Iterable[tuple[str, Callable[[], StorageStats]]
     for path, storage in ask:
         try:
             stats = storage()
-        except (BookKeeperError, Stopping):  # it stops, or is too busy: what is missing is no zero
+        except (BookKeeperError, Stopping):  # the bookie stops, or is too busy: a missing value must not read as 0
             return
         sealed += stats.segments_sealed
         errors += stats.detected_scrub_errors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port sees of a bookie: its parts, which appear while it starts. Nothing here changes any of them."""
+"""The parts of a bookie that the admin port reads. They appear while the bookie starts. Nothing here changes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bookie_server.ports.bounds.clients import Clients
 
 
 class OwnCopiesView(Protocol):
-    """What this bookie knows of its own copies that are incomplete (decision 0053)."""
+    """The bookie's own copies that are incomplete (decision 0053)."""
 
     marked: int
     healed: int
@@ -30,12 +30,13 @@ class OwnCopiesView(Protocol):
     @property
     def lacking(self) -> Mapping[LedgerId, Lacking]: ...
     def counts(self) -> tuple[int, int]:
-        """Ledgers that lack entries here: because of limbo, and for another reason."""
+        """Return the numbers of ledgers that lack entries here: because of limbo, and for other reasons."""
         ...
 
 
 class Lacking(Protocol):
-    """What the copy of one ledger lacks, in words; ``since_s``: since 1970."""
+    """The missing entries of the copy of one ledger; ``str()`` describes them. ``since_s`` is the time when that was
+    found, in seconds since 1970."""
 
     @property
     def limbo(self) -> bool: ...
@@ -44,7 +45,8 @@ class Lacking(Protocol):
 
 
 class HealingCounts(NamedTuple):
-    """What auto-recovery in this process has done and does; ``running`` and ``blocked`` repairs are those of now."""
+    """Counts of auto-recovery in this process since the start; ``running`` and ``blocked`` count the present
+    repairs."""
 
     repaired: int
     copied_entries: int
@@ -56,7 +58,7 @@ class HealingCounts(NamedTuple):
 
 
 class UpkeepCounts(NamedTuple):
-    """What upkeep in this process has done."""
+    """Counts of the upkeep of logs in this process since the start."""
 
     elected: bool
     deleted_ledgers: int
@@ -66,9 +68,9 @@ class UpkeepCounts(NamedTuple):
 
 @dataclass(slots=True)
 class BookieView:
-    """``main.py`` fills it in. ``ledgers`` counts the ledgers of each directory, in the order of ``paths``; ``healing``
-    is there with auto-recovery, ``upkeep`` with that. ``unreadable`` has the nodes that each session with the metadata
-    store could not read."""
+    """The parts of a bookie, which ``main.py`` fills in. ``ledgers`` counts the ledgers of each directory, in the order
+    of ``paths``. ``healing`` is None without auto-recovery, and ``upkeep`` without upkeep. ``unreadable`` has the nodes
+    that each session with the metadata store could not read."""
 
     config: BookieConfig
     version: str
@@ -100,7 +102,7 @@ class BookieView:
         availability: Availability,
         garbage: GarbageThread,
     ) -> None:
-        """The bookie has these parts from now on."""
+        """Set the parts that the bookie has once its storage is open."""
         self.bookie_id, self.paths, self.ledgers = bookie_id, paths, ledgers
         self.engine, self.availability, self.garbage = engine, availability, garbage
 
@@ -108,11 +110,11 @@ class BookieView:
         return self.availability.why_read_only if self.availability is not None else ""
 
     def why_full(self) -> str:
-        """Why it is read-only although nobody ordered that."""
+        """Return why the bookie is read-only for lack of space, without an order; empty if it is not."""
         return self.availability.why_full if self.availability is not None else ""
 
     def serves(self) -> bool:
-        """Whether it has replayed its log and is registered."""
+        """Return whether the bookie has replayed its log and is registered."""
         return self.availability is not None and self.availability.registered
 
     def health(self) -> BookieHealth:

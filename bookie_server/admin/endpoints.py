@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of the admin port. Those of Apache's have its shapes (its HTTP service, ``/api/v1``). Others are those of
-the web page."""
+"""The paths of the admin port: our own, those of Apache's HTTP service in its format (``/api/v1``), and those of the
+web page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from bookie_server.ports.bounds.limits import Limits
 from bookie_server.ports.sockets import listening_socket
 
 ENDPOINT = "httpserver"
-"""Apache's name of it in a registration."""
+"""The name of the admin port in a registration, as Apache's bookies write it."""
 
 LACKING_MAX = 1_000
 
@@ -45,7 +45,8 @@ _USER = re.compile(r"(?<=://)[^/@]*@")
 
 
 class AdminPort:
-    """Bound when it is made, so that a port in use is noticed first of all. It answers while the bookie starts."""
+    """The admin port of a bookie. It is bound when it is made, so that a start notices a port in use before anything
+    else. It answers while the bookie starts, too."""
 
     def __init__(
         self,
@@ -101,7 +102,8 @@ class AdminPort:
         return sorted([*self._quick, *self._slow, *self._page.paths])
 
     def endpoint(self, address: str) -> Endpoint:
-        """What the bookie publishes of it; ``address`` is where others reach this host."""
+        """Return the endpoint that the bookie registers. ``address`` is the one at which other hosts reach this
+        host."""
         host = address if self._host in _WILDCARDS else self._host
         return Endpoint(ENDPOINT, host, self.port, HTTP, extensions=self._extensions)
 
@@ -110,12 +112,13 @@ class AdminPort:
         self._server.start()
 
     def stop(self) -> None:
-        """Blocks briefly."""
+        """Stop the server and the gatherer. This blocks briefly."""
         self._server.stop()
         self._gatherer.stop()
 
     def _refusal(self, request: HttpRequest) -> HttpAnswer | None:
-        """Mode ``secure``: the answer to a client without the needed right. Blocks."""
+        """Mode ``secure``: return the refusal for a client without the needed right, or None if the request is allowed.
+        Blocks."""
         assert self._authority is not None
         need, identity = ADMIN.get((request.method, request.path)), request.principal.identity
         if need is None:
@@ -126,16 +129,16 @@ class AdminPort:
         except BookKeeperError as error:
             return HttpAnswer(503, f"this bookie cannot read the table of roles now: {error.what}\n")
         self._say(request, REFUSED)
-        return HttpAnswer(403, f"{denial(identity or 'who shows no identity', need.right)}\n")
+        return HttpAnswer(403, f"{denial(identity or 'a client that shows no identity', need.right)}\n")
 
     def _say(self, request: HttpRequest, outcome: str, why: str = "") -> None:
-        """To the audit log."""
+        """Write a request to the audit log."""
         if self._audit is not None:
             who = request.principal.as_event()
             self._audit.say(f"{request.method} {request.path}", outcome, lane=HTTP, why=why, **who)
 
     def _answer(self, request: HttpRequest) -> HttpAnswer | None:
-        """None for a path that takes time."""
+        """Return the answer, or None for a path that may take time."""
         if request.method == "PUT":
             if request.path != "/log/level":
                 return HttpAnswer(405, "only GET here\n")
@@ -154,7 +157,7 @@ class AdminPort:
         return slow() if slow is not None else self._page.answer(request)
 
     def _told(self) -> dict[BookieId, ScrapedBookie | str]:
-        """What this bookie tells the page."""
+        """Return this bookie's numbers for the page; nothing while it starts."""
         view = self._view
         if not view.bookie_id:
             return {}
@@ -171,7 +174,7 @@ class AdminPort:
         return _json({**shown, "bookie_id": self._view.bookie_id or shown["bookie_id"], "version": self._view.version})
 
     def _lacking(self) -> HttpAnswer:
-        """What this bookie's own copies lack, of ``LACKING_MAX`` ledgers at most."""
+        """Return the missing entries of this bookie's own copies, for at most ``LACKING_MAX`` ledgers."""
         own = self._view.own_copies
         lacking = dict(islice(list(own.lacking.items()), LACKING_MAX)) if own is not None else {}
         shown = [
@@ -209,7 +212,7 @@ MAY_WRITE: dict[str, Callable[[str], bool]] = {
     "loopback": _is_loopback,
     "any": lambda address: True,
 }
-"""By the setting ``admin_writes``: whose PUT is taken."""
+"""For each value of the setting ``admin_writes``: whether a PUT from an address is accepted."""
 
 
 def _set_level(query: str) -> HttpAnswer:
@@ -230,7 +233,7 @@ def _json(value: dict[str, object]) -> HttpAnswer:
 
 
 def _shown(value: object) -> object:
-    """A setting as JSON. A user and a password in a URI are left out."""
+    """Return a setting as JSON, without user and password in a URI."""
     if isinstance(value, tuple):
         return [_shown(each) for each in value]
     if isinstance(value, Path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a bookie is alive, and whether it is ready: the pulse of its loop, and what is told of it."""
+"""Decides whether a bookie is alive, and whether it is ready, from the pulse of its loop and its state."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 BEAT_S = 0.5
 STALLED_S = 2.0
-"""A loop that has not run for so long makes a bookie not ready."""
+"""A bookie is not ready if its loop has not run for this time."""
 DEAD_S = 30.0
-"""After so long its process is better ended."""
+"""A bookie is not live if its loop has not run for this time; its process should then be ended."""
 READ_ONLY_S = 600.0
-"""A bookie that is read-only for so long does not get space back by itself."""
+"""A bookie is not ready if it has been full for this time, because it will not free space by itself."""
 
 
 @dataclass(slots=True)
 class BookieHealth:
-    """What is known of a bookie now. ``read_only``: why it is so, empty if it is writable; ``read_only_s``: for how
-    long. ``silent_s``: how long its loop has not run."""
+    """The state of a bookie now. ``read_only`` is the reason why it is full, empty if it is not; ``read_only_s`` is for
+    how long. ``silent_s`` is how long its loop has not run."""
 
     serves: bool
     stops: bool
@@ -30,11 +30,11 @@ class BookieHealth:
     silent_s: float = 0.0
 
     def not_live(self) -> str:
-        """Why the process is of no use any more; empty if it is alive."""
+        """Return why the process should be ended; empty if the bookie is alive."""
         return f"the loop has not run for {self.silent_s:.0f} s" if self.silent_s >= DEAD_S else ""
 
     def not_ready(self) -> str:
-        """Why clients should not count on it; empty if it is ready."""
+        """Return why the bookie is not ready for clients; empty if it is ready."""
         if self.failed:
             return f"it answers nothing more: {self.failed}"
         if self.stops:
@@ -49,26 +49,26 @@ class BookieHealth:
 
 
 class Pulse:
-    """Beats on the bookie's loop, and notes when it beat last. ``read_only`` says why the bookie is read-only now,
-    empty if it is not."""
+    """Beats on the bookie's loop, and notes the time of the last beat. ``read_only`` returns why the bookie is full
+    now; empty if it is not."""
 
     def __init__(self, read_only: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
         self._read_only, self._clock = read_only, clock
         self._beat_at = clock()
         self._since = 0.0
-        self.why = ""  # read-only
+        self.why = ""  # the answer of ``read_only`` at the last beat
         self.stalls = 0
         self.late_max_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     @property
     def silent_s(self) -> float:
-        """How long the loop has not run, as far as is known. Any thread."""
+        """How long the loop has been late for its beat. Any thread may read it."""
         return max(0.0, self._clock() - self._beat_at - BEAT_S)
 
     @property
     def stands(self) -> bool:
-        """Whether the loop is taken to stand still. Any thread."""
+        """Whether the loop counts as standing still. Any thread may read it."""
         return self.silent_s >= STALLED_S
 
     @property
@@ -86,7 +86,7 @@ class Pulse:
         self.why = why
 
     def start(self) -> None:
-        """On the loop."""
+        """Start to beat. Call this on the loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="pulse")
 
     def stop(self) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts lost copies back: an auditor, of which a cluster has one, and workers (decision 0049)."""
+"""Restores lost copies of ledgers: one auditor for each cluster, and workers (decision 0049)."""

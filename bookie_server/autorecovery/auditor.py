@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The auditor: one of the cluster, elected; marks the ledgers of bookies that are lost, and of those that are drained,
-so that a drain goes on without the command that began it.
+"""The auditor marks the ledgers of bookies that are lost or drained. A cluster elects one process as its auditor.
+Because it marks for drains, too, a drain continues without the command that began it.
 
-It looks at all ledgers when it is elected, which tells whom they name: a bookie whose cookie is gone is known by
-nothing else. It looks again when a bookie is lost or drained, one that came back and is lost again too, a minute later,
-and every ``rescan_s``: a writer may have chosen a bookie that was lost or drained already. It marks only what is not
-marked yet, so that a worker can remove a mark.
+The auditor reads the records of all ledgers when it is elected. It also learns from them which bookies they name,
+because nothing else names a bookie whose cookie is gone. It repeats this audit when a bookie is lost or drained (also
+when one that came back is lost again), a minute after that, and every ``rescan_s``, because a writer may have chosen a
+bookie that was lost or drained already. It does not repeat a mark that is there, because a changed mark could not be
+removed by the worker that has read it.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 logger = logging.getLogger(__name__)
 
 VOTE_EVERY = 100
-"""Ledgers between two looks at the election, while all are audited."""
+"""During an audit the auditor confirms its election once in this many ledgers."""
 
 AGAIN_S = 60.0
-"""The time between an audit for a new reason and a second one. Meanwhile a bookie may get new ledgers: until it has
-read that it is drained, and from writers with an older list of bookies."""
+"""The time between an audit for a new reason and the second one. Meanwhile a bookie may still get new ledgers: before
+it has read that it is drained, and from writers with an older list of bookies."""
 
 
-_Reason: TypeAlias = tuple[BookieId, bool]  # it is lost, or else it is drained
+_Reason: TypeAlias = tuple[BookieId, bool]  # True: the bookie is lost; False: it is drained
 
 
 class Auditor:
-    """:meth:`look` does what is due now; its calls block."""
+    """The auditor's part of one process. :meth:`look` does the work that is due; its calls block."""
 
     def __init__(
         self,
@@ -51,16 +52,16 @@ class Auditor:
     ) -> None:
         self._store, self._owner, self._presence, self._config = store, owner, presence, config
         self._is_stopped, self._clock, self._readers = is_stopped, clock, readers
-        self._scanned: tuple[tuple[_Reason, ...], float] | None = None  # for which all is marked, since when
+        self._scanned: tuple[tuple[_Reason, ...], float] | None = None  # the reasons of the last audit, and its time
         self._again_at: float | None = None
         self.elected = False
         self.marked = 0
 
     def look(self) -> None:
-        """Takes part in the election; the auditor then marks what is lost. Raises what the store raises."""
+        """Take part in the election and, if elected, do the audit that is due. Raises the errors of the store."""
         present = self._presence.look()
         wanted = (*((name, True) for name in present.lost), *((name, False) for name in present.leaving))
-        if self._scanned is not None:  # for what is over and begins again all is marked anew: marks may be gone
+        if self._scanned is not None:  # a reason that ends and begins again needs a new audit: marks may be gone
             self._scanned = tuple(each for each in self._scanned[0] if each in wanted), self._scanned[1]
         elected = self._store.vote_for_auditor(self._owner)
         if elected != self.elected:
@@ -87,7 +88,7 @@ class Auditor:
         return now - self._scanned[1] >= self._config.rescan_s
 
     def _scan(self, wanted: Collection[BookieId]) -> bool:
-        """Marks every ledger that names one of these bookies; whether all could be looked at."""
+        """Mark every ledger that names one of these bookies; return whether all ledgers could be read."""
         is_whole = True
         for number, (ledger_id, found) in enumerate(scan_all_there_is(self._store, readers=self._readers)):
             if number % VOTE_EVERY == 0 and not self._store.vote_for_auditor(self._owner):
@@ -99,8 +100,8 @@ class Auditor:
                     raise found
                 self._look_at(ledger_id, found.value, wanted)
             except (NoSuchLedgerError, MetadataCorruptError):
-                continue  # what cannot be read is named where it was read (M6); the next audit looks again
-            except BookKeeperError as error:  # one record that cannot be had now hides no other
+                continue  # an unreadable record was logged where it was read (M6); the next audit tries again
+            except BookKeeperError as error:  # a record that cannot be read now must not stop the audit
                 logger.error("ledger %d cannot be audited: %s", ledger_id, error)
                 is_whole = False
         return is_whole
@@ -109,7 +110,7 @@ class Auditor:
         self._presence.know(_named(record))
         if not _missing(record, wanted):
             return
-        # it was read long before its turn: what was repaired since then is not marked
+        # the record may be old by now: read it again, so that a ledger repaired since then is not marked
         missing = _missing(self._store.read_ledger(ledger_id).value, wanted)
         mark = self._store.read_underreplicated(ledger_id) if missing else None
         if not missing or (mark is not None and set(missing) <= set(mark.value.missing)):
@@ -118,7 +119,7 @@ class Auditor:
         self.marked += 1
 
     def withdraw(self) -> None:
-        """Lets another be elected."""
+        """Withdraw from the election, so that another process can be elected."""
         self._store.withdraw_vote()
         self.elected = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Auditor and workers as one process, which needs no bookie: ``bk autorecovery``."""
+"""The auditor and the workers as a process without a bookie: ``bk autorecovery``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Connect: TypeAlias = Callable[[], Awaitable[BookKeeper]]
 
 
 def run(connect: Connect, owner: str, config: AutoRecoveryConfig, on_ready: Callable[[], None] = lambda: None) -> int:
-    """Repair until SIGTERM or SIGINT; returns the exit code. Raises what ``connect`` raises."""
+    """Repair until SIGTERM or SIGINT; return the exit code. Raises the errors of ``connect``."""
     return asyncio.run(_run(connect, owner, config, on_ready))
 
 
@@ -46,8 +46,8 @@ async def _run(connect: Connect, owner: str, config: AutoRecoveryConfig, on_read
 
 
 class AutoRecovery:
-    """An auditor and workers on the current loop, over one client; an async context manager that runs them. Its owner
-    closes the client."""
+    """An async context manager that runs an auditor and workers on the current loop, over one client. The caller closes
+    the client."""
 
     def __init__(self, client: BookKeeper, owner: str, config: AutoRecoveryConfig) -> None:
         self._client, self._config = client, config
@@ -74,15 +74,16 @@ class AutoRecovery:
             await asyncio.to_thread(self.auditor.withdraw)
 
     async def _check(self) -> None:
-        """Once in ``check_s``, by the auditor: every copy of every closed ledger. A list of ids is never in memory. If
-        the last time lies ahead, a clock was wrong when it was written, and it says nothing."""
+        """If this process is the auditor, check every copy of every closed ledger, once in ``check_s``. The ids are
+        read one at a time, never as a whole list. A recorded time of the last check that lies in the future is ignored,
+        because a clock was wrong when it was written."""
         store, config = self._client.store, self._config
         if not config.check_s or not self.auditor.elected or not await asyncio.to_thread(store.replication_enabled):
             return
         last_ms = await asyncio.to_thread(store.audit_time_ms, Audit.LEDGERS)
         if last_ms is not None and 0 <= time.time() * 1000 - last_ms < config.check_s * 1000:
             return
-        if last_ms is None:  # a new cluster, or one that nobody audited: the first check is due a period from now
+        if last_ms is None:  # no check has been made in this cluster: the first one is due one period from now
             await asyncio.to_thread(store.write_audit_time_ms, Audit.LEDGERS, int(time.time() * 1000))
             return
         logger.info("the check of all ledgers begins")
@@ -95,7 +96,7 @@ class AutoRecovery:
         logger.info("the check of all ledgers ended")
 
     async def _repeat(self, name: str, look: Callable[[], Awaitable[None]]) -> None:
-        """A store that is away for a while ends nothing."""
+        """Call ``look`` again and again. An error of the store, or a bug, ends only the current call."""
         failing = False
         while True:
             try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks the ledgers of which this bookie's own copy is incomplete, so that auto-recovery, Apache's or ours, puts the
-entries back; and marks them again if the mark goes and the copy is still incomplete (decision 0053).
+"""Marks the ledgers of which this bookie's own copy is incomplete, so that auto-recovery, Apache's or ours, restores
+the entries. It marks a ledger again if the mark is removed and the copy is still incomplete (decision 0053).
 
-It runs in every bookie. It never removes a mark: the worker that repaired the ledger does.
+This runs in every bookie. It never removes a mark; the worker that repaired the ledger does that.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ logger = logging.getLogger(__name__)
 POLL_S = 5.0
 LOOKS_MAX = 250
 MARKS_MAX = 100
-"""Limits the ledgers that are looked at, and the marks that are made, in one round of ``POLL_S``. A bookie that lost a
-disk has all its ledgers in limbo, and the metadata store serves other clients too."""
+"""The maximum number of ledgers that are checked (``LOOKS_MAX``), and of marks that are made, in one round of
+``POLL_S``. A bookie that lost a disk has all its ledgers in limbo, and the metadata store serves other clients, too."""
 ROWS_AT_ONCE = 8_192
-"""Ledgers of an index that are looked over in one go on the loop."""
+"""The number of ledgers of an index that one call on the loop searches for limbo."""
 AWAY_MAX_S = 60.0
+"""The longest wait between rounds while the metadata store does not answer."""
 RANGES_MAX = 8
-"""Limits the ranges of a ledger that are remembered for commands that show what is lacking."""
+"""The maximum number of missing ranges of a ledger that are kept for commands to show."""
 
 DETAILS_MAX = 10_000
-"""Limits the ledgers whose ranges are remembered; of others only the fact that they lack something is."""
+"""The maximum number of ledgers whose missing ranges are kept. For further ledgers only the fact that their copies are
+incomplete is kept."""
 
 Gaps = Callable[[LedgerId, EntryId, EntryId], Awaitable[ReadTrailer]]
-"""What this bookie does not have of a range of ids, up to the trailer's ``answered_through``."""
+"""A function that returns which ids of a range this bookie lacks, up to the trailer's ``answered_through``."""
 Source = Callable[[], Awaitable[Sequence[LedgerId]]]
-"""Ledgers that have become suspects since the last call."""
+"""A function that returns the ledgers that have become suspects since its last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What this bookie's copy of a ledger lacks. ``since_s``: when that was found, since 1970."""
+    """The missing entries of this bookie's copy of a ledger. ``limbo``: they are missing because of limbo. ``since_s``
+    is the time when the copy was first found incomplete, in seconds since 1970."""
 
     ranges: tuple[EntryRange, ...]
     limbo: bool
@@ -57,28 +60,28 @@ class Lack:
 
     def __str__(self) -> str:
         if not self.ranges:
-            return "entries: not kept which, of so many ledgers"
+            return "entries; which ones is not kept, because too many ledgers are incomplete"
         shown = [f"{gap.first} to {gap.last} ({gap.reason.name or 'ABSENT'})" for gap in self.ranges]
         return f"entries {', '.join(shown)}{' …' if len(shown) == RANGES_MAX else ''}"
 
 
 class SuspectsOfIndexes:
-    """The source of a bookie with these indexes: what they find damaged and, at the first call, what is in limbo. Used
-    on the indexes' loop."""
+    """The source of suspects for a bookie with these indexes: the ledgers that they find damaged and, at the first
+    call, those in limbo. It is used on the indexes' loop."""
 
     def __init__(self, indexes: Sequence[LedgerIndex], store: MetadataStore, bookie_id: BookieId) -> None:
         self._indexes, self._store, self._bookie_id = indexes, store, bookie_id
         self._begun = False
 
     async def __call__(self) -> list[LedgerId]:
-        """Raises what the store raises; then nothing is lost."""
+        """Return the new suspects. Raises the errors of the store; then the next call returns these suspects."""
         in_limbo = [] if self._begun else await self._in_limbo()
         self._begun = True
         return [*in_limbo, *(ledger_id for index in self._indexes for ledger_id in index.take_suspects())]
 
     async def _in_limbo(self) -> list[LedgerId]:
         found: list[LedgerId] = []
-        if any(index.all_troubled for index in self._indexes):  # whole ledgers may be lost that no index names
+        if any(index.all_troubled for index in self._indexes):  # the bookie may have lost ledgers that no index names
             found += await asyncio.to_thread(ledgers_naming, self._store, self._bookie_id)
         for index in self._indexes:
             first: LedgerId | None = 0
@@ -91,8 +94,9 @@ class SuspectsOfIndexes:
 
 
 class OwnCopies:
-    """Looks at suspects from :meth:`start` to :meth:`stop`, on one loop. ``lacking`` has the copies that are known to
-    be incomplete, ``marked`` counts the marks that were made. ``call`` makes the calls of the store, which block."""
+    """Checks suspects from :meth:`start` to :meth:`stop`, on one loop. ``lacking`` has the copies that are known to be
+    incomplete, ``marked`` counts the marks that were made, and ``healed`` the copies that became complete. ``call``
+    makes the calls to the store, which block."""
 
     def __init__(
         self,
@@ -107,10 +111,10 @@ class OwnCopies:
         self._store, self._bookie_id, self._gaps, self._source = store, bookie_id, gaps, source
         self._clock, self._call = clock, call
         self._task: asyncio.Task[None] | None = None
-        self._marks = 0  # made in this round
+        self._marks = 0  # marks made in this round
         self.suspects = Suspects()
         self.lacking: dict[LedgerId, Lack] = {}
-        self._kinds = Counter[bool]()  # of those: in limbo, or not
+        self._kinds = Counter[bool]()  # number of ledgers in ``lacking`` that are in limbo (True) and that are not
         self.marked = self.healed = 0
 
     def start(self) -> None:
@@ -122,7 +126,7 @@ class OwnCopies:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def counts(self) -> tuple[int, int]:
-        """Ledgers whose copies are incomplete here: because of limbo, and for another reason. Any thread."""
+        """Return the numbers of incomplete copies: those in limbo, and all others. Any thread may call."""
         return self._kinds[True], self._kinds[False]
 
     async def _run(self) -> None:
@@ -134,12 +138,12 @@ class OwnCopies:
             except BookKeeperError as error:
                 wait_s = min(2 * wait_s, AWAY_MAX_S)
                 logger.warning("own copies cannot be looked at, again in %.0f s: %s", wait_s, error)
-            except Exception:  # a bug must not end what nobody else does
+            except Exception:  # a bug must not end these checks: nothing else makes them
                 logger.exception("a look at own copies failed and goes on")
             await asyncio.sleep(wait_s)
 
     async def round(self) -> None:
-        """Look at the suspects that are due, as many as a round may. Raises MetadataUnavailableError."""
+        """Check the suspects that are due, within the limits of a round. Raises MetadataUnavailableError."""
         self.suspects.note(await self._source(), self._clock())
         due = self.suspects.due(self._clock(), LOOKS_MAX)
         if due:
@@ -152,7 +156,7 @@ class OwnCopies:
                 await self._look(ledger_id)
             except MetadataUnavailableError:
                 raise
-            except BookKeeperError as error:  # what cannot be judged holds up no other
+            except BookKeeperError as error:  # a ledger that cannot be judged must not hold up the others
                 logger.warning("the own copy of ledger %d cannot be looked at: %s", ledger_id, error)
                 self.suspects.again(ledger_id, self._clock(), tried=True)
 
@@ -189,7 +193,7 @@ class OwnCopies:
         return mark is not None and self._bookie_id in mark.value.missing
 
     async def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
-        """Then it is a suspect for that, and not for damage that was found now."""
+        """Return whether the copy is in limbo. Then limbo made it a suspect, and not damage."""
         return is_limbo((await self._gaps(ledger_id, ENTRY_ID_MAX, ENTRY_ID_MAX)).unknown)
 
     async def _lacking(self, ledger_id: LedgerId, record: LedgerMetadata) -> list[EntryRange]:
@@ -197,7 +201,7 @@ class OwnCopies:
         for part in own_parts(record, self._bookie_id):
             found += await self._lacking_of(ledger_id, part)
             if len(found) >= RANGES_MAX:
-                break  # it is incomplete; all of it is for the repair to find out
+                break  # enough to know that it is incomplete; the repair finds out the rest
         return found
 
     async def _lacking_of(self, ledger_id: LedgerId, part: OwnPart) -> list[EntryRange]:
@@ -216,7 +220,7 @@ class OwnCopies:
             logger.info("ledger %d is complete here", ledger_id)
 
     def _note(self, ledger_id: LedgerId, lack: Lack | None) -> Lack | None:
-        """Returns what was known before."""
+        """Set or remove what the copy of a ledger lacks, and return the former value."""
         known = self.lacking.pop(ledger_id, None)
         if known is not None:
             self._kinds[known.limbo] -= 1

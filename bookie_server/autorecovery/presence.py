@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which bookies are registered, which are away, and which count as lost, as this process has seen them."""
+"""Tracks which bookies are registered, which are away, and which count as lost, as this process has seen them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bk_core.protocol.replication.events import ClusterRead
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The bookies at one moment. ``away``: those that are not registered or whose registrations cannot be read, and
-    that are not lost. ``leaving``: those that are drained; ``patient``: those of them that wait for the writers of open
-    ledgers."""
+    """The bookies at one moment. ``away`` has those that are not registered, or whose registrations cannot be read, and
+    that do not count as lost. ``leaving`` has those that are drained, and ``patient`` those of them whose drain waits
+    for the writers of open ledgers."""
 
     writable: dict[BookieId, BookieServiceInfo]
     read_only: dict[BookieId, BookieServiceInfo]
@@ -36,7 +36,7 @@ class Present:
         return {name: info.properties.get(INCARNATION_PROPERTY, "") for name, info in registered.items()}
 
     def for_repair(self, quarantined: tuple[BookieId, ...] = (), landscape: Landscape = FLAT) -> ClusterRead:
-        """What a repair wants to know of them."""
+        """Return these bookies in the form that a repair reads."""
         return ClusterRead(
             tuple(sorted(self.writable)),
             tuple(sorted(self.read_only)),
@@ -50,8 +50,9 @@ class Present:
 
 
 class Presence:
-    """Looks at the registrations; its calls block, and may be made by several threads. A process that has just begun
-    knows of no absence, so each bookie has the whole delay. Somebody has to look now and then."""
+    """Reads the registrations, and measures how long bookies have been away. Its calls block, and several threads may
+    make them. A process that has just started has seen no absence, so each bookie gets the whole delay. :meth:`look`
+    must be called regularly."""
 
     def __init__(self, store: MetadataStore, delay_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._delay_s, self._clock = store, delay_s, clock
@@ -60,12 +61,13 @@ class Presence:
         self._lock = threading.Lock()
 
     def know(self, names: Iterable[BookieId]) -> None:
-        """These bookies belong to the cluster, although it may have no cookie of them."""
+        """Add bookies that belong to the cluster, although the store may have no cookie of them."""
         with self._lock:
             self._known.update(dict.fromkeys(names))
 
     def look(self, named: Iterable[BookieId] = ()) -> Present:
-        """``named``: bookies that a caller asks about, which may be unknown to the cluster by now."""
+        """Read the registrations and return the bookies of the cluster. ``named`` are bookies that the caller asks
+        about; the store may have no cookie of them."""
         with self._lock:
             return self._look(named)
 

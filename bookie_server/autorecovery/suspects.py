@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of its own copies a bookie has to look at, and when; and what such a copy lacks (decision 0053). Pure; the time
+"""Decides which of its own copies a bookie checks, and when, and what such a copy lacks (decision 0053). Pure; the time
 is an argument."""
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 
 LOOK_AGAIN_S = 60.0
-"""The time from a mark until the ledger is looked at again. Each further mark doubles it."""
+"""The time from a mark until the ledger is checked again. Each further mark doubles it, up to ``LOOK_AGAIN_MAX_S``."""
 LOOK_AGAIN_MAX_S = 3_600.0
 NOT_NAMED_LOOKS = 10
-"""What is damaged here and not this bookie's by the record is looked at so often, which takes five hours: a repair that
-wrote it here may name the bookie yet."""
+"""How often a damaged copy is checked that this bookie need not hold by the ledger's record. That takes five hours: a
+repair that wrote the copy may still name the bookie in the record."""
 
 
 @dataclass(slots=True)
 class _Suspect:
     due_s: float
-    times: int = 0  # how often it was marked, or could not be judged
+    times: int = 0  # how often the ledger was marked, or could not be judged
 
 
 class Suspects:
@@ -37,15 +37,15 @@ class Suspects:
         return len(self._suspects)
 
     def note(self, ledger_ids: Iterable[LedgerId], now_s: float) -> None:
-        """Look at these now; at those that are known as they are due."""
+        """Add suspects that are due now. A ledger that is a suspect already keeps its time."""
         for ledger_id in ledger_ids:
             if ledger_id not in self._suspects:
                 self._suspects[ledger_id] = _Suspect(now_s)
                 heapq.heappush(self._queue, (now_s, ledger_id))
 
     def due(self, now_s: float, most: int) -> list[LedgerId]:
-        """Those to look at now, the longest due first. Each is due again until the look is settled by :meth:`again` or
-        :meth:`forget`."""
+        """Return the suspects to check now, at most ``most``, the longest due first. Each stays due until the caller
+        reports the result by :meth:`again` or :meth:`forget`."""
         found: list[LedgerId] = []
         while self._queue and self._queue[0][0] <= now_s and len(found) < most:
             due_s, ledger_id = heapq.heappop(self._queue)
@@ -57,28 +57,29 @@ class Suspects:
         return found
 
     def again(self, ledger_id: LedgerId, now_s: float, *, tried: bool) -> None:
-        """The copy is not known to be whole. ``tried``: a mark was made for it, or it could not be judged; then the
-        look after the next one comes after twice as long."""
+        """Schedule the next check of a copy that is not known to be complete. ``tried``: a mark was made for it, or it
+        could not be judged. Each ``tried`` after the first doubles the time."""
         suspect = self._suspects[ledger_id]
         suspect.times += tried
         suspect.due_s = now_s + min(LOOK_AGAIN_S * 2 ** max(suspect.times - 1, 0), LOOK_AGAIN_MAX_S)
         heapq.heappush(self._queue, (suspect.due_s, ledger_id))
 
     def for_a_while(self, ledger_id: LedgerId, now_s: float) -> None:
-        """Nothing is lacking by the record as it is: as :meth:`again`, and forgotten after ``NOT_NAMED_LOOKS``."""
+        """Schedule the next check of a copy that lacks nothing by the present record. After ``NOT_NAMED_LOOKS`` the
+        suspect is forgotten."""
         self.again(ledger_id, now_s, tried=True)
         if self._suspects[ledger_id].times > NOT_NAMED_LOOKS:
             self.forget(ledger_id)
 
     def forget(self, ledger_id: LedgerId) -> None:
-        """The copy is whole, or is not this bookie's any more."""
+        """Remove a suspect whose copy is complete, or which this bookie need not hold."""
         self._suspects.pop(ledger_id, None)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """The entries of one fragment that a bookie has to hold: those of its write sets, as member ``index``. ``last`` is
-    None while the fragment has no end."""
+    """The entries of one fragment that a bookie must hold: those whose write sets include member ``index`` of the
+    ensemble. ``last`` is None while the fragment has no end."""
 
     first: EntryId
     last: EntryId | None
@@ -91,20 +92,20 @@ class OwnPart:
         return ENTRY_ID_MAX if self.last is None else self.last
 
     def lacking(self, trailer: ReadTrailer) -> list[EntryRange]:
-        """What the copy lacks of what this answer is about. What is absent in a fragment without an end may never have
-        been written there."""
+        """Return the ranges of this answer that the copy must hold and lacks. Absent entries in a fragment without an
+        end do not count, because they may never have been written."""
         absent = trailer.absent if self.last is not None else ()
         gaps = sorted((*absent, *trailer.unknown), key=lambda gap: gap.first)
         return [gap for gap in gaps if self._holds_any(max(gap.first, self.first), min(gap.last, self.asked_last))]
 
     def _holds_any(self, first: EntryId, last: EntryId) -> bool:
-        last = min(last, first + self.ensemble_size - 1)  # so many ids meet every write set
+        last = min(last, first + self.ensemble_size - 1)  # this many ids include every write set
         ids = range(first, last + 1)
         return any((self.index - entry_id) % self.ensemble_size < self.write_quorum for entry_id in ids)
 
 
 def own_parts(record: LedgerMetadata, bookie_id: BookieId) -> list[OwnPart]:
-    """The parts of a ledger that this bookie has to hold; none if the record does not name it."""
+    """Return the parts of a ledger that this bookie must hold; none if the record does not name it."""
     sizes = record.ensemble_size, record.write_quorum_size
     parts = [
         OwnPart(fragment.first_entry_id, record.last_entry_of(at), fragment.ensemble.index(bookie_id), *sizes)
@@ -115,5 +116,5 @@ def own_parts(record: LedgerMetadata, bookie_id: BookieId) -> list[OwnPart]:
 
 
 def is_limbo(lacking: Sequence[EntryRange]) -> bool:
-    """Whether the entries are lacking because of limbo, and not because of damage."""
+    """Return whether any of these entries is missing because of limbo."""
     return any(gap.reason is Reason.LIMBO for gap in lacking)

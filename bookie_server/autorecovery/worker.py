@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers: take marks of ledgers that lack copies, lock them, repair the ledgers, and remove the marks.
+"""Workers read the marks of ledgers that lack copies, lock the ledgers, repair them, and remove the marks.
 
-A blocked repair is postponed, each time for longer. The reason is logged when it changes, and kept for commands.
+A blocked repair is postponed, each time for longer. The reason is logged when it changes, and kept for commands to
+show.
 """
 
 from __future__ import annotations
@@ -28,18 +29,21 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 logger = logging.getLogger(__name__)
 
 CANDIDATES_MAX = 1_000
-"""Limits the marks that are looked at in one turn, in memory."""
+"""The maximum number of due marks that one turn keeps in memory."""
 
 REASONS_MAX = 10_000
+"""The maximum number of blocked repairs whose reason and time are kept."""
 SOON_S = 30.0
-"""Longest time between two looks at what waits for a writer while its bookie is drained."""
+"""The longest time between two tries of a repair that is postponed for a short time only, such as one that waits for a
+writer while its bookie is drained."""
 WAITING_TIMES = 32
-"""For each repair that may copy, so many may wait for the writers of open ledgers."""
+"""The number of repairs that may be under way for each one that may copy; the others wait for the writers of open
+ledgers."""
 
 
 @dataclass(slots=True)
 class PutOff:
-    """A repair that is blocked: why, until when, and how often so far."""
+    """A blocked repair: why, until when it waits, and how often it was postponed."""
 
     why: str
     until: float
@@ -47,9 +51,9 @@ class PutOff:
 
 
 class SharedLook:
-    """One look at the cluster for all callers that ask while another look is under way. Theirs begins when that one has
-    ended, so no caller gets what was seen before it asked. Eight repairs cost the metadata store little more than
-    one."""
+    """Shares reads of the cluster among callers. Callers that ask while a read is under way share the next one, which
+    begins when that read has ended, so no caller gets data from before its call. Eight repairs cost the metadata store
+    little more than one."""
 
     def __init__(self, look: Callable[[tuple[BookieId, ...]], Awaitable[ClusterRead]]) -> None:
         self._look, self._turn = look, asyncio.Lock()
@@ -58,7 +62,7 @@ class SharedLook:
         self._tasks: set[asyncio.Task[ClusterRead]] = set()
 
     async def __call__(self, named: Sequence[BookieId]) -> ClusterRead:
-        """``named``: bookies that the caller wants to know about."""
+        """Return the cluster. ``named`` are bookies that the caller asks about."""
         self._named.update(dict.fromkeys(named))
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._take())
@@ -72,14 +76,15 @@ class SharedLook:
             return await self._look(named)
 
     async def stop(self) -> None:
-        """Once nobody asks any more."""
+        """End the reads under way. Call this when there are no more callers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class Workers:
-    """All repairs of this process. ``put_off`` says what is blocked, ``at_work`` what each repair does."""
+    """All repairs of this process. ``put_off`` has the blocked ones, and ``at_work`` says what each other repair
+    does."""
 
     def __init__(self, client: BookKeeper, owner: str, presence: Presence, config: AutoRecoveryConfig) -> None:
         self._client, self._owner, self._presence, self._config = client, owner, presence, config
@@ -100,17 +105,16 @@ class Workers:
 
     @property
     def running(self) -> int:
-        """How many repairs are under way. Any thread."""
+        """The number of repairs under way. Any thread may read it."""
         return len(self._machines)
 
     @property
     def _in_hand(self) -> set[LedgerId]:
-        """Ledgers whose locks are taken, held or given back."""
+        """Ledgers whose locks this process is taking, holding or giving back."""
         return {*self._tasks, *(() if self._checked is None else (self._checked,))}
 
     async def look(self) -> None:
-        """Finds out what is to be done and begins with it; the next repair begins when one ends. Raises what the store
-        raises."""
+        """Read the marks and begin repairs; when a repair ends, the next one begins. Raises the errors of the store."""
         if not await asyncio.to_thread(self._client.store.replication_enabled):
             self._queue.clear()
             return
@@ -120,19 +124,19 @@ class Workers:
         self._fill()
 
     def _fill(self) -> None:
-        """Begins repairs while there is room. Those that wait for a writer take none, up to a bound."""
+        """Begin repairs while there is room. Repairs that wait for a writer do not count, up to ``WAITING_TIMES``."""
         room = self._config.repairs_max
         while self._queue and not self._is_stopped and len(self._tasks) < WAITING_TIMES * room:
             waiting = sum(machine.phase is Phase.GRACE for machine in self._machines.values())
             if len(self._tasks) - waiting >= room:
                 return
             ledger_id = self._queue.popleft()
-            if ledger_id not in self._in_hand:  # a lock is the session's: two repairs of this process would share it
+            if ledger_id not in self._in_hand:  # the session owns the lock: two repairs here would share it
                 self._tasks[ledger_id] = asyncio.get_running_loop().create_task(self._repair(ledger_id))
 
     def _candidates(self, now: float) -> list[LedgerId]:
-        """Marked ledgers that nobody has in hand and that are due, in random order: workers do not meet at the
-        first."""
+        """Return marked ledgers that are due and that no process repairs. The order is random, so that workers do not
+        compete for the same ledger."""
         in_hand = self._in_hand
         locked = locked_ledgers(self._client.store, self._owner, in_hand)
         marked = (ledger_id for ledger_id, _ in self._client.store.list_underreplicated())
@@ -150,7 +154,7 @@ class Workers:
             await self._repair_locked(ledger_id)
         except BookKeeperError as error:
             self._put_off(ledger_id, str(error))
-        except Exception as error:  # a bug: this ledger waits, the others go on
+        except Exception as error:  # a bug; only this ledger's repair is postponed
             logger.exception("the repair of ledger %d failed", ledger_id)
             self._put_off(ledger_id, repr(error))
         finally:
@@ -172,7 +176,7 @@ class Workers:
         except NoSuchLedgerError:
             await asyncio.to_thread(store.remove_underreplicated, ledger_id, mark.version)
             return
-        missing = mark.value.missing or _members(record.value)  # a mark may name nobody: then all copies are checked
+        missing = mark.value.missing or _members(record.value)  # if a mark names no bookie, all copies are checked
         ended, machine = await self._run(ledger_id, record.value, missing)
         if isinstance(ended, PostponeReplication):
             self._put_off(ledger_id, ended.why, soon=ended.soon)
@@ -203,15 +207,15 @@ class Workers:
             self.copied_bytes += machine.size
 
     async def check(self, ledger_id: LedgerId) -> None:
-        """Read every copy of a closed ledger, compare digests, and write what is missing in place. Copies of bookies
-        that are not registered are the auditor's business."""
+        """Read every copy of a closed ledger, compare the digests, and write missing entries in place. Copies on
+        bookies that are not registered are left to the auditor."""
         if ledger_id in self._tasks:
             return  # it is under repair
         self._checked = ledger_id
         try:
             await self._check(ledger_id)
         except (NoSuchLedgerError, MetadataCorruptError):
-            return  # a record that cannot be read is named where it was read (M6)
+            return  # an unreadable record was logged where it was read (M6)
         except BookKeeperError as error:
             logger.warning("ledger %d could not be checked: %s", ledger_id, error)
         finally:
@@ -233,7 +237,7 @@ class Workers:
         if isinstance(ended, PostponeReplication):
             logger.warning("ledger %d could not be checked: %s", ledger_id, ended.why)
         elif machine.entries:
-            logger.warning("ledger %d lacked copies of %d entries, which nobody had marked", ledger_id, machine.entries)
+            logger.warning("ledger %d lacked copies of %d entries and was not marked", ledger_id, machine.entries)
 
     def _put_off(self, ledger_id: LedgerId, why: str, *, soon: bool = False) -> None:
         before = self.put_off.pop(ledger_id, PutOff("", 0.0, 0))
@@ -252,7 +256,7 @@ class Workers:
         return present.for_repair(bookies.quarantined, bookies.landscape)
 
     async def stop(self) -> None:
-        """Ends all repairs; their marks stay, their locks are given back."""
+        """End all repairs. Their marks stay, and their locks are given back."""
         self._is_stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -262,5 +266,5 @@ class Workers:
 
 
 def _members(record: LedgerMetadata) -> tuple[BookieId, ...]:
-    """All bookies that the record names."""
+    """Return all bookies that the record names."""
     return tuple(dict.fromkeys(bookie for fragment in record.fragments for bookie in fragment.ensemble))

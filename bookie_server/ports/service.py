@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service of a bookie owes, and the list of the services: one port for each lane."""
+"""The interface of a bookie's services, and the list of them: one port for each lane."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from bookie_server.ports.lane.streams import BookieFacts
 
 
 class Service(Protocol):
-    """A port that is bound when the service is made, so that a port in use is noticed first of all. Its streams are
-    sinks of the engine (:class:`~bookie_server.engine.engine.StreamSink`)."""
+    """A service on one port. The port is bound when the service is made, so that a start notices a port in use before
+    anything else. The service's streams are sinks of the engine (:class:`~bookie_server.engine.engine.StreamSink`)."""
 
     port: int
 
     def endpoint(self, host: str) -> Endpoint:
-        """What the bookie publishes of this service, if clients reach it at ``host``."""
+        """Return the address of this service that the bookie registers, for clients that reach it at ``host``."""
         ...
 
     async def start(self, engine: BookieEngine, facts: BookieFacts) -> None: ...
     async def stop(self, grace_s: float) -> None:
-        """Take no more messages; streams end within ``grace_s``. It may not have been started."""
+        """Take no more messages; all streams end within ``grace_s``. Also allowed if the service was not started."""
         ...
 
 
 def port_tls(config: BookieConfig, store: MetadataStore) -> PortTls | None:
-    """What the ports of a bookie need for TLS; None if they are plain. Raises InvalidArgumentError for files that
-    cannot be used, and with tokens what ``instance_id`` of the store raises."""
+    """Return the TLS settings of a bookie's ports, or None without TLS. Raises InvalidArgumentError for files that
+    cannot be used, and with tokens the errors of the store's ``instance_id``."""
     tls, admission = config.tls(), Admission(config.tls_identity, config.tls_clients)
     if tls is None:
         return None
@@ -51,8 +51,8 @@ def port_tls(config: BookieConfig, store: MetadataStore) -> PortTls | None:
 
 
 def authority_of(config: BookieConfig, store: MetadataStore) -> Authority | None:
-    """The authority over rights in mode ``secure``; None in mode ``open``. Raises InvalidArgumentError for a file of
-    keys that cannot be used, and what ``instance_id`` of the store raises."""
+    """Return the authority over rights, or None in mode ``open``. Raises InvalidArgumentError for a file of keys that
+    cannot be used, and the errors of the store's ``instance_id``."""
     if config.security == OPEN:
         return None
     assert config.grant_keys_path is not None
@@ -60,8 +60,8 @@ def authority_of(config: BookieConfig, store: MetadataStore) -> Authority | None
 
 
 def listen(config: BookieConfig, clients: Clients, tls: PortTls | None = None) -> Iterator[Service]:
-    """Bind the port of each service of a bookie, one after the other; the first one's is part of a new bookie's id.
-    Raises PortInUseError."""
+    """Bind the port of each service of a bookie, and yield the services. The first one's port is part of a new bookie's
+    id. Raises PortInUseError."""
     assert config.grpc_port is not None
     assert config.direct_port is not None
     auth = TokenAuth(tls) if tls is not None and tls.wants_tokens else None

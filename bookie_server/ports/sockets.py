@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ports with sockets of their own have in common: how they listen and accept, the timers of a connection."""
+"""Shared by the ports with sockets of their own: listening, accepting, and the timers of a connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _ACCEPT_AGAIN_S = 1.0
 
 
 def listening_socket(address: str, port: int, option: str) -> socket.socket:
-    """Bind and listen; port 0 takes a free one. ``address`` is a name or an address, IPv6 with or without brackets.
+    """Return a socket that listens on this address; port 0 means any free port. ``address`` is a name or an address,
+    IPv6 with or without brackets.
 
     Raises PortInUseError, which names the command's ``option``, if another program has the port; InvalidArgumentError
     if this machine has no such address, or this process may not use the port."""
@@ -37,7 +38,7 @@ def listening_socket(address: str, port: int, option: str) -> socket.socket:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Raises OSError. Of a name with addresses of both kinds the IPv4 address is taken."""
+    """Return a listening socket. If a name has addresses of both kinds, an IPv4 address is used. Raises OSError."""
     kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, found = min(kinds, key=lambda kind: kind[0] != socket.AF_INET)
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -69,7 +70,7 @@ def _cannot_listen(error: OSError, where: str, option: str) -> InvalidArgumentEr
 
 
 def peer_of(sock: socket.socket) -> str:
-    """The other end, for a log."""
+    """Return a name for the other end of a connection, for logs."""
     try:
         peer = sock.getpeername()
     except OSError:
@@ -78,8 +79,9 @@ def peer_of(sock: socket.socket) -> str:
 
 
 class Acceptor:
-    """Accepts connections from :meth:`start` on, and gives each to ``greet``, which owns it, in a task of its own that
-    ends within ``deadline_s``. ``is_full`` is asked first, with the connection and the number of those tasks."""
+    """Accepts connections from :meth:`start` on, and passes each to ``greet``, which then owns it. Each ``greet`` runs
+    in a task of its own and must end within ``deadline_s``. ``is_full`` is called first, with the connection and the
+    number of these tasks; if it returns True, the connection is closed."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Acceptor:
         self._port, self._deadline_s = port, deadline_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepts = False
-        self._again: dict[socket.socket, asyncio.TimerHandle] = {}  # connections are accepted again
+        self._again: dict[socket.socket, asyncio.TimerHandle] = {}  # timers until a socket accepts connections again
         for each in listening:
             each.setblocking(False)
 
@@ -103,7 +105,7 @@ class Acceptor:
             asyncio.get_running_loop().add_reader(each, self.accept, each)
 
     def stop(self) -> None:
-        """Accept no more connections; one in its handshake is cut off. It may not have been started."""
+        """Accept no more connections, and close those that ``greet`` still has. Also allowed if it was not started."""
         for timer in self._again.values():
             timer.cancel()
         for listening in self._sockets:
@@ -114,16 +116,16 @@ class Acceptor:
             task.cancel()
 
     def accept(self, listening: socket.socket) -> None:
-        """Take the connections that wait, as far as they fit a turn."""
+        """Accept the waiting connections, at most ``_ACCEPTED_A_TURN`` in one call."""
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTED_A_TURN):
             try:
                 sock, _ = listening.accept()
             except BlockingIOError:
                 return
-            except ConnectionError:  # it ended meanwhile
+            except ConnectionError:  # the client has gone meanwhile
                 continue
-            except OSError as error:  # too many open files, or no memory: it waits, and would be offered again at once
+            except OSError as error:  # too many open files, or no memory: without a pause it would fail again at once
                 logger.warning("no connections are accepted for %g s: %s", _ACCEPT_AGAIN_S, error)
                 loop.remove_reader(listening)
                 again = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, listening, self.accept, listening)
@@ -159,7 +161,7 @@ class Timers:
         self._handles: dict[str, asyncio.TimerHandle] = {}
 
     def start(self, name: str, delay_s: float, call: Callable[[], object]) -> None:
-        """Instead of one of this name that runs."""
+        """Start a timer. A running timer of the same name is stopped."""
         self.stop(name)
         self._handles[name] = self._loop.call_later(delay_s, call)
 

@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: a bookie in limbo says what its last entry is",
         f"{_RPC}/reads.py",
-        "    if effect.trouble:  # what is the last entry here may not have been the last one",
+        "    if effect.trouble:  # this bookie may have lost later entries",
         "    if False:",
         (f"{_RPC_TEST}::test_a_ledger_in_limbo_denies_nothing",),
         "a Java client's recovery trusts the end that a wiped bookie names",

@@ -11,7 +11,8 @@ from bookie_server.ports.sockets import listening_socket
 
 
 class ClusterPort:
-    """Bound when it is made: raises PortInUseError. It runs ``gatherer``."""
+    """The port of ``bk web``. It is bound when it is made, and may raise PortInUseError. It starts and stops
+    ``gatherer``."""
 
     def __init__(self, host: str, port: int, gatherer: Gatherer, entries: Entries) -> None:
         self._gatherer = gatherer
@@ -25,7 +26,7 @@ class ClusterPort:
         self._server.start()
 
     def stop(self) -> None:
-        """Blocks briefly."""
+        """Stop the server and the gatherer. This blocks briefly."""
         self._server.stop()
         self._gatherer.stop()
 

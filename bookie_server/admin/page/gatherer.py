@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the cluster every few seconds, on a thread, while a page is open. Every request gets the last look, so
-many open pages cost the cluster as much as one."""
+"""Reads the state of the cluster every few seconds, on a thread, while a page is open. Every request gets the result of
+the last read (a *look*), so many open pages cost the cluster no more than one."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
 IDLE_S = 60.0
-"""Nobody watches any more if nobody has asked for so long."""
+"""How long after the last request the looks continue."""
 FIRST_S = 4.0
-"""Limits how long the first request waits for a look, which is less than the deadline of an answer."""
+"""The longest time that a request waits for a fresh look. It is less than the deadline of an answer."""
 STALE_S = 3 * PERIOD_S
+"""The age at which a look is too old for a request."""
 
 AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, ScrapedBookie | str]]
-"""What registered bookies tell of themselves, or why they do not."""
+"""A function that returns the numbers that registered bookies give about themselves, or why they give none."""
 
 CallerOf = Callable[[str], Caller]
-"""How long the id of the cluster is kept."""
+"""A function that makes the caller for connections to bookies, from the cluster's instance id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """One look at the cluster. ``bookies`` and ``replication`` are of ``seen_s``, which is older than ``at_s`` if the
-    metadata store does not answer now. ``locks``: ledgers under repair, and by whom."""
+    """The result of one look at the cluster, which ended at ``at_s``. ``bookies`` and ``replication`` were read at
+    ``seen_s``, which is older if the metadata store does not answer now. ``locks`` has the ledgers under repair, with
+    the owner of each lock."""
 
     at_s: float
     seen_s: float = 0.0
@@ -65,7 +67,7 @@ def _state(bookie: Mapping[str, Any]) -> str:
 
 
 class SharedStore:
-    """The page's own session with the metadata store, opened when it is first needed. Any thread may call."""
+    """The page's own session with the metadata store. It is opened when it is needed. Any thread may call."""
 
     def __init__(self, open_it: Callable[[], MetadataStore]) -> None:
         self._open_it, self._lock = open_it, threading.Lock()
@@ -73,7 +75,7 @@ class SharedStore:
         self._is_ended = False
 
     def get(self) -> MetadataStore:
-        """Raises what opening a store raises."""
+        """Return the store, and open it if it is closed. Raises the errors of opening a store."""
         with self._lock:
             if self._is_ended:
                 raise MetadataUnavailableError("this port is closed", remedy="ask when it is open again")
@@ -86,7 +88,7 @@ class SharedStore:
         return self._store is not None
 
     def close(self) -> None:
-        """It opens again when it is needed."""
+        """Close the store. It opens again when it is needed."""
         with self._lock:
             store, self._store = self._store, None
         if store is not None:
@@ -99,7 +101,8 @@ class SharedStore:
 
 
 class Gatherer:
-    """``caller``: with what bookies are asked; without it none is. ``always``: it looks although nobody watches."""
+    """Makes looks on a thread and keeps the last one. ``caller`` makes the caller with which bookies are asked; without
+    it they are not asked. With ``always`` it makes looks even while no page is open."""
 
     def __init__(
         self, store: SharedStore, tell: AskBookies, *, caller: CallerOf | None = None, always: bool = False
@@ -116,7 +119,7 @@ class Gatherer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the look that is under way, which is not waited for long."""
+        """Stop. This waits at most ``FIRST_S`` for the look that is under way."""
         with self._changed:
             self._stops = True
             self._changed.notify_all()
@@ -126,13 +129,14 @@ class Gatherer:
             self.store.end()
 
     def watch(self) -> None:
-        """Somebody watches."""
+        """Note that a page is open, so that looks go on."""
         with self._changed:
             self._asked_s = time.monotonic()
             self._changed.notify_all()
 
     def look(self) -> ClusterLook:
-        """The last look, or the next if that is too old. Raises MetadataUnavailableError if none comes in time."""
+        """Return the last look, or the next one if the last is too old. Raises MetadataUnavailableError if there is
+        none in time."""
         self.watch()
         with self._changed:
             if not self._changed.wait_for(self._is_fresh, FIRST_S) or self._look is None:
@@ -157,7 +161,7 @@ class Gatherer:
                 self._changed.wait_for(lambda: self._stops, max(0.1, PERIOD_S - (time.monotonic() - found.at_s)))
 
     def _rest(self) -> None:
-        """Until somebody watches."""
+        """Close the store and wait until a page is open."""
         with suppress(BookKeeperError):
             self.store.close()
         self._histories.clear()
@@ -171,7 +175,7 @@ class Gatherer:
         except BookKeeperError as error:
             said = " ".join(str(error).split())
             read = replace(before, at_s=time.monotonic(), verdict=unavailable(said))
-        except Exception as error:  # a bug must not end the page: the log says which
+        except Exception as error:  # a bug must not end the page; it is in the log
             logger.exception("the page could not look at the cluster")
             read = replace(before, at_s=time.monotonic(), verdict=unavailable(f"{type(error).__name__}, see the log"))
         objects = self._with_numbers(read.bookies, read.infos)
@@ -197,7 +201,7 @@ class Gatherer:
     def _with_numbers(
         self, objects: Sequence[Mapping[str, Any]], infos: Sequence[BookieServiceInfo]
     ) -> list[dict[str, Any]]:
-        """The bookies with ``numbers``, where they tell some, or ``numbersWhy`` they do not."""
+        """Add ``numbers`` to the bookies that give some, and to the others ``numbersWhy`` they give none."""
         told = self._tell(infos)
         known = {each["bookieId"] for each in objects}
         more = [bookies.BookieRow(each, "unknown", None, None, 0) for each in told if each not in known]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web page: its files, and the JSON that it reads. For reading only, and bounded: every list has a limit and a
-cursor, one list at a time is read from the metadata store, and what was read is kept for a second.
+"""The web page: its files, and the JSON that it reads. It changes nothing, and its load is bounded: every list has a
+limit and a cursor, only one request at a time reads from the metadata store, and answers are kept for ``KEPT_S``.
 
-``facts`` says what the objects are: those of ``bk … --json``.
+The objects are those of ``bk … --json``; ``bk_core/cluster`` makes them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ FILES = {
 LIMIT, LIMIT_MAX = 50, 200
 PROBLEMS_MAX, FRAGMENTS_MAX = 50, 200
 SHORT = 48
-"""Samples of a bookie's numbers in a table: four minutes."""
+"""The number of samples of a bookie's numbers in a table: four minutes."""
 TURN_S = 2.0
-"""Limits how long a request waits for its turn to read from the metadata store."""
+"""The longest time that a request waits for its turn to read from the metadata store."""
 METADATA_S = 2.5
-"""Deadline of each call to the metadata store, which is less than that of an answer."""
+"""The deadline of each call to the metadata store. It is less than that of an answer."""
 KEPT_S, KEPT_MAX = 1.0, 64
 QUERY_MAX = 1024
 
@@ -56,14 +56,15 @@ Asked = Mapping[str, str]
 
 
 class Entries(Protocol):
-    """What only a client can say: where an open ledger ends, and what is in a log. Each call takes 4 s at most."""
+    """Data that only a client can read: the end of an open ledger, and the entries of a log. Each call takes 4 s at
+    most."""
 
     def lac(self, ledger_id: LedgerId) -> dict[str, object]: ...
     def window(self, log: str, first: int | None, limit: int) -> dict[str, object]: ...
 
 
 class Page:
-    """``me`` names the bookie whose page it is, or nothing: then it is that of the cluster."""
+    """The page of one bookie, whose id ``me`` returns, or of a whole cluster, if ``me`` returns None."""
 
     def __init__(
         self,
@@ -99,17 +100,17 @@ class Page:
         return self._files.get(request.path)
 
     def has(self, path: str) -> bool:
-        """Whether :meth:`answer` has one, which takes time."""
+        """Return whether :meth:`answer` has an answer for this path; it may take time."""
         return path in self._parts
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Blocks. Raises Refused for what cannot be asked."""
+        """Return the answer to a request. Blocks. Raises HttpRefused for parameters that are wrong."""
         asked = _asked(request.query)
         self._gatherer.watch()
         if request.path == "/page/cluster":  # from memory
             return self._answered(request.path, asked)
         if not self._turn.acquire(timeout=TURN_S):
-            return _error(503, "others are reading from the metadata service; ask again")
+            return _error(503, "other requests are reading from the metadata service; ask again")
         try:
             key, now = (request.path, request.query), time.monotonic()
             if key in self._kept and now - self._kept[key][0] < KEPT_S:
@@ -134,14 +135,14 @@ class Page:
             return _error(403, str(error))
         except (MetadataUnavailableError, TransportError) as error:
             return _error(503, str(error))
-        except BookKeeperError as error:  # it is told as it is: of a ledger that cannot be read, say
+        except BookKeeperError as error:  # for instance a ledger whose record cannot be read
             return _error(500, str(error))
         return _json(200, found)
 
-    # --- the cluster, as it was looked at last ---
+    # --- the cluster, as of the last look ---
 
     def _cluster(self, asked: Asked) -> object:
-        """All bookies with the last of their numbers, or one with all of them."""
+        """Return all bookies with their latest numbers, or one bookie with all of its numbers."""
         look, limit, only = self._gatherer.look(), _limit(asked), asked.get("bookie")
         rows = [each for each in look.bookies if each["bookieId"] > asked.get("after", "")]
         problems = look.verdict.get("problems", [])
@@ -221,7 +222,7 @@ class Page:
     # --- logs ---
 
     def _logs(self, asked: Asked) -> object:
-        from bk_core.cluster import logs  # it needs the client, which a bookie that nobody looks at does without
+        from bk_core.cluster import logs  # this imports the client, which a bookie without a page does not need
 
         store, limit, after = self._store.get(), _limit(asked), asked.get("after", "")
         names = sorted(store.list_logs())
@@ -245,7 +246,7 @@ class Page:
             "entries": self._entries is not None,
         }
 
-    # --- what only a client can say ---
+    # --- data that only a client can read ---
 
     def _lac(self, asked: Asked) -> object:
         return self._client().lac(_number(asked, "id"))
@@ -274,7 +275,7 @@ def _why_not_yet(
 
 
 def _short(bookie: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the numbers that a line of a table shows."""
+    """Return a bookie with only the numbers that a line of a table shows."""
     numbers = bookie["numbers"]
     if numbers is None:
         return bookie
@@ -283,7 +284,7 @@ def _short(bookie: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _bounded(ledger: dict[str, Any]) -> dict[str, Any]:
-    """With the last fragments only, where a ledger has very many."""
+    """Return a ledger with only its last fragments, if it has very many."""
     fragments = ledger["fragments"]
     return {**ledger, "fragments": fragments[-FRAGMENTS_MAX:], "fragmentCount": len(fragments)}
 
@@ -292,7 +293,7 @@ def _bounded(ledger: dict[str, Any]) -> dict[str, Any]:
 
 
 def _asked(query: str) -> Asked:
-    """Raises Refused."""
+    """Return the parameters of a query. Raises HttpRefused."""
     if len(query) > QUERY_MAX:
         raise HttpRefused(400, f"a query has at most {QUERY_MAX} characters")
     try:

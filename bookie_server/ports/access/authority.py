@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode ``secure``: the rights of clients at this bookie. It reads the table of roles and what ledgers are for, signs
-grants, and checks those that clients show (docs/security.md §6, decision 0064).
+"""Mode ``secure``: decides the rights of clients at this bookie. It reads the table of roles and the metadata of
+ledgers, signs grants, and verifies the grants that clients show (docs/security.md §6, decision 0064).
 
-The metadata store is read when a grant is made, never for what a client does with it. What was read is kept for
-seconds; while the store does not answer, for an hour, so that writers outlive it.
+It reads the metadata store only to make a grant, never to verify one. It caches the data for ``KEPT_S``, and for
+``STALE_S`` while the store does not answer, so that writers continue through an outage of the store.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ GRANT_LIFE_MS = 600_000
 KEPT_S = 5.0
 STALE_S = 3_600.0
 CLOCKS_MS = 60_000
-"""A grant begins so much before it is made: the clocks of bookies differ."""
+"""A grant is valid from this long before it is made, because the clocks of bookies differ."""
 LEDGERS_KEPT = 10_000
 VALUE_BYTES_KEPT = 1_024
 MAKING_MAX = 512
-"""Limits the grants that are made at once; one identity has half of them. More are refused as OVERLOADED."""
+"""The maximum number of grants that are being made at once; one identity may have half of them. More are refused as
+OVERLOADED."""
 THREADS = 4
 
 
@@ -64,8 +65,8 @@ class Made(NamedTuple):
 
 
 class GrantKeys:
-    """The file of keys. It is looked at for each use, and taken anew when it has changed. Raises InvalidArgumentError,
-    when it is made, for a file that cannot be used."""
+    """The keys in the file of grant keys. Each use checks whether the file has changed, and then reads it again. The
+    constructor raises InvalidArgumentError for a file that cannot be used; later, the old keys stay in use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,10 +78,10 @@ class GrantKeys:
         if stamp not in (self._stamp, self._failed):
             try:
                 self._stamp, self._keys = _read_keys(self._path)
-                logger.info("the file of grant keys has changed, and is taken")
+                logger.info("the changed file of grant keys is in use")
             except InvalidArgumentError as error:
                 self._failed = stamp
-                logger.warning("the file of grant keys has changed and is not taken, the old keys serve: %s", error)
+                logger.warning("the changed file of grant keys cannot be used, so the old keys stay in use: %s", error)
         return self._keys
 
 
@@ -88,7 +89,7 @@ def _read_keys(path: Path) -> tuple[object, Keys]:
     stamp = stamp_of(path)
     try:
         text = read_key_file(path, secret=True).decode("ascii")
-    except (OSError, ValueError) as error:  # no part of a key is told
+    except (OSError, ValueError) as error:  # the text must not show any part of a key
         why = "it is no text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         raise InvalidArgumentError(
             "the file of grant keys cannot be used",
@@ -102,8 +103,8 @@ def _read_keys(path: Path) -> tuple[object, Keys]:
 
 
 class Authority:
-    """The authority of one bookie; any thread may call. ``now_ms`` is the time since 1970, ``clock_s`` one that never
-    goes back."""
+    """The authority of one bookie; any thread may call it. ``now_ms`` returns the time since 1970, ``clock_s`` a time
+    that never goes back."""
 
     def __init__(
         self,
@@ -121,25 +122,25 @@ class Authority:
         self._lock = threading.Lock()
         self._table: tuple[float, RolesTable] | None = None
         self._ledgers: OrderedDict[LedgerId, tuple[float, LedgerFacts]] = OrderedDict()
-        self._making: Counter[str] = Counter()  # by identity
+        self._making: Counter[str] = Counter()  # grants being made, by identity
         self._away: tuple[float, MetadataUnavailableError] | None = None
         self._threads = ThreadPoolExecutor(THREADS, "bookie-grants")
         self.on_roles: Callable[[RolesTable], object] = lambda table: None
-        """Called on any thread with a table of roles that is another one than before."""
+        """Called, on any thread, with a table of roles that differs from the last one."""
 
     def close(self) -> None:
-        """No more grants are made."""
+        """Make no more grants."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- grants ---
 
     def verify(self, grant: bytes, identity: str) -> Grant:
-        """Raises GrantRefused."""
+        """Verify a grant of this identity, and return its contents. Raises GrantRefused."""
         return self._keys.now().verify(grant, instance_id=self._instance_id, identity=identity, now_ms=self.now_ms())
 
     async def grant(self, identity: str, ledger_id: LedgerId, wanted: Right) -> Made:
-        """A grant with all that this identity may do with a ledger, or with NO_LEDGER. Raises Denied unless that has
-        what is ``wanted``."""
+        """Make a grant with all rights of this identity on a ledger, or on NO_LEDGER. Raises Denied unless they include
+        all that is ``wanted``."""
         making = self._making
         if making.total() >= MAKING_MAX or making[identity] >= MAKING_MAX // 2:
             raise Denied(Reason.OVERLOADED, "too many grants are asked for at once")
@@ -160,7 +161,7 @@ class Authority:
                 rights = table.rights(identity, Anywhere.ANYWHERE)
             else:
                 rights = table.rights(identity, Anywhere.CLUSTER)
-                if wanted not in rights:  # else there is nothing to look up
+                if wanted not in rights:  # only then the ledger must be looked up
                     facts = self._facts(ledger_id)
                     rights = table.rights(identity, facts)
         except BookKeeperError as error:
@@ -176,24 +177,25 @@ class Authority:
     # --- roles on the cluster ---
 
     def allows(self, identity: str | None, need: Need) -> bool:
-        """Whether an identity may do what needs this on the cluster. May block. Raises BookKeeperError if nobody can
-        say."""
+        """Return whether an identity may make a request that has this need on the cluster. May block. Raises
+        BookKeeperError if the table of roles cannot be read."""
         return allowed(RolesTable(), identity or "", need) or allowed(self.table(), identity or "", need)
 
     def cluster_rights(self, identity: str | None) -> Right:
-        """All that an identity may on the cluster; nothing if nobody can say. May block."""
+        """Return all rights of an identity on the cluster; none if the table of roles cannot be read. May block."""
         try:
             return self.table().rights(identity or "", Anywhere.CLUSTER)
         except BookKeeperError as error:
-            logger.warning("nobody can say what %s may: %s", identity, error)
+            logger.warning("the rights of %s cannot be determined: %s", identity, error)
             return Right.NONE
 
     async def rights(self, identity: str | None) -> Right:
-        """As :meth:`cluster_rights`."""
+        """Call :meth:`cluster_rights` on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.cluster_rights, identity)
 
     def table(self) -> RolesTable:
-        """As it is in the store, or was seconds ago. Blocks. Raises BookKeeperError."""
+        """Return the table of roles, at most ``kept_s`` old, or ``STALE_S`` while the store does not answer. Blocks.
+        Raises BookKeeperError."""
         with self._lock:
             kept, now = self._table, self._clock_s()
             if kept is not None and now - kept[0] < self._kept_s:
@@ -211,7 +213,8 @@ class Authority:
         return table
 
     def _ask(self, read: Callable[[], T]) -> T:
-        """What the store says. One that did not answer is left alone for a while: each question takes seconds."""
+        """Read from the store. After the store did not answer, this fails at once for ``kept_s``, because each call
+        would take seconds."""
         away = self._away
         if away is not None and self._clock_s() - away[0] < self._kept_s:
             raise away[1]
@@ -222,8 +225,9 @@ class Authority:
             raise
 
     def _facts(self, ledger_id: LedgerId) -> LedgerFacts:
-        """What a ledger is for; of one that is not there, nothing. That is not kept: otherwise a client that asks for a
-        future ledger would have its writer denied. Raises BookKeeperError."""
+        """Return the facts about a ledger that roles depend on. For a ledger that does not exist they are empty and not
+        cached: otherwise a client that asks for a future ledger could get that ledger's writer denied. Raises
+        BookKeeperError."""
         now = self._clock_s()
         with self._lock:
             kept = self._ledgers.get(ledger_id)
@@ -249,7 +253,8 @@ class Authority:
         return facts
 
     def _read_ledger(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """A server that lags may not know a new ledger yet: its no is asked again (M5)."""
+        """Read a ledger's record. A server that lags may not have a new ledger yet, so after a "no" this syncs and
+        reads again (M5)."""
         try:
             return self._store.read_ledger(ledger_id).value
         except NoSuchLedgerError:
@@ -262,14 +267,14 @@ _VERBS = {
     Right.READ: "read",
     Right.WRITE: "write to",
     Right.RECOVER: "recover",
-    Right.HINT: "tell of deleted ledgers",
+    Right.HINT: "report deleted ledgers",
     Right.OPERATE: "change how bookies run",
 }
 _ROLES = {Right.LOOK: "reader", Right.READ: "reader", Right.OPERATE: "operator"}
 
 
 def denial(identity: str, wanted: Right, ledger_id: LedgerId = NO_LEDGER, facts: LedgerFacts | None = None) -> str:
-    """The missing right and, after ``; ``, what an administrator types."""
+    """Return a text with the missing right and, after ``; ``, the command that an administrator types."""
     log = facts.text(LOG_KEY) if facts is not None else None
     verb, role = _VERBS.get(wanted, "do that with"), _ROLES.get(wanted, "writer")
     command = f"bk role grant {role} '{identity}'"

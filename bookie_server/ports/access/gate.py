@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode ``secure``: what the client of one stream may do, by the grants that it has shown there.
+"""Mode ``secure``: decides what the client of one stream may do, by the grants that it has shown there.
 
-A grant is checked when it is shown. What a client asks is looked up by its ledger, once a session, a read or a call;
-nothing is done for a frame.
+A grant is verified when it is shown. The grant for a ledger is looked up once for each session, read or call, and never
+for a frame.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from bookie_server.ports.access.authority import Authority, denial
 logger = logging.getLogger(__name__)
 
 GRANTS_MAX = 16_384
-"""Limits the ledgers that a stream remembers; then those whose grants have ended are dropped, or the oldest."""
+"""The maximum number of ledgers whose grants a stream remembers. Beyond it grants that have ended are dropped, and then
+the oldest."""
 
 Refusal = tuple[Reason, str]
 
 
 class Gate:
-    """``identity`` is the client's; empty if it has none."""
+    """The gate of one stream. ``identity`` is the client's; it is empty if the client has not authenticated."""
 
     def __init__(self, authority: Authority, identity: str) -> None:
         self._authority, self._identity = authority, identity
-        self._shown: dict[LedgerId, tuple[Right, int]] = {}  # rights, and until when (ms since 1970)
+        self._shown: dict[LedgerId, tuple[Right, int]] = {}  # rights, and the end of the grant in ms since 1970
         self._refused = ""
 
     def show(self, grants: Iterable[bytes]) -> None:
-        """The client shows grants. One that is not accepted counts as not shown."""
+        """Verify and remember grants that the client shows. One that is refused counts as not shown."""
         for grant in grants:
             try:
                 found = self._authority.verify(grant, self._identity)
@@ -55,17 +56,17 @@ class Gate:
             del self._shown[next(iter(self._shown))]
 
     def refusal(self, need: Need | None, ledger_id: LedgerId = NO_LEDGER) -> Refusal | None:
-        """Why the client may not do what needs this; None if it may."""
+        """Return the refusal for a request with this need, or None if the client may make it."""
         if not self._identity:
             return Reason.UNAUTHENTICATED, "this client has shown no identity"
         if need is None:
-            return Reason.PERMISSION_DENIED, "nobody is allowed this, because no rule says what it needs"
+            return Reason.PERMISSION_DENIED, "no client is allowed this: no rule says which right it needs"
         if need.on in (On.FREE, On.IDENTITY):
             return None
         if need.on is On.ANYWHERE:
             ledger_id = NO_LEDGER
         elif need.on is not On.LEDGER or ledger_id < 0:
-            return Reason.PERMISSION_DENIED, "nobody is allowed this on a lane"
+            return Reason.PERMISSION_DENIED, "no client is allowed this on a lane"
         rights, until_ms = self._shown.get(ledger_id, (Right.NONE, 0))
         if until_ms <= self._authority.now_ms():
             why = f" (the last one was refused: {self._refused})" if self._refused else ""
@@ -76,5 +77,5 @@ class Gate:
         return None
 
     def left_ms(self, ledger_id: LedgerId) -> int:
-        """How long the grant for this ledger is still good."""
+        """Return how long the grant for this ledger is still valid; 0 without one."""
         return max(0, self._shown.get(ledger_id, (Right.NONE, 0))[1] - self._authority.now_ms())

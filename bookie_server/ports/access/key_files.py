@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of keys that a bookie trusts: those of grants and those of tokens. A user who can write to one can take any
-identity."""
+"""Reads the files of keys that a bookie trusts, for grants and for tokens. A user who can write to such a file can take
+any identity."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ KEYS_BYTES_MAX = 1 << 20
 
 
 def read_key_file(path: Path, *, secret: bool = False) -> bytes:
-    """What it holds; ``secret``: others should not read it. Raises OSError, and ValueError, which says why, for a file
-    that every user of this host may write, or that is too long. What else its mode allows is a warning."""
+    """Return the contents of a file of keys. With ``secret`` other users should not be able to read it. Raises OSError,
+    and ValueError with the reason for a file that every user of this host may write, or that is too long. Other
+    permissions that are too wide are logged as warnings."""
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         text = file.read(KEYS_BYTES_MAX + 1)
@@ -34,7 +35,8 @@ def read_key_file(path: Path, *, secret: bool = False) -> bytes:
 
 
 def stamp_of(path: Path) -> tuple[int, ...] | None:
-    """What changes when the file does, or its mode, or a link to it."""
+    """Return a value that changes when the file, its mode, or a link to it changes; None if the file cannot be
+    accessed."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of a connection's client. Every port finds it once for each connection, and passes it on with
+"""The identity of a connection's client. Every port determines it once for each connection, and passes it on with
 requests."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Proof(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The client at ``peer`` (host:port, or words for one without an address). ``identity`` is None where it had to
-    prove none, and holds until ``until_s``, in seconds since 1970, and while the key with the fingerprint ``signer``
-    (of a token) is believed; the connection does not outlive that by more than a minute."""
+    """The client at ``peer`` (host:port, or words for a client without an address). ``identity`` is None if the client
+    did not have to authenticate. An identity from a token is valid until ``until_s``, in seconds since 1970, and while
+    the key with the fingerprint ``signer`` is trusted; the connection ends at most a minute after that."""
 
     peer: str
     identity: str | None = None
@@ -31,11 +31,11 @@ class Principal:
 
     @property
     def host(self) -> str:
-        """The peer without its port: what all connections of a machine have in common."""
+        """The peer without its port, which all connections from one machine share."""
         return self.peer.rpartition(":")[0] or self.peer
 
     def as_event(self) -> dict[str, str]:
-        """For the audit log."""
+        """Return the fields for the audit log."""
         if self.identity is None:
             return {"address": self.peer}
         return {"identity": self.identity, "proof": self.proof.value, "address": self.peer}

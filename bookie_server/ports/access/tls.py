@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of a bookie's ports: what each does with a connection before it is one of its protocol.
+"""TLS of a bookie's ports: the handshake of a connection, before its own protocol begins.
 
-A port with TLS takes nothing else. A refused client is logged here, with the reason: what the client hears is TLS's own
-alert, which is one word.
+A port with TLS accepts no plain connections. A refused client is logged here, with the reason, because the client
+itself gets only TLS's alert, which is one word.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from bookie_server.ports.sockets import peer_of
 logger = logging.getLogger(__name__)
 
 _HANDSHAKE = b"\x16"
-"""What a client that speaks TLS begins with."""
+"""The first byte from a client that speaks TLS."""
 
 PLAIN_REFUSED = "this port speaks TLS, and nothing else"
 
-_LINGER_S = 0.5  # what a refused client still sends is taken for so long: a reset would destroy its alert
+_LINGER_S = 0.5  # data from a refused client is read for this long: a reset would destroy the alert
 _LINGER_BYTES = 64 << 10
-_SAID_MAX = 80  # characters of what a client said, in a line of the log
+_SAID_MAX = 80  # characters of a client's own text in a log line
 
 TOKEN_WANTED = "this port wants a token; give token_path"
 EITHER_WANTED = "this port wants a token, or a certificate where it takes them"
-NOT_LISTED = "this identity is not let in; the bookie's tls_clients must list whom this token names"
+NOT_LISTED = "this identity is not let in; the bookie's tls_clients must list the identity that this token names"
 
 
 def said_to_client(error: TlsError) -> str:
-    """What a client hears whose certificate does not let it in, with the remedy."""
+    """Return the text for a client whose certificate is refused, with the remedy."""
     return f"{error.what}: {error.value}; {error.remedy}"
 
 
 class PortTls:
-    """What the ports of a bookie have in common. ``client_auth``: clients show a certificate. With ``keys`` they may
-    show a token for the cluster ``audience`` (of ``issuer``, if one is given) instead, and then a certificate is
-    optional. ``admission`` says which identities of either kind are let in."""
+    """The TLS and authentication that all ports of a bookie share. With the ``client_auth`` of ``tls``, clients show a
+    certificate. With ``keys`` they may instead show a token for the cluster ``audience`` (from ``issuer``, if one is
+    given); then a certificate is optional. ``admission`` says which identities of either kind are let in."""
 
     def __init__(
         self, tls: Tls, admission: Admission, keys: TokenKeys | None = None, audience: str = "", issuer: str = ""
@@ -57,19 +57,21 @@ class PortTls:
         self._keys, self._audience, self._issuer = keys, audience, issuer
         self.client_auth = tls.paths.client_auth
         self.wants_tokens = keys is not None
-        """A client that shows no certificate is heard all the same, as far as it takes to show a token."""
+        """Whether clients may show a token. Then the handshake accepts a client without a certificate, so that it can
+        show one."""
         self._turns = asyncio.Lock()
         self._throttle = LogThrottle()
         self.on_refused: Callable[[str, str, str], object] = lambda peer, port, why: None
-        """Called with each client that is refused, where it is connected, and why."""
+        """Called for each client that is refused: with its address, the name of the port, and the reason."""
 
     def context(self, *, lenient: bool = False) -> ssl.SSLContext:
-        """``lenient``: as in :class:`Tls`."""
+        """Return the context for a handshake. ``lenient`` is that of :class:`Tls`."""
         return self.tls.server(lenient=lenient or self.wants_tokens)
 
     async def greeted(self, sock: socket.socket, port: str) -> tuple[Connected, Principal | str]:
-        """The connection to go on with, and its client, or why that is refused: it speaks plain, or is not let in.
-        Raises OSError if no handshake came about; then the connection is closed, and it is logged."""
+        """Do the handshake of a new connection. Return the connection to continue with, and its client, or the reason
+        why the client is refused: it does not speak TLS, or is not let in. Raises OSError if the handshake fails; then
+        the connection is closed, and the failure is logged."""
         peer = peer_of(sock)
         if not await speaks_tls(sock):
             self.refused(peer, port, "it speaks plain")
@@ -94,8 +96,8 @@ class PortTls:
         return secured
 
     def admit(self, names: Names | None, peer: str, port: str) -> Principal:
-        """The client that has a certificate with these names; None: it has shown none, and may still show a token.
-        Raises TlsError; then it is logged."""
+        """Return the client whose certificate has these names. ``names`` is None if it has shown no certificate; it may
+        still show a token. Raises TlsError if the client is refused; then this is logged."""
         if not self.client_auth or (names is None and self.wants_tokens):
             return Principal(peer)
         try:
@@ -107,9 +109,9 @@ class PortTls:
         return Principal(peer, identity, Proof.CERTIFICATE)
 
     def admitted(self, principal: Principal, token: bytes, port: str) -> Principal:
-        """The identity of a client that shows a token, or none. It is found before any request is carried out. A
-        token says more than a certificate. Raises AuthenticationError, which has what the client may hear; then it is
-        logged."""
+        """Return the identity of a client that has shown this token, or an empty one. Called before any request is
+        carried out. The identity in a token replaces that of a certificate. Raises AuthenticationError with the text
+        for the client; then the refusal is logged."""
         if self._keys is None or (not token and principal.proof is not Proof.NONE):
             return principal
         try:
@@ -128,19 +130,20 @@ class PortTls:
         return proven
 
     def outlived(self, principals: Iterable[Principal]) -> dict[Principal, str]:
-        """The clients that are no longer admitted, and why: a token has ended, or its key was removed from the file."""
+        """Return the clients that are no longer admitted, with the reason: a token has expired, or its key was removed
+        from the file."""
         believed = {"", *(key.print for key in self._keys.now().values())} if self._keys is not None else {""}
         now, found = time.time(), dict[Principal, str]()
         for each in principals:
             if each.until_s <= now:
                 found[each] = "the token has expired"
             elif each.signer not in believed:
-                found[each] = "the key of the token is believed no more"
+                found[each] = "the key of the token is no longer trusted"
         return found
 
     def refused(self, peer: str, port: str, why: str, said: str = "") -> None:
-        """Log it; the same of the same host once in ten seconds. ``said`` is what the client has chosen: it stands in
-        the line, short and escaped, and makes no other one of it."""
+        """Log a refusal; the same one of the same host at most once in ten seconds. ``said`` is text that the client
+        has chosen. The line has it shortened and escaped, and it does not count when refusals are compared."""
         self.on_refused(peer, port, why)
         if self._throttle.allows(Principal(peer).host, why):
             shown = f": {said[:_SAID_MAX]!r}" if said else ""
@@ -148,12 +151,13 @@ class PortTls:
 
 
 def names_shown(certificate: Mapping[str, Any] | None) -> Names | None:
-    """From what ``ssl`` says of a client's certificate; None if there is none."""
+    """Return the names in a client's certificate, as ``ssl`` decodes it; None without a certificate."""
     return names_of(certificate) if certificate else None
 
 
 async def speaks_tls(sock: socket.socket) -> bool:
-    """Whether what comes first is a handshake; nothing of it is taken. Raises OSError if nothing comes."""
+    """Return whether the first byte is that of a TLS handshake, without consuming it. Raises OSError if the connection
+    ends."""
     while True:
         try:
             first = sock.recv(1, socket.MSG_PEEK)
@@ -166,11 +170,12 @@ async def speaks_tls(sock: socket.socket) -> bool:
 
 
 async def linger(sock: Connected) -> None:
-    """Close a connection whose client has something to read first. Takes what it still sends, within bounds."""
+    """Close a connection so that its client can still read the last answer: first read and drop the data that it still
+    sends, within bounds."""
     left = _LINGER_BYTES
     try:
         with contextlib.suppress(OSError):
-            plain = sock.plain if isinstance(sock, TlsSocket) else sock  # nobody decrypts what is not looked at
+            plain = sock.plain if isinstance(sock, TlsSocket) else sock  # the dropped data need not be decrypted
             plain.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(_LINGER_S):
                 while left > 0 and (taken := await asyncio.get_running_loop().sock_recv(plain, left)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens at the bookie: which keys sign them, and what a token must say (docs/security.md §5).
+"""Verifies tokens: which keys may sign them, and which claims a token must have (docs/security.md §5).
 
-A token is a JWT, signed with RS256, ES256 or EdDSA; the key decides which, never the token. Its claims are looked at
-only behind its signature. Sockets are not touched here.
+A token is a JWT, signed with RS256, ES256 or EdDSA; the key decides which, never the token. The claims are read only
+after the signature is verified. This file uses no sockets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bookie_server.ports.access.key_files import read_key_file, stamp_of
 logger = logging.getLogger(__name__)
 
 LEEWAY_S = 30
-"""The clocks of issuer and bookie may differ by so much."""
+"""How far the clocks of issuer and bookie may differ."""
 
 LIFE_S_MAX = 24 * 3600
 
@@ -32,12 +32,12 @@ SUBJECT_CHARACTERS_MAX = 256
 _RSA_BITS_MIN = 2048
 
 REFUSED = "the token is refused"
-"""The answer to a client whose token is wrong in a way that helps only a forger to know."""
+"""The text for a client whose token is wrong in a way that only a forger would profit from knowing."""
 
 
 class Claims(NamedTuple):
-    """The used part of a token: its subject, until when it holds, in seconds since 1970, leeway included, and the
-    :attr:`Key.print` of the key that signed it."""
+    """The part of a token that the bookie uses: its subject, the time until which it is valid, in seconds since 1970
+    and with the leeway, and the :attr:`Key.print` of the key that signed it."""
 
     subject: str
     until_s: float
@@ -45,9 +45,9 @@ class Claims(NamedTuple):
 
 
 class TokenRefusedError(Exception):
-    """``told``: what the client may hear; the message is for the log. It names the token's subject where the signature
-    holds. ``said`` is for the log, too, and is what anybody may write: the ``kid`` of a key that is not known. None has
-    anything of the token's signature."""
+    """A token was refused. The message is for the log; it names the token's subject if the signature is valid. ``told``
+    is the text for the client. ``said`` is for the log, too, and is text that any client may choose: the ``kid`` of an
+    unknown key. None of the three has any part of the token's signature."""
 
     def __init__(self, why: str, told: str = REFUSED, subject: object = None, said: str = "") -> None:
         if isinstance(subject, str) and subject:
@@ -58,8 +58,8 @@ class TokenRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key, and the one algorithm that goes with it. ``print`` is its fingerprint, because another key may take
-    its ``kid``."""
+    """A public key, and the one algorithm that goes with it. ``print`` is its fingerprint; it names the key, because
+    another key may get the same ``kid`` later."""
 
     algorithm: str
     public: Any
@@ -67,7 +67,7 @@ class Key:
 
 
 def load_jwt() -> Any:
-    """PyJWT. Raises InvalidArgumentError where it is not installed."""
+    """Return the module of PyJWT. Raises InvalidArgumentError if it is not installed."""
     try:
         import jwt
 
@@ -86,8 +86,8 @@ def load_jwt() -> Any:
 
 
 def parse_keys(text: bytes) -> dict[str, Key]:
-    """The keys of a JWKS by their ``kid``. Keys that are not for tokens of ours are left out. Raises ValueError, which
-    says what is wrong with which key, for all else that cannot be used."""
+    """Return the keys of a JWKS by their ``kid``. Keys that are not for such tokens are left out. Raises ValueError for
+    anything else that cannot be used; the text says which key is wrong, and why."""
     try:
         found = json.loads(text)
     except RecursionError as error:
@@ -120,7 +120,7 @@ _ALGORITHMS: Mapping[tuple[object, object], str] = {
 
 
 def _key_of(entry: Mapping[str, Any], name: str) -> Key | None:
-    """None for a key that is for something else. Raises ValueError."""
+    """Return the key of an entry, or None if it is for something else. Raises ValueError."""
     kind, curve = entry.get("kty"), entry.get("crv")
     if kind == "oct" or "k" in entry:
         raise ValueError(f"{name} is a shared secret: a bookie could sign with it, too; give a public key")
@@ -144,14 +144,14 @@ def _key_of(entry: Mapping[str, Any], name: str) -> Key | None:
 
 
 class TokenKeys:
-    """The keys in a file, which is looked at for each token and read when it has changed. Any thread may call. Raises
-    InvalidArgumentError, when it is made, for a file that cannot be used; later ones are not taken, with a warning, and
-    the old keys serve."""
+    """The keys in a file. For each token this checks whether the file has changed, and then reads it again. Any thread
+    may call. The constructor raises InvalidArgumentError for a file that cannot be used. If a later version of the file
+    cannot be used, this logs a warning and keeps the old keys."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
         self._stamp = stamp_of(path)
-        self._failed: object = self  # or the stamp of a file that could not be used
+        self._failed: object = self  # the stamp of the last file that could not be used
         self._keys = self._load()
 
     def now(self) -> Mapping[str, Key]:
@@ -165,7 +165,7 @@ class TokenKeys:
                 except InvalidArgumentError as error:
                     self._failed = stamp
                     logger.warning(
-                        "tokens: the file of keys has changed and is not taken, the old ones serve: %s", error
+                        "tokens: the changed file of keys cannot be used, so the old keys stay in use: %s", error
                     )
             return self._keys
 
@@ -186,8 +186,8 @@ class TokenKeys:
 
 
 def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "") -> Claims:
-    """What a token says that one of the keys has signed for this audience, and that holds now. Its issuer is looked at
-    if one is given. Raises TokenRefusedError."""
+    """Return the claims of a token that one of the keys has signed for this audience and that is valid now. If
+    ``issuer`` is given, the token must be from it. Raises TokenRefusedError."""
     if len(token) > TOKEN_BYTES_MAX:
         raise TokenRefusedError("it is too long")
     jwt = load_jwt()
@@ -213,7 +213,7 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "
 
 
 def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
-    """The key that a token names. One that names none is taken where there is one key only."""
+    """Return the key that a token names. A token that names none is accepted if there is only one key."""
     kid = header.get("kid")
     key = next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid or "")
     if key is None:
@@ -225,7 +225,8 @@ def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
 
 
 def _refusal(jwt: Any, error: Exception, text: str) -> TokenRefusedError:
-    """Why PyJWT does not take it. A claim that is wrong was looked at behind the signature, which holds then."""
+    """Return the reason why PyJWT refuses a token. If a claim is wrong, the signature is valid, because claims are
+    checked after it."""
     if isinstance(error, jwt.InvalidSignatureError):
         return TokenRefusedError("its signature is wrong")
     wrong_claims = {
@@ -242,12 +243,12 @@ def _refusal(jwt: Any, error: Exception, text: str) -> TokenRefusedError:
 
 
 def _checked(claims: Mapping[str, Any], key: Key) -> Claims:
-    """What PyJWT does not look at."""
+    """Check what PyJWT does not check, and return the claims."""
     begins, ends, subject = claims["iat"], claims["exp"], claims["sub"]
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (begins, ends)):
         raise TokenRefusedError("its times are no numbers", subject=subject)
     if ends - begins > LIFE_S_MAX:
         raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours", subject)
     if not 0 < len(subject) <= SUBJECT_CHARACTERS_MAX or not subject.isprintable():
-        raise TokenRefusedError("its subject is empty, too long, or has characters that nobody sees", subject=subject)
+        raise TokenRefusedError("its subject is empty, too long, or has unprintable characters", subject=subject)
     return Claims(subject, ends + LEEWAY_S, key.print)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's own wire on the bookie's side (docs/decisions/0036): each connection is one stream of the engine.
+"""Apache's own wire on the bookie's side (docs/decisions/0036). Each connection is one stream of the engine.
 
-``connection.py`` translates, ``adds.py`` and ``reads.py`` with it; ``entries.py`` turns entries into frames and back.
-These have no socket; ``server.py`` has.
+``connection.py``, ``adds.py`` and ``reads.py`` translate requests and answers; ``entries.py`` turns entries into frames
+and back. Only ``server.py`` has sockets.
 """

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds of Apache's wire as frames of sessions, and acks of frames as answers to adds.
+"""Turns adds of Apache's wire into frames of sessions, and acks of frames into answers to adds.
 
 A session stands for a ledger, its key, and whether the adds are those of a recovery. It is attached when its first add
-comes. A frame that is refused ends it; then all of its adds that are not durable get the status of the reason, and the
-next add attaches anew. Only where other entries stand at some ids of a frame, those alone are refused and all others
-are offered again: to a Java client each add stands for itself.
+comes. A refused frame ends the session. Then all its adds that are not durable are answered with the status for the
+reason, and the next add attaches a new session. There is one exception: if other entries are stored at some ids of a
+frame, only the adds of these ids are refused, and all others are offered again, because to a Java client each add is
+independent.
 
-Nothing here costs Python for each entry: adds are columns from the burst to their answers.
+No Python code here runs for each entry: adds are columns from the burst to their answers. Only an add that comes alone
+is handled by itself.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ from bookie_server.ports.bookie_rpc.entries import cuts_of, frame_of
 from bookie_server.ports.bounds.limits import ClientShare
 
 IDLE_SESSIONS_MAX = 1024
-"""Limits the sessions of a connection that stay attached without adds in flight: those of its latest ledgers."""
+"""The maximum number of attached sessions of a connection; the one that was not used for longest is detached, unless it
+has adds in flight."""
 
-_new = tuple.__new__  # a named tuple's own constructor is a call of Python
+_new = tuple.__new__  # faster than the constructor of a named tuple, which is a Python function
 
 Key: TypeAlias = tuple[LedgerId, bool, bytes]
 
 
 class Sent(NamedTuple):
-    """A frame that was given to the machine, and what answers its entries: columns of one item an entry, or the numbers
-    of the only one."""
+    """A frame that was given to the machine, with the transaction ids and entry ids for the answers to its adds:
+    columns with an item for each entry, or two numbers for a single entry."""
 
     frame: bytearray | bytes
     txns: U64 | int
@@ -50,14 +53,15 @@ class Sent(NamedTuple):
     wire: ModuleType
 
     def columns(self) -> tuple[U64, I64]:
-        """``txns`` and ``ids`` as columns."""
+        """Return ``txns`` and ``ids`` as columns."""
         if isinstance(self.txns, int) or isinstance(self.ids, int):
             return np.array([self.txns], dtype=np.int64).view(np.uint64), np.array([self.ids], dtype=np.int64)
         return self.txns, self.ids
 
 
 class Wait:
-    """Something that waits until all adds before it are answered; ``sessions`` is how many have some."""
+    """A call that waits until all adds before it are answered. ``sessions`` is the number of sessions that still have
+    such adds."""
 
     __slots__ = ("answer", "sessions")
 
@@ -71,31 +75,32 @@ class ServedSession:
     def __init__(self, key: Key, number: int) -> None:
         self.key, self.number = key, number
         self.pending: deque[Sent | Wait] = deque()  # oldest first
-        self.acked = 0  # frames
+        self.acked = 0  # number of durable frames
         self.alive = True
         self.refused = Reason.REASON_NONE
 
 
 class ServedAdds:
-    """The adds of one connection. ``feed`` takes events, ``send`` takes what goes to the client."""
+    """The adds of one connection. ``feed`` takes events for the machine, and ``send`` bytes for the client."""
 
     def __init__(
         self, stream: events.StreamId, feed: Callable[[events.Event], None], send: Callable[[bytes], None]
     ) -> None:
         self._stream, self._feed, self._send = stream, feed, send
-        self._sessions: dict[Key, ServedSession] = {}  # the one used last at the end
+        self._sessions: dict[Key, ServedSession] = {}  # the one used last is at the end
         self._by_number: dict[int, ServedSession] = {}
         self._latest: ServedSession | None = None  # the one used last
         self._attached = 0
         self.share: ClientShare | None = None
-        """What limits the client."""
+        """The client's share of the limits; None if it has no limits."""
         self.recovering: dict[int, LedgerId] = {}
-        """Sessions of recoveries that have not heard of an add, by their number."""
+        """The ledgers of recovery sessions of which no add was answered yet, by the session's number; for the audit
+        log."""
 
     # --- from the client ---
 
     def take(self, run: AddRun, wire: ModuleType) -> None:
-        """Adds of one burst, in order."""
+        """Give the adds of one burst to the machine, in order."""
         bodies = run.bodies()
         headers, ids = bodies.headers(), run.entry_ids
         ledgers = run.ledger_ids
@@ -123,13 +128,13 @@ class ServedAdds:
         self._hand_over(message)
 
     def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
-        """The same for an add that came alone, without numpy's fixed cost: a client that waits for each add sends one
-        at a time. Its frame goes on with its header, which nobody parses again."""
+        """Give an add that came alone to the machine, without numpy's fixed cost, because a client that waits for each
+        add sends one at a time. The frame is passed on with its header, which need not be parsed again."""
         txn, ledger_id, entry_id, recovery, key, body = add
         status = Status.EBADREQ
         if len(key) == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
             wanted, session = (ledger_id, recovery, key), self._latest
-            if session is None or session.key != wanted or not session.alive:  # mostly it is the one before
+            if session is None or session.key != wanted or not session.alive:  # usually the session is the last one
                 session = self._session(wanted)
             made = encode_apache_one(ledger_id, entry_id, body, session.number)
             if made is not None and session.alive:
@@ -141,7 +146,7 @@ class ServedAdds:
         self._send(wire.add_answer(txn, ledger_id, entry_id, int(status)))
 
     def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
-        """Call ``answer`` once all adds of the ledger that came before are answered."""
+        """Call ``answer`` once all earlier adds of the ledger are answered."""
         waited = [session for session in self._by_number.values() if session.key[0] == ledger_id and session.pending]
         if not waited:
             answer()
@@ -151,7 +156,7 @@ class ServedAdds:
             session.pending.append(wait)
 
     def _session(self, key: Key) -> ServedSession:
-        """The session of a key; it may be over, if it has just been refused."""
+        """Return the session of a key, and attach it if there is none. It is not alive if it was just refused."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self._sessions[key] = self._latest = session
@@ -172,8 +177,9 @@ class ServedAdds:
         return session
 
     def _may_open(self, share: ClientShare, recover: bool) -> bool:
-        """Whether the client may have one more ledger open; nobody told which of those without adds in flight it has
-        done with, so the one that was not used for longest goes."""
+        """Return whether the client may open another ledger. While it has reached its limit, close sessions without
+        adds in flight, the longest unused first, because clients on this wire do not say when they have finished with a
+        ledger."""
         while share.is_full(recover=recover):
             idle = next((each for each in self._sessions.values() if each.key[1] is recover and not each.pending), None)
             if idle is None:
@@ -182,7 +188,8 @@ class ServedAdds:
         return not share.open_ledger(recover=recover)
 
     def _let_go(self) -> None:
-        """Detach the session that was not used for longest, if there are too many."""
+        """If there are too many sessions, detach the one that was not used for longest, unless it has adds in
+        flight."""
         if len(self._sessions) <= IDLE_SESSIONS_MAX:
             return
         oldest = next(iter(self._sessions.values()))
@@ -243,8 +250,8 @@ class ServedAdds:
                 wait.answer()
 
     def _told_one(self, number: int, frames: int) -> bool:
-        """Answer the only add in flight of a session, where it came alone and is durable now. As below, but without
-        lists; False where there is more or less to tell."""
+        """Answer the only add in flight of a session, if it came alone and is durable now, without building lists.
+        Return False in all other cases; then nothing was done."""
         session = self._by_number.get(number)
         if session is None or len(session.pending) != 1 or session.acked + 1 != frames:
             return False
@@ -292,8 +299,8 @@ class ServedAdds:
         self._offer_again(session, end.differing, waits)
 
     def _offer_again(self, session: ServedSession, differing: Sequence[int], waits: list[Wait]) -> None:
-        """Refuse the entries of the first pending frame that differ from what stands at their ids, or all of it if none
-        is named, and offer the rest anew, and all frames behind it."""
+        """Refuse the adds of the first pending frame whose ids are in ``differing``, or all of them if it is empty.
+        Offer the rest of that frame, and all frames behind it, in a new session."""
         first, message = session.pending.popleft(), list[bytearray]()
         assert isinstance(first, Sent)
         txns, ids = first.columns()
@@ -317,7 +324,7 @@ class ServedAdds:
         self._offer(session, bodies.headers(), bodies, sent.columns()[0][at], sent.wire, message)
 
     def _answer(self, sent: Sequence[tuple[Sent, LedgerId]], status: Status) -> None:
-        """Answer all adds of some frames."""
+        """Answer all adds of these frames with one status."""
         if len(sent) == 1:
             one, ledger_id = sent[0]
             answer = one.wire.add_answer if one.ids.__class__ is int else one.wire.add_answers
@@ -333,7 +340,8 @@ class ServedAdds:
 
 
 def _groups(run: AddRun) -> Sequence[I64 | None]:
-    """The positions of each session's adds, in order; None for all of them."""
+    """Return the positions of the adds of each session, in order. A single None means that all adds belong to one
+    session."""
     count = len(run)
     if count == 1:
         return [None]

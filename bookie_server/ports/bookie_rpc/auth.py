@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port of authentication on Apache's wire: what a bookie makes of AUTH. Without TLS everybody is let in."""
+"""Authentication on Apache's wire: how a bookie answers AUTH. Without TLS every client is let in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.access.tls import PortTls
 
 DISABLED = "AuthDisabledPlugin"
-"""What Apache's clients take for: nobody asked, go on."""
+"""The plug-in name that Apache's clients take for "no authentication needed"."""
 
 
 class AuthSession(Protocol):
-    """The exchange with one client, which is ``principal``. Until ``done`` the client may do nothing else."""
+    """The authentication of one client, whose identity so far is ``principal``. Until ``done`` the client may send
+    nothing else."""
 
     principal: Principal
 
@@ -24,18 +25,19 @@ class AuthSession(Protocol):
     def done(self) -> bool: ...
 
     def take(self, message: pb.AuthMessage) -> pb.AuthMessage:
-        """What to answer. Raises AuthenticationError if the client is refused, and its connection must end."""
+        """Return the answer to a message. Raises AuthenticationError if the client is refused; then its connection must
+        end."""
         ...
 
 
 class AuthPlugin(Protocol):
     def begin(self, principal: Principal) -> AuthSession:
-        """With a client of which the connection says so much."""
+        """Begin the authentication of a client. ``principal`` is what the connection already proves."""
         ...
 
 
 class NoAuth:
-    """Everybody is let in. Java's client takes this answer for a success."""
+    """Lets every client in. Java's client takes the answer for a success."""
 
     def begin(self, principal: Principal) -> AuthSession:
         return _LetIn(principal)
@@ -52,7 +54,8 @@ class _LetIn:
 
 
 class TokenAuth:
-    """A client shows a token, unless its certificate has identified it. One message each way."""
+    """Requires a token from each client that its certificate has not identified. The exchange is one message each
+    way."""
 
     def __init__(self, tls: PortTls) -> None:
         self._tls = tls
@@ -71,7 +74,8 @@ class _TokenSession:
 
     def take(self, message: pb.AuthMessage) -> pb.AuthMessage:
         if self.principal.proof is Proof.TOKEN:
-            return pb.AuthMessage(authPluginName=DISABLED, payload=b"")  # a client proves itself once a connection
+            # a client authenticates once for each connection
+            return pb.AuthMessage(authPluginName=DISABLED, payload=b"")
         if message.authPluginName != PLUGIN:
             self._tls.refused(self.principal.peer, "Apache's wire", "its AUTH is of another plug-in")
             raise AuthenticationError(f"the plug-in {PLUGIN} is wanted")

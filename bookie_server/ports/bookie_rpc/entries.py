@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's entries into frames, and stored frames into Apache's entries, in columns."""
+"""Converts Apache's entries into frames, and stored frames into Apache's entries, in columns."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from bk_core.wire.bookie_rpc.columns import gather
 from bk_core.wire.bookie_rpc.frames import I64
 
 FRAME_BYTES = 256 << 10
-"""Where a burst is cut into frames. A read of one entry reads the whole frame of it, so this is well below a mebibyte;
-no frame exceeds it by more than one entry."""
+"""The size at which a burst is cut into frames; a frame exceeds it by less than one entry. It is well below a mebibyte,
+because a read of one entry reads its whole frame."""
 
 _SIZES = struct.Struct("<II")  # of columns and payload, at byte 44 of a frame
 _SIZES_AT = 44
@@ -38,7 +38,7 @@ _HEAD = np.dtype(
         "itemsize": FRAME_HEADER_BYTES,
     }
 )
-_SINGLE_AT = FRAME_HEADER_BYTES + 4  # where the only entry of a frame begins, behind its length
+_SINGLE_AT = FRAME_HEADER_BYTES + 4  # offset of the entry in a frame with one entry, behind its length
 
 
 class Entries(NamedTuple):
@@ -48,15 +48,15 @@ class Entries(NamedTuple):
     bodies: Bodies
 
     def taken(self, at: I64) -> Entries:
-        """Those at some ascending positions."""
+        """Return the entries at some ascending positions."""
         bodies = self.bodies
         heads = None if bodies.heads is None else bodies.heads[at]
         return Entries(self.ids[at], Bodies(bodies.payload, bodies.offsets[at], bodies.lengths[at], heads))
 
 
 def cuts_of(ids: I64, lengths: I64) -> list[int]:
-    """Where entries of one session must be cut, so that in each frame ids ascend and bytes stay few: the first and the
-    last one included."""
+    """Return the positions at which entries of one session are cut into frames, including the begin and the end, so
+    that the ids in each frame ascend and its size stays near ``FRAME_BYTES``."""
     count = int(ids.size)
     if count == 1:
         return [0, 1]
@@ -69,12 +69,13 @@ def cuts_of(ids: I64, lengths: I64) -> list[int]:
 
 
 def frame_of(ledger_id: int, headers: I64, bodies: Bodies, session: int) -> bytearray:
-    """A frame of entries as they are, copied out of the burst."""
+    """Encode a frame of unchanged entries, copied out of the burst."""
     return encode_apache(ledger_id, headers, bodies.lengths, bodies.joined(), session=session)
 
 
 def entries_of(frames: Sequence[bytes | bytearray | memoryview]) -> Iterator[Entries]:
-    """The entries in the frames of an answer, whatever form they are stored in. Storage has checked the frames."""
+    """Yield the entries in the frames of an answer, in Apache's form, whichever form they are stored in. Storage has
+    checked the frames."""
     for buffer in frames:
         view = byte_view(buffer)
         begins = _begins(view)
@@ -97,7 +98,7 @@ def _begins(view: memoryview) -> list[int]:
 
 
 def _singles(view: memoryview, begins: I64) -> Entries | None:
-    """The entries of frames that have one each, in Apache's form; None if others are among them."""
+    """Return the entries of frames that have one entry each in Apache's form; None if any frame is different."""
     heads = gather(np.frombuffer(view, dtype=np.uint8), begins, FRAME_HEADER_BYTES).view(_HEAD).ravel()
     if (heads["flags"] != APACHE_BYTES).any() or (heads["count"] != 1).any():
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and the other requests of Apache's wire, each a short story of one or two requests of the machine.
+"""Reads and the other requests of Apache's wire but adds. Each is a *story* of one or more requests to the machine.
 
-A *story* is what one request of a client waits for. It is begun with an event, gets the machine's effects for that, and
-may go on with another event. Neighbouring plain reads of a ledger are one story: a range read, whose parts become
+A story answers one request of a client. It begins with an event for the machine, gets the machine's effects for it, and
+may continue with another event. Consecutive plain reads of a ledger are one story: a range read, whose parts become
 answers as they come.
 """
 
@@ -33,8 +33,8 @@ from bookie_server.ports.bookie_rpc.entries import Entries, entries_of
 
 READ_BYTES_MAX = 64 << 20
 GAP_MAX = 8
-"""Reads of ids with at most so many between them are one range read: of a striped ledger a client reads every third
-entry here. Further apart they would cost more than they save."""
+"""Reads of ids that are at most this far apart become one range read, because of a striped ledger a client may read
+every third entry here. For ids further apart the extra entries would cost more than the range read saves."""
 
 BATCH_BYTES_MAX = FRAME_BYTES_MAX
 _BATCH_HEAD_BYTES = 24 + 8 + LENGTH_BYTES
@@ -43,18 +43,19 @@ _ID_MAX = (1 << 63) - 2
 
 Effect: TypeAlias = events.SendPart | events.SendTrailer | events.SendLac | events.SendReply
 Ask: TypeAlias = Callable[["Story", Callable[[events.RequestId], events.Event]], None]
-"""Gives the machine a request of a story; the effects for it go to ``heard``."""
+"""A function that sends a request of a story to the machine; its effects are passed to ``heard``."""
 
 
 class Story(Protocol):
     def begin(self) -> None: ...
     def heard(self, effect: Effect) -> list[Buffer]:
-        """Take what the machine said; returns what goes to the client."""
+        """Handle an effect of the machine; return the bytes for the client."""
         ...
 
 
 def status_of(trailer: events.SendTrailer, entry_id: int) -> Status:
-    """What a trailer says of an id that no part had. MUST 4: absent only what it calls absent."""
+    """Return the status for an id that no part of the answer had. Only an id that the trailer lists as absent is
+    answered as absent (MUST 4)."""
     if trailer.reason:
         return refused_read(trailer.reason)
     for gap in trailer.trailer.unknown:
@@ -66,8 +67,8 @@ def status_of(trailer: events.SendTrailer, entry_id: int) -> Status:
 
 
 def ledgers_of(run: ReadRun) -> Iterator[tuple[int, int]]:
-    """The positions of reads that can be one range read: neighbours of one ledger with ids that ascend in small
-    steps."""
+    """Yield the begin and the end of each run of reads that can be one range read: consecutive reads of one ledger
+    whose ids ascend in small steps."""
     ledgers, ids = run.ledger_ids, run.entry_ids
     steps = np.diff(ids)
     apart = (ledgers[1:] != ledgers[:-1]) | (steps < 1) | (steps > GAP_MAX) | (ids[:-1] < 0)
@@ -163,7 +164,7 @@ def _copied(bodies: Bodies) -> Bodies:
 
 
 def last_entry_of(evidence: LacEvidence) -> bytes | None:
-    """The last entry in Apache's form."""
+    """Return the last entry in Apache's form, or None if there is none."""
     for entries in entries_of([evidence.last_entry_frame] if evidence.last_entry_frame else []):
         at = np.flatnonzero(entries.ids == evidence.last_entry_id)
         if at.size:
@@ -172,10 +173,10 @@ def last_entry_of(evidence: LacEvidence) -> bytes | None:
 
 
 def lac_status(effect: events.SendLac | events.SendReply, last: bytes | None) -> Status:
-    """The status of a read of the last entry."""
+    """Return the status for a read of the last entry."""
     if isinstance(effect, events.SendReply):
         return refused_read(effect.reason)
-    if effect.trouble:  # what is the last entry here may not have been the last one
+    if effect.trouble:  # this bookie may have lost later entries
         return refused_read(effect.trouble)
     if last is not None:
         return Status.EOK
@@ -183,7 +184,7 @@ def lac_status(effect: events.SendLac | events.SendReply, last: bytes | None) ->
 
 
 class Read:
-    """A read that stands alone: of one entry, of the last one, with a fence, or a long poll."""
+    """A read that cannot be part of a range read: one with a fence or of the last entry, or a long poll."""
 
     def __init__(self, ask: Ask, single: Single, wire: ModuleType, clock_ms: Callable[[], int]) -> None:
         self._ask, self._single, self._wire, self._clock_ms = ask, single, wire, clock_ms
@@ -194,11 +195,12 @@ class Read:
         self._polls = read.HasField("previousLAC") and not self.fences
         self._entry_id: int = read.entryId
         self._found = _OneEntry()
-        self._lac: int | None = None  # of a poll: the LAC that ended it
+        self._lac: int | None = None  # the LAC that ended a long poll
         self._learnt_ms: int | None = None
 
     def refusal(self) -> Status:
-        """Why it is refused without a look at the ledger; EOK if it is not."""
+        """Return the status with which the request is refused without a look-up of the ledger; EOK if it is not
+        refused."""
         read = self._request
         if self.fences and len(read.masterKey) != LEDGER_KEY_BYTES:
             return Status.EUA
@@ -238,7 +240,7 @@ class Read:
 
     @property
     def _next(self) -> int:
-        """The entry that is read."""
+        """The id of the entry to read."""
         return self._request.previousLAC + 1 if self._piggyback and self._polls else self._entry_id
 
     def _lac_heard(self, effect: events.SendLac | events.SendReply) -> list[Buffer]:
@@ -297,7 +299,7 @@ class Read:
 
 
 class LastEntry:
-    """A plain read of entry −1, or of an id below it, which no entry has."""
+    """A plain read of the last entry (id −1), or of an id below −1, which no entry has."""
 
     def __init__(self, ask: Ask, ledger_id: LedgerId, ids: I64, txns: U64, wire: ModuleType) -> None:
         self._ask, self._ledger_id, self._ids, self._txns, self._wire = ask, ledger_id, ids, txns, wire
@@ -363,15 +365,15 @@ class Batch:
         return v2.batch_answer(self._asked, Bodies.of_entries(b"".join(each for each, _ in self._parts), lengths))
 
     def _may_go_on(self, trailer: events.SendTrailer) -> bool:
-        """Whether the next entry may be there: it was not asked for, or came before its turn, in a frame of ids that do
-        not follow each other, and was not kept."""
+        """Return whether this bookie may have the next entry: the trailer does not cover it, or it came too early, in a
+        frame whose ids are not consecutive, and was not kept."""
         if self._next > trailer.trailer.answered_through:
             return True
         gaps = (*trailer.trailer.absent, *trailer.trailer.unknown)
         return not any(gap.first <= self._next <= gap.last for gap in gaps)
 
     def _take(self, entries: Entries) -> None:
-        """Take those entries that continue what there is, as far as there is room; the first one always."""
+        """Append the entries that continue the batch, as far as there is room. The first entry is always taken."""
         at = np.flatnonzero((entries.ids >= self._next) & (entries.ids <= self._last))
         at = at[np.argsort(entries.ids[at], kind="stable")]
         run = entries.ids[at] - self._next == np.arange(at.size)
@@ -394,8 +396,9 @@ class Batch:
 
 
 class ReadLac:
-    """READ_LAC: the explicit LAC and the last entry, each for itself. One of them is enough. Apache's bookies answer
-    EIO with an explicit LAC and no entry, which its clients take for a failure, and so cannot open the ledger (P9)."""
+    """READ_LAC: the answer has the explicit LAC and the last entry; one of them is enough. Apache's bookies answer EIO
+    if there is an explicit LAC and no entry. Their clients take that for a failure, and so cannot open the ledger
+    (P9)."""
 
     def __init__(self, ask: Ask, single: Single) -> None:
         self._ask, self._single = ask, single
@@ -436,13 +439,13 @@ class WriteLac:
 
     def heard(self, effect: Effect) -> list[Buffer]:
         assert isinstance(effect, events.SendReply)
-        wrong = effect.reason is Reason.INTEGRITY  # its digest
+        wrong = effect.reason is Reason.INTEGRITY  # the digest is wrong
         status = Status.EBADREQ if wrong else refused_read(effect.reason) if effect.reason else Status.EOK
         return [v3.framed(v3.answer(self._single.request, status))]
 
 
 class ListEntries:
-    """GET_LIST_OF_ENTRIES_OF_LEDGER, stretch by stretch."""
+    """GET_LIST_OF_ENTRIES_OF_LEDGER; it asks the machine for one range after the other."""
 
     def __init__(self, ask: Ask, single: Single) -> None:
         self._ask, self._single = ask, single
@@ -483,7 +486,7 @@ class ListEntries:
         return [v3.framed(made)]
 
     def _hold(self, absent: Sequence[EntryRange], through: int) -> None:
-        """Ids up to ``through`` that are not absent are there."""
+        """Record the ids up to ``through`` that are not absent as held."""
         for gap in [*absent, EntryRange(through + 1, through + 1)]:
             if gap.first > self._next:
                 joins = self._held and self._held[-1][1] + 1 == self._next

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port of Apache's wire: sockets around ``connection.py``.
 
-Each connection has one buffer that grows with what came. What a burst holds is dealt with in the same turn of the loop,
-and what is to be sent leaves at its end, all of it in one write.
+Each connection has one receive buffer that grows if bursts fill it. A burst is handled in one turn of the loop, and its
+answers are sent at the end of the turn, in one write.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 BUFFER_BYTES_MIN = 64 << 10
 BUFFER_BYTES_MAX = 1 << 20
-"""A burst has at most so many bytes, unless one frame has more."""
+"""The maximum size of the receive buffer, and so of a burst, unless one frame is larger."""
 
 
 RIGHTS_S = 30.0
-"""In mode ``secure`` what a client may do is asked so often."""
+"""In mode ``secure``, how often the rights of a connected client are read again."""
 
 
 class BookieRpcServer:
@@ -49,11 +49,11 @@ class BookieRpcServer:
         auth: AuthPlugin | None = None,
         tls: PortTls | None = None,
     ) -> None:
-        """Raises PortInUseError."""
+        """Bind the port. Raises PortInUseError."""
         self._socket = listening_socket(listen_address, port, "--port")
         self.port: int = self._socket.getsockname()[1]
         self._tls = tls
-        self._acceptor: Acceptor | None = None  # of a port with TLS
+        self._acceptor: Acceptor | None = None  # only for a port with TLS
         self._clients, self._auth = clients, auth or NoAuth()
         self._server: asyncio.Server | None = None
         self._open: set[_Peer] = set()
@@ -147,16 +147,16 @@ class _Peer(asyncio.BufferedProtocol):
     # --- mode secure ---
 
     def _ask_rights(self) -> None:
-        """Ask what the client may do, now and again and again."""
+        """Read the client's rights now, and again every ``RIGHTS_S``."""
         assert self._facts.authority is not None
-        if self._asking is not None:  # about whom it was before
+        if self._asking is not None:  # that question was about the client's former identity
             self._asking.cancel()
         self._asking = self._loop.create_task(self._learn_rights(self._facts.authority))
 
     async def _learn_rights(self, authority: Authority) -> None:
         rights = await authority.rights(self.connection.principal.identity)
         self.connection.allow(rights)
-        self.buffer_updated(0)  # what came before
+        self.buffer_updated(0)  # handle the bytes that waited for the rights
         self._timers.start("rights", RIGHTS_S, self._ask_rights)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -181,13 +181,13 @@ class _Peer(asyncio.BufferedProtocol):
             used = self._have
         if connection.closing:
             used = have
-        if used == have != size == BUFFER_BYTES_MIN:  # as usual
+        if used == have != size == BUFFER_BYTES_MIN:  # the usual case
             self._have = 0
         else:
             self._keep(used, have == size)
         if not self._have:
             connection.reading_since = math.inf
-        elif used or connection.reading_since == math.inf:  # a byte more of the same message is no answer to silence
+        elif used or connection.reading_since == math.inf:  # another byte of one message is no progress
             connection.reading_since = self._loop.time()
         if self._silent_yet and connection.has_begun:
             self._silent_yet = False
@@ -199,7 +199,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self.connection.close("the client is done")
-        return self._tls is None  # answers that are ready are still sent; over TLS there is no half of a connection
+        return self._tls is None  # queued answers are still sent; a TLS connection cannot be half closed
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -216,7 +216,8 @@ class _Peer(asyncio.BufferedProtocol):
     # --- the buffer ---
 
     def _keep(self, used: int, full: bool) -> None:
-        """Keep what is behind ``used``, in a buffer with room: larger if the burst filled it, small again when idle."""
+        """Keep the bytes behind ``used`` in a buffer with room. The buffer grows if the burst filled it, and becomes
+        small again when it is idle."""
         rest, size = self._have - used, len(self._buffer)
         wanted = size
         if rest == size or (full and size < BUFFER_BYTES_MAX):
@@ -259,7 +260,7 @@ class _Peer(asyncio.BufferedProtocol):
             self._flow()
 
     def _flow(self) -> None:
-        """Read only what can be answered: nothing while the client takes nothing."""
+        """Read from the socket only while answers can be sent: a client that reads none of its answers is not read."""
         wanted = self._writable and self.connection.flows
         if wanted is not self._reading and not self._transport.is_closing():
             self._reading = wanted

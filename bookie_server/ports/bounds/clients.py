@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a bookie over all its services: how many are connected, and which are ended when memory is short.
+"""The clients of a bookie over all its services: bounds their number, and ends some of their streams when memory is
+short.
 
-A bookie has one :class:`Clients`, which each service is given when it is made, so that the bounds hold for all services
-together.
+A bookie has one :class:`Clients`. All its services get this object, so that the bounds hold for all services together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bookie_server.ports.bounds.memory_bounds import (
 logger = logging.getLogger(__name__)
 
 SILENT_S = 0.5
-"""When memory is short, streams are ended that have sent no whole message for so long."""
+"""When memory is short, streams that have waited this long for a whole message are ended."""
 
 _WATCH_INTERVAL_S = 0.25
 _COUNT_INTERVAL_S = 1.0
@@ -38,27 +38,27 @@ _IDENTITIES_INTERVAL_S = 10.0
 
 
 class ClientStream(Protocol):
-    """A stream of a client."""
+    """A stream of a client, as its service provides it."""
 
     @property
     def principal(self) -> Principal: ...
     @property
     def reading_since(self) -> float:
-        """The loop's time when it began to wait for a message, which may be held in part; infinite while it does not
-        wait."""
+        """The loop's time when the stream began to wait for the rest of a message, or for the next one; infinite while
+        it does not wait."""
         ...
 
     def close(self, message: str) -> None:
-        """End it once its queued answers are written."""
+        """End the stream once its queued answers are written."""
         ...
 
     def cut(self, message: str) -> None:
-        """End it at once."""
+        """End the stream at once."""
         ...
 
 
 Outlived = Callable[[Iterable[Principal]], Mapping[Principal, str]]
-"""The clients that are no longer admitted, and why."""
+"""A function that returns which of the given clients are no longer admitted, and why."""
 
 
 def _nobody(_: Iterable[Principal]) -> Mapping[Principal, str]:
@@ -66,8 +66,9 @@ def _nobody(_: Iterable[Principal]) -> Mapping[Principal, str]:
 
 
 class Clients:
-    """Services add their streams to ``streams`` and discard those that have ended. ``connections.connections_max``
-    bounds the clients; a service that can refuse more than that by itself does so."""
+    """The clients of one bookie. Services add their streams to ``streams`` and discard those that have ended.
+    ``connections.connections_max`` bounds the connections of all services; a service that can refuse connections beyond
+    it does so itself."""
 
     def __init__(self, limits: ServerLimits, of_each: ClientLimits | None = None) -> None:
         self.limits = Limits(of_each or ClientLimits(), time.monotonic)
@@ -82,7 +83,7 @@ class Clients:
         self._watches: list[asyncio.Task[None]] = []
 
     def watch(self, ports: Collection[int], outlived: Outlived = _nobody) -> None:
-        """Begin to watch the memory, the connections to the ports of the services, and the identities of clients."""
+        """Start to watch the memory, the connections to the services' ports, and the identities of clients."""
         self._watches = [
             asyncio.create_task(self._watch_memory(), name="memory watch"),
             asyncio.create_task(self._watch_connections(ports), name="connection watch"),
@@ -94,7 +95,7 @@ class Clients:
             watch.cancel()
 
     async def _watch_memory(self) -> None:
-        """End silent streams when memory is short: each may hold most of a message that never ends."""
+        """End silent streams when memory is short, because each may hold most of a message that never ends."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
@@ -107,13 +108,13 @@ class Clients:
             logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
             for stream in silent:
                 stream.cut("memory is short, and nothing came on this stream")
-            await asyncio.sleep(_WATCH_INTERVAL_S)  # until their service has released them
+            await asyncio.sleep(_WATCH_INTERVAL_S)  # until their services have released them
             give_memory_back()
             self._memory.has_shed(resident_bytes())
 
     async def _watch_identities(self, outlived: Outlived) -> None:
-        """End the streams whose client is no longer admitted; an honest one comes again with a new token. A client that
-        does not take its queued answers until the next look gets no more of them."""
+        """End the streams whose clients are no longer admitted; such a client may connect again with a new token. A
+        stream whose queued answers are not read until the next check is cut."""
         closed: set[ClientStream] = set()
         while True:
             await asyncio.sleep(_IDENTITIES_INTERVAL_S)
@@ -127,12 +128,12 @@ class Clients:
                 stream.close(why[stream.principal])
 
     async def _watch_connections(self, ports: Collection[int]) -> None:
-        """Keep each address to its share of the connections, and all services together to their bound; and have the
-        audit log tell what came again."""
+        """Keep each address within its share of the connections, and all services together within their bound. Also
+        flush the audit log."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_COUNT_INTERVAL_S)
-            if files_open() > self.connections.share_max:  # else there are too few connections to look
+            if files_open() > self.connections.share_max:  # otherwise no address can have too many connections
                 excess = self.connections.look(connected(ports), clock())
                 if excess:
                     shut_down(set(excess))

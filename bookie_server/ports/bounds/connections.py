@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps clients to ``connections_max``, and each client address to its share of them. Pure: the caller passes
-the connected clients, and it returns the connections to end.
+"""Keeps the connections within ``connections_max``, and those of each client address within its share. Pure: the caller
+passes the connected clients, and gets back the connections to end.
 
-gRPC refuses clients beyond ``connections_max`` without telling anybody, so the first client might take them all. So
-each address has a share. The newest connections beyond it are ended; the older ones go on. The bound holds for all
-services of a bookie together, of which each knows only its own connections: here, too, the newest ones are ended.
+gRPC refuses clients beyond ``connections_max`` without any report, so the first client could take all connections. So
+each address has a share. The newest connections beyond it are ended, and the older ones stay. The bound also holds for
+all services of a bookie together, while each service sees only its own connections. Beyond the bound, too, the newest
+connections are ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bk_core.observe.log_throttle import LogThrottle
 logger = logging.getLogger(__name__)
 
 Address = tuple[str, int, int]
-"""Host and port of a client, and the port of ours that it is connected to."""
+"""The host and port of a client, and the bookie's port that it is connected to."""
 
 LOG_EVERY_S = 60.0
 """Each kind of warning is logged once in this time."""
@@ -27,21 +28,22 @@ _REPORT_S = 600.0
 
 
 class Connections:
-    """``looks_full`` counts the looks that found ``connections_max`` reached, ``ended`` the connections that were ended
-    because they were beyond it, or beyond their address's share."""
+    """The bounds on connections. ``looks_full`` counts the checks that found ``connections_max`` reached, and ``ended``
+    the connections that were ended because they were beyond it or beyond their address's share. ``most`` is the largest
+    number of connections seen."""
 
     def __init__(self, connections_max: int, share_max: int) -> None:
         self.connections_max, self.share_max = connections_max, share_max
         self.most = self.looks_full = self.ended = 0
-        self._order: dict[Address, int] = {}  # in which they were first seen
+        self._order: dict[Address, int] = {}  # the order in which connections were first seen
         self._seen = 0
         self._now_s = -math.inf
         self._throttle = LogThrottle(LOG_EVERY_S, lambda: self._now_s)
         self._reported = (-math.inf, self._line())
 
     def look(self, connected: Collection[Address], now_s: float) -> list[Address]:
-        """Which connections to end. Logs, once a minute at most, that all connections are taken, or that an address has
-        more than its share."""
+        """Return the connections to end. Logs, at most once a minute each, that all connections are taken, or that an
+        address has more than its share."""
         self._now_s = now_s
         self._order = {each: self._order.get(each, self._seen + n) for n, each in enumerate(connected)}
         self._seen += len(connected)
@@ -78,6 +80,6 @@ class Connections:
         return f"most={self.most} looks_full={self.looks_full} ended={self.ended}"
 
     def _newest(self, count: int, hosts: Collection[str], without: Collection[Address] = ()) -> list[Address]:
-        """The newest connections of these hosts, at most ``count``, oldest first."""
+        """Return the newest ``count`` connections of these hosts, or fewer if there are fewer, oldest first."""
         own = [each for each in self._order if each[0] in hosts and each not in without] if count > 0 else []
         return sorted(own, key=self._order.__getitem__)[-count:] if own else []

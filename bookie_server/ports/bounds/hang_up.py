@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds and ends connections through the sockets of this process.
 
-gRPC's asyncio server cannot end a call whose client takes nothing: a status waits behind the data that is not taken,
-and a cancelled handler leaves its call as it was, memory included. Shutting down the socket always works. gRPC does not
-show it, but the system does.
+gRPC's asyncio server cannot end a call whose client reads nothing: a status waits behind the data that is not read, and
+the call of a cancelled handler stays, with its memory. Shutting down the socket always works. gRPC does not expose its
+sockets, so this file finds them among the open files of the process.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _OPEN_FILES = "/dev/fd"
 
 def hang_up(peer: str, port: int) -> bool:
     """Shut down this process's connection from ``peer``, in gRPC's notation (``ipv4:127.0.0.1:4711``), to its own
-    ``port``. False if there is none, or the system does not tell. All streams of the connection fail then."""
+    ``port``; all streams of the connection fail. Return False if there is no such connection, or the system does not
+    list open files."""
     address = _address(peer, port)
     return address is not None and shut_down({address}) > 0
 
 
 def peer_named(peer: str) -> str:
-    """Host and port of a client in gRPC's notation, as other ports write them."""
+    """Convert gRPC's notation of a client to host and port, as other ports write them."""
     address = _address(peer, 0)
     return f"{address[0]}:{address[1]}" if address is not None else unquote(peer)
 
 
 def shut_down(addresses: Collection[Address]) -> int:
-    """Shut down these connections; returns how many there were."""
+    """Shut down these connections; return how many were shut down."""
     ended = 0
     for found, address in _connections():
         if address in addresses:
@@ -45,13 +46,13 @@ def shut_down(addresses: Collection[Address]) -> int:
 
 
 def connected(ports: Collection[int]) -> list[Address]:
-    """The clients connected to ``ports`` of this process; empty if the system does not tell."""
+    """Return the clients connected to ``ports`` of this process; none if the system does not list open files."""
     return [address for _, address in _connections() if address[2] in ports]
 
 
 def files_open() -> int:
-    """How many files this process has open, which is a quick upper bound of its connections; 0 if the system does not
-    tell."""
+    """Return how many files this process has open, which is a quick upper bound of its connections; 0 if the system
+    does not list them."""
     try:
         return len(os.listdir(_OPEN_FILES))
     except OSError:
@@ -59,9 +60,9 @@ def files_open() -> int:
 
 
 def _connections() -> Iterator[tuple[socket.socket, Address]]:
-    """A duplicate of the socket of each connection of this process; it is closed when the next one is requested. A
-    duplicate stays the same connection whatever other threads close. Our port is part of the address because a client
-    may use one port of its own for connections to several ports here."""
+    """Yield a duplicate of the socket of each connection of this process; it is closed when the next one is requested.
+    A duplicate refers to the same connection even if another thread closes the original. Our port is part of the
+    address because a client may use one port of its own for connections to several of ours."""
     try:
         names = os.listdir(_OPEN_FILES)
     except OSError:
@@ -100,7 +101,8 @@ def _plain(host: str) -> str:
 
 
 def _is_socket(number: int) -> bool:
-    """Checked first, because closing a duplicate of another file may release a lock."""
+    """Return whether the file is a socket. Only sockets may be duplicated here, because closing a duplicate of another
+    file may release a lock."""
     try:
         return stat.S_ISSOCK(os.fstat(number).st_mode)
     except OSError:  # closed meanwhile

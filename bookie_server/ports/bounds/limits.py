@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client may take of a bookie, by its identity and by its address: connections, requests a second, ledgers
-open. The bytes in flight are bounded by the machine (``machine/owners.py``); here is whose they are. Pure: it is told
-the time.
+"""Limits what one client uses at a bookie, by its identity and by its address: connections, requests a second, open
+ledgers. The machine bounds the bytes in flight (``machine/owners.py``); this file says which owners they count for.
+Pure; the clock is an argument.
 
-A client's streams share an *account* for its identity and one for its address. Requests pay from buckets that fill at
-the limit's rate. A stream that has paid more than there was is not read until the debt is gone; only when others of the
-same account have run up a debt of seconds meanwhile, what it asks is refused. Recovery has buckets and room of its own,
-so nobody's flood of adds or reads stops their own failover, and nobody's flood stops others.
+A client's streams share an *account* for its identity and one for its address. Requests are paid from buckets that fill
+at the rate of the limit. A stream whose account is in debt is not read until the debt is paid. A request is refused
+only if the debt of the account is longer than ``PATIENCE_S``, which other streams of the account may cause. Recovery
+has buckets and room of its own, so a client's flood of adds or reads does not stop its own failover, nor other clients.
 
-An account is remembered while it has a stream, and after that until its debts are paid: ``KEPT_MAX`` of those.
+An account is remembered while it has a stream, and after that until its debts are paid, but at most ``KEPT_MAX``
+accounts without streams.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from bookie_server.ports.access.principal import Principal
 logger = logging.getLogger(__name__)
 
 KEPT_MAX = 4096
-"""Accounts without a stream, whose debts are remembered."""
+"""The maximum number of accounts without a stream whose debts are remembered."""
 
 LOG_EVERY_S = 60.0
-"""The same limit of the same client is logged once in this time."""
+"""Log lines about one limit of one client are at least this far apart."""
 
 CONNECTIONS, REQUESTS, LEDGERS = "connections", "requests_per_s", "ledgers_open"
 
 
 class RequestKind(enum.IntEnum):
-    """What pays from a bucket of its own: adds, everything else that is asked, and recoveries, with their fences,
-    fencing reads and recovery adds."""
+    """The kinds of requests, each of which is paid from a bucket of its own: adds, all other requests, and recoveries
+    with their fences, fencing reads and recovery adds."""
 
     ADD = 0
     ASK = 1
@@ -46,28 +47,30 @@ class RequestKind(enum.IntEnum):
 
 
 PATIENCE_S = {RequestKind.ADD: 5.0, RequestKind.ASK: 1.0, RequestKind.RECOVER: 1.0}
-"""A stream is not read for so long at most, and more is refused while the debt is longer than that. A writer waits 10 s
-for an ack, and a reader asks another bookie after 2 s."""
+"""The longest time for which a stream is not read. While the debt is longer, requests are refused. It is below the
+patience of clients: a writer waits 10 s for an ack, and a reader asks another bookie after 2 s."""
 
 
 class LimitReached(Exception):
-    """The text is safe to tell the client."""
+    """A limit is reached; the text is safe to show to the client."""
 
 
 class Account:
-    """One identity, or one address. ``whose`` says which, as in the names of the settings."""
+    """The account of one identity or one address. ``whose`` is ``principal`` or ``address``, as in the names of the
+    settings."""
 
     __slots__ = ("connections", "debts", "ledgers", "limits", "name", "paid_s", "whose")
 
     def __init__(self, whose: str, name: str, limits: dict[str, int]) -> None:
         self.whose, self.name, self.limits = whose, name, limits
         self.connections = 0
-        self.ledgers = [0, 0]  # open, those of recoveries apart
-        self.debts = [0.0] * len(RequestKind)  # requests above what there was; below 0: what is left
+        self.ledgers = [0, 0]  # numbers of open ledgers: for writing, and for recovery
+        # by kind: requests taken beyond the bucket's contents; a negative number is what is left in it
+        self.debts = [0.0] * len(RequestKind)
         self.paid_s = -math.inf
 
     def settle(self, now_s: float) -> None:
-        """Fill the buckets. Each holds what comes in a second."""
+        """Fill the buckets for the time since the last call. Each holds the requests of one second."""
         rate = self.limits[REQUESTS]
         if not rate:
             return
@@ -76,20 +79,20 @@ class Account:
         self.paid_s = now_s
 
     def owes_s(self, kind: RequestKind) -> float:
-        """How long it takes until the bucket is not overdrawn; as of the last :meth:`settle`."""
+        """Return how long it takes until the debt is paid, as of the last :meth:`settle`."""
         rate = self.limits[REQUESTS]
         return max(0.0, self.debts[kind] / rate) if rate else 0.0
 
 
 class ClientShare:
-    """One stream's part of its client's accounts. Ended by :meth:`end`."""
+    """One stream's share in its client's accounts, until :meth:`end`."""
 
     __slots__ = ("_accounts", "_ledgers", "_limits", "owners")
 
     def __init__(self, limits: Limits, accounts: tuple[Account, ...], owners: tuple[tuple[str, int], ...]) -> None:
         self._limits, self._accounts = limits, accounts
         self.owners = owners
-        """The owner whose bytes in flight the machine bounds, and the bound."""
+        """The owners whose bytes in flight the machine bounds, each with its bound."""
         self._ledgers = [0, 0]
 
     @property
@@ -98,7 +101,7 @@ class ClientShare:
         return self._ledgers[True] > 0
 
     def refuses(self, kind: RequestKind) -> str:
-        """Why nothing of this kind is taken now; empty if it is."""
+        """Return why requests of this kind are refused now; empty if they are not."""
         now_s = self._limits.clock_s()
         for account in self._accounts:
             if account.limits[REQUESTS]:
@@ -108,8 +111,8 @@ class ClientShare:
         return ""
 
     def pay(self, kind: RequestKind, count: int) -> float:
-        """Accounts for this many requests; none if they were refused. Returns for how long the stream must not be read
-        now, 0 if it may."""
+        """Charge the accounts for ``count`` requests, 0 if they were refused. Return for how long the stream must not
+        be read now; 0 if it may be read."""
         owes_s, now_s = 0.0, self._limits.clock_s()
         for account in self._accounts:
             if account.limits[REQUESTS]:
@@ -121,7 +124,7 @@ class ClientShare:
         return min(owes_s, PATIENCE_S[kind])
 
     def open_ledger(self, *, recover: bool) -> str:
-        """Why one more ledger is not opened on this stream; empty if it is."""
+        """Open another ledger on this stream. Return why it is refused; empty if it was opened."""
         for account in self._accounts:
             most = account.limits[LEDGERS]
             if most and account.ledgers[recover] >= most:
@@ -130,7 +133,7 @@ class ClientShare:
         return ""
 
     def is_full(self, *, recover: bool) -> bool:
-        """Whether :meth:`open_ledger` would say no."""
+        """Return whether :meth:`open_ledger` would refuse."""
         return any(0 < account.limits[LEDGERS] <= account.ledgers[recover] for account in self._accounts)
 
     def close_ledger(self, *, recover: bool) -> None:
@@ -143,7 +146,7 @@ class ClientShare:
             account.ledgers[recover] += count
 
     def end(self) -> None:
-        """The stream is gone."""
+        """Close the stream's ledgers and leave its accounts, because the stream is gone."""
         for recover in (False, True):
             self._count_ledgers(-self._ledgers[recover], recover=bool(recover))
         self._limits.leave(self._accounts)
@@ -151,8 +154,8 @@ class ClientShare:
 
 
 class Limits:
-    """Those of a bookie, for all its lanes together. ``held_count`` and ``refused_count`` say how often a stream was
-    not read, and something was refused, by the name of the setting."""
+    """The limits of a bookie's clients, for all its lanes together. ``held_count`` counts how often a stream was not
+    read for a while, and ``refused_count`` how often something was refused, both by the name of the setting."""
 
     def __init__(self, limits: ClientLimits, clock_s: Callable[[], float]) -> None:
         self.clock_s = clock_s
@@ -175,17 +178,18 @@ class Limits:
         self._networks, identities = networks_of(limits.limits_exempt)
         self._exempt = Admission(patterns=identities) if identities else None
         self._accounts: dict[tuple[str, str], Account] = {}
-        self._left: OrderedDict[tuple[str, str], Account] = OrderedDict()  # without a stream; the latest at the end
+        self._left: OrderedDict[tuple[str, str], Account] = OrderedDict()  # without streams; the latest at the end
         self.held_count: Counter[str] = Counter()
         self.refused_count: Counter[str] = Counter()
         self._throttle = LogThrottle(LOG_EVERY_S, clock_s)
 
     def __len__(self) -> int:
-        """Accounts that are remembered."""
+        """Return the number of accounts that are remembered."""
         return len(self._accounts) + len(self._left)
 
     def enter(self, principal: Principal) -> ClientShare | None:
-        """A stream of this client begins. None if nothing is limited for it. Raises LimitReached; then it must end."""
+        """Begin a stream of this client, and return its share; None if the client has no limits. Raises LimitReached;
+        then the stream must end."""
         named = self._named(principal)
         accounts = tuple(self._account(whose, name) for whose, name in named if any(self._of[whose].values()))
         owners = tuple((f"{whose} {name}", self._bytes[whose]) for whose, name in named if self._bytes[whose])
@@ -199,7 +203,7 @@ class Limits:
         return ClientShare(self, accounts, owners) if accounts or owners else None
 
     def _named(self, principal: Principal) -> list[tuple[str, str]]:
-        """The accounts that are limited for this client."""
+        """Return the names of the accounts whose limits apply to this client."""
         identity = principal.identity
         if identity is not None and self._exempt is not None and self._exempt.lets_in(identity):
             return []
@@ -228,7 +232,7 @@ class Limits:
         self._drop_idle(accounts)
 
     def _put_away(self, account: Account) -> None:
-        """It has no stream: remember it only while it has debts."""
+        """Put an account without streams aside, and forget the oldest such accounts that have no debts."""
         key = account.whose, account.name
         if self._accounts.get(key) is account:
             del self._accounts[key]
@@ -241,14 +245,14 @@ class Limits:
                 return
             self._left.popitem(last=False)
 
-    # --- what is told ---
+    # --- reports ---
 
     def held(self, account: Account, what: str) -> None:
         name = self._count(self.held_count, account, what)
         self._tell(name, account, "is not read for a while")
 
     def refused(self, account: Account, what: str) -> str:
-        """For the client."""
+        """Count and log a refusal, and return the text for the client."""
         name = self._count(self.refused_count, account, what)
         self._tell(name, account, "is refused")
         return (
@@ -262,7 +266,7 @@ class Limits:
         return name
 
     def _tell(self, limit: str, account: Account, what: str) -> None:
-        """Log it; the same of the same client once a minute."""
+        """Log that a limit is reached; the same line of the same client at most once a minute."""
         if self._throttle.allows(limit, what, account.name):
             limit_of = account.limits[limit.split("_per_" + account.whose)[0]]
             logger.warning("%s %s: %s=%d", account.name, what, limit, limit_of)
@@ -272,11 +276,11 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ONE_HOLDER_BITS = 64
-"""The holder of an IPv6 address usually has all addresses that begin with these bits."""
+"""The holder of an IPv6 address usually has all addresses that share this many leading bits."""
 
 
 def _address_of(host: str) -> _Address | None:
-    """None of a client that has no address."""
+    """Return the address in ``host``; None for a client without an address."""
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -287,14 +291,14 @@ def _address_of(host: str) -> _Address | None:
 
 
 def _holder_of(address: _Address) -> str:
-    """What counts as one address."""
+    """Return the address, or for IPv6 the network, that counts as one client address."""
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     return str(ipaddress.IPv6Network((address, _ONE_HOLDER_BITS), strict=False))
 
 
 def networks_of(exempt: tuple[str, ...]) -> tuple[list[_Network], tuple[str, ...]]:
-    """The networks, and the patterns of identities, among what an operator has named."""
+    """Split the names of exempt clients into networks and patterns of identities."""
     networks: list[_Network] = []
     identities: list[str] = []
     for each in exempt:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds on memory and files that clients take from this process outside the machine.
+"""Bounds on the memory and files that clients use in this process outside the machine.
 
-The machine does not see three things. A stream costs memory before it carries a message: the number for a connection is
-bounded. Answers of the control stream wait for clients: their bytes are bounded for all clients together. And a message
-is held until its last byte has come: up to 8 MiB for each stream being read. On the direct lane :class:`MessageRoom`
-bounds these bytes. gRPC does not tell of them; they are bounded by the number of connections, and by
-:class:`MemoryWatch`, which says when this machine is short of memory; then silent streams are ended, which frees it.
+The machine does not see three uses of memory. A stream needs memory before it carries a message; the number of streams
+of a connection is bounded. Answers of the control stream wait for clients; their bytes are bounded for all clients
+together. And a message is held until its last byte has come, up to 8 MiB for each stream. On the direct lane
+:class:`MessageRoom` bounds these bytes. gRPC does not report them, so there they are bounded by the number of
+connections, and by :class:`MemoryWatch`: when the process uses too much memory, silent streams are ended, which frees
+their memory.
 """
 
 from __future__ import annotations
@@ -18,36 +19,38 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 STREAMS_MAX = 6
-"""Streams of a connection: one of each kind, and another while the first one ends."""
+"""The maximum number of streams of a connection: two of each of the three kinds, because a client may open a new one
+while the old one ends."""
 
 MESSAGE_ROOM_BYTES = 256 << 20
-"""Long messages that are being received on the direct lane, in bytes."""
+"""The maximum size of all long messages that are being received on the direct lane."""
 
 ANSWER_BYTES_MAX = 64 << 20
-"""Control answers of all clients that wait to be taken, in bytes; fences may use a quarter more."""
+"""The maximum size of all control answers that wait for clients; fences may use a quarter more."""
 
 _FILES_WANTED = 1 << 16
 _GROWTH = 64 << 20
 _NO_LIMIT = 1 << 63
 
 HELLO_TIMEOUT_S = 10.0
-"""A client that sends nothing for so long after opening a stream is cut off."""
+"""A client that sends nothing for this time after it has opened a stream is disconnected."""
 
 WRITE_TIMEOUT_S = 60.0
-"""A client that takes nothing for so long is cut off; sooner, if others wait for the memory."""
+"""A client that reads none of its answers for this time is disconnected. It is disconnected sooner if other streams
+wait for the memory."""
 
 GRACE_S = 2.0
-"""How long the queued answers of an ending stream may take to be written."""
+"""How long the last answers of an ending stream may take to be written."""
 
 
 class AnswerRoom:
-    """The bytes of control answers of all streams."""
+    """The bytes of the control answers of all streams that wait for clients."""
 
     def __init__(self, bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self.bytes, self._bytes_max = 0, bytes_max
 
     def refuses(self, *, fence: bool) -> bool:
-        """Whether an answer must not be queued."""
+        """Return whether an answer must not be queued."""
         return self.bytes > self._bytes_max + (self._bytes_max // 4 if fence else 0)
 
 
@@ -55,13 +58,13 @@ class Receiver(Protocol):
     """A receiver of long messages."""
 
     def go_on(self) -> None:
-        """There is room for it now."""
+        """Continue to receive, because there is room now."""
         ...
 
 
 class MessageRoom:
-    """The bytes of long messages that are being received on all connections of a lane. A receiver that finds no room
-    waits for its turn, and does not read meanwhile. Pure."""
+    """The bytes of the long messages that are being received on all connections of a lane. A receiver that finds no
+    room waits for its turn, and does not read meanwhile. Pure."""
 
     def __init__(self, bytes_max: int = MESSAGE_ROOM_BYTES) -> None:
         self._bytes, self._bytes_max = 0, bytes_max
@@ -69,12 +72,12 @@ class MessageRoom:
         self._waiting: dict[Receiver, int] = {}
 
     def is_short(self) -> bool:
-        """Whether somebody waits."""
+        """Return whether a receiver waits."""
         return bool(self._waiting)
 
     def take(self, who: Receiver, size: int) -> bool:
-        """``who`` receives a message of ``size`` bytes now, instead of what it received before. False: it has to
-        wait."""
+        """Take room for a message of ``size`` bytes that ``who`` receives, and give back its room for the last one.
+        Return False if ``who`` must wait."""
         self.give_back(who)
         if self._waiting or self._bytes + size > self._bytes_max:
             self._waiting[who] = size
@@ -83,7 +86,7 @@ class MessageRoom:
         return True
 
     def give_back(self, who: Receiver) -> None:
-        """``who`` receives nothing any more."""
+        """Give back the room of ``who``, and let waiting receivers continue."""
         self._waiting.pop(who, None)
         self._bytes -= self._held.pop(who, 0)
         while self._waiting:
@@ -100,30 +103,30 @@ class MessageRoom:
 
 
 class MemoryWatch:
-    """Says when silent streams must be ended because memory is short. Pure: it is told how much memory is taken.
+    """Decides when silent streams must be ended because memory is short. Pure; the memory in use is an argument.
 
-    Freed memory cannot always be used again by others, and much may be held for good reason. So after ending streams it
-    does so again only when the process takes 64 MiB more than it did right afterwards, or was well below the bound in
-    between. Otherwise a busy bookie near its bound would end its idle clients' streams again and again.
+    Freed memory cannot always be used again, and much memory may be in use for good reason. So after streams were
+    ended, streams are ended again only when the process uses 64 MiB more than right after that, or has been well below
+    the bound in between. Otherwise a busy bookie near its bound would end its idle clients' streams again and again.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = self._threshold = bytes_max
 
     def shed(self, resident_bytes: int) -> bool:
-        """Whether silent streams must be ended now."""
+        """Return whether silent streams must be ended now."""
         if resident_bytes <= self._bytes_max // 8 * 7:
             self._threshold = self._bytes_max
         return resident_bytes > self._threshold
 
     def has_shed(self, resident_bytes: int) -> None:
-        """Silent streams were ended, and the process takes ``resident_bytes`` now."""
+        """Note that silent streams were ended, and that the process uses ``resident_bytes`` now."""
         self._threshold = max(self._bytes_max, resident_bytes + _GROWTH)
 
 
 def raise_files_max() -> None:
-    """Allow this process as many open files as the system permits: each connection is one, and the usual
-    limit is low."""
+    """Raise this process's limit of open files as far as the system permits, because each connection is an open file
+    and the usual limit is low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -132,14 +135,14 @@ def raise_files_max() -> None:
 
 
 def connections_allowed(wanted: int, files_kept: int) -> int:
-    """As many of the wanted connections as leave ``files_kept`` files for everything else, because storage fails if it
-    cannot open its files. At least one."""
+    """Return how many of the wanted connections leave ``files_kept`` open files for everything else, because storage
+    fails if it cannot open its files. It is at least one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - files_kept))
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process; 0 if the system does not tell."""
+    """Return the resident memory of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -148,13 +151,15 @@ def resident_bytes() -> int:
 
 
 def memory_bytes_usable() -> int:
-    """Three quarters of the memory that this process may take: of its control group's limit, or of the machine's."""
+    """Return three quarters of the memory that this process may use: of the limit of its control group, or of the
+    machine."""
     return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *group_limits()) // 4 * 3
 
 
 def group_limits(told: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """The memory limits in bytes of this process's control group and of the groups around it. ``told`` is the file that
-    names the group. In a container that may be the host's name for it; then the group at the root is its own."""
+    """Return the memory limits, in bytes, of this process's control group and of the groups that contain it. ``told``
+    is the file that names the group. In a container the file may have the host's name of the group; then the group at
+    the root is the process's own."""
     found = [_NO_LIMIT]
     with contextlib.suppress(OSError):
         for line in told.read_text(encoding="utf-8").splitlines():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control stream of a lane on the bookie's side: fences, LACs, watches and hints (RULES L3).
 
-LAC evidence may be as large as two entries. So the answers that wait for clients are bounded, for each stream and in
-all. Above its bound a stream is not read, and far above it the evidence for its watches is refused. Fences have a share
-of their own.
+LAC evidence may be as large as two entries. So the answers that wait for clients are bounded, for each stream and for
+all streams together. A stream above its bound is not read, and far above it LAC evidence is refused. Fences have some
+extra room in the bound for all streams.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from bookie_server.ports.access.principal import UNKNOWN, Principal
 from bookie_server.ports.bounds.limits import RequestKind
 from bookie_server.ports.lane.streams import AddStream, BookieFacts, LaneStream, ReadStream, parse, short
 
-_REPLY_BYTES = 512  # about the memory of a small answer that waits
+_REPLY_BYTES = 512  # rough memory of a waiting answer without evidence
 GRANTS_AT_ONCE_MAX = 64
+"""The maximum number of grants that are being made for one stream."""
 _KINDS = {"fence": RequestKind.RECOVER, "grant": RequestKind.RECOVER}
 _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` waits on a stream
 
@@ -45,7 +46,7 @@ class ControlStream(LaneStream):
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         super().__init__(engine, facts, principal)
-        self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its bytes
+        self._answers: deque[tuple[events.SendLac | lane_pb2.ControlResponse, int]] = deque()  # each with its size
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._fences: dict[int, LedgerId] = {}  # requests under way that fence
         self._traced: dict[int, Any] = {}  # the spans of requests under way
@@ -104,7 +105,8 @@ class ControlStream(LaneStream):
     # --- mode secure, and limits ---
 
     def _refused(self, call: str, request: lane_pb2.ControlRequest) -> Refusal | None:
-        """Why the client may not make this call. A watch ends with the grant."""
+        """Return why the client may not make this call, or None. Shortens a watch so that it ends with the client's
+        grant."""
         said = getattr(request, call)
         ledger_id: LedgerId = getattr(said, "ledger_id", NO_LEDGER)
         refused = self.refused(call, ledger_id)
@@ -115,7 +117,7 @@ class ControlStream(LaneStream):
         return refused
 
     def hold(self, wait_s: float) -> None:
-        """It goes on being read: a fence must not wait behind what is refused."""
+        """Do nothing. A control stream is always read, because a fence must not wait behind refused requests."""
 
     def _begin_grant(self, request: lane_pb2.ControlRequest) -> None:
         if len(self._granting) >= GRANTS_AT_ONCE_MAX:
@@ -214,7 +216,7 @@ class ControlStream(LaneStream):
 
 
 STREAMS: Mapping[str, type[LaneStream]] = {"Add": AddStream, "Read": ReadStream, "Control": ControlStream}
-"""The three streams of our lanes by their names on the wire."""
+"""The three kinds of streams of our lanes, by their names on the wire."""
 
 
 def _ledgers_of(call: Any) -> list[int]:

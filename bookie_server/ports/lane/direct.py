@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane's server: a listening socket, and for each stream of a client a connection.
+"""The direct lane's server: a listening socket, and a connection for each stream of a client.
 
-``streams.py`` interprets the messages. What may wait here is bounded in time: the first message, a message that
-has begun, answers that the client does not take.
+``streams.py`` interprets the messages. This file bounds the time for the first message, for a message that has begun,
+and for answers that the client does not read.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from bookie_server.ports.sockets import Acceptor, Timers, listening_socket, peer
 logger = logging.getLogger(__name__)
 
 _LEAVING_BYTES = 32 << 10
-"""Short answers leave together until they have so many bytes."""
+"""Short answers are sent together until they have this many bytes."""
 
 CREEPING_S = 10.0
-"""While others wait for room, a long message must have come within so long."""
+"""How long a long message may take to arrive while other connections wait for room."""
 
 ANSWERS: Mapping[str, Any] = {
     "Add": lane_pb2.AddResponse,
     "Read": lane_pb2.ReadResponse,
     "Control": lane_pb2.ControlResponse,
 }
-"""The messages of the bookie, by stream."""
+"""The types of the bookie's messages, by the name of the stream."""
 
 
 class DirectServer:
@@ -53,7 +53,8 @@ class DirectServer:
     def __init__(
         self, listen_address: str, port: int, clients: Clients, *, local: bool = True, tls: PortTls | None = None
     ) -> None:
-        """``local``: clients on this machine may come past the network. Raises PortInUseError."""
+        """Bind the port. With ``local`` this also listens on a unix socket for clients on this machine. Raises
+        PortInUseError."""
         sockets = [listening_socket(listen_address, port, "--direct-port")]
         self.port: int = sockets[0].getsockname()[1]
         self._tls = tls
@@ -87,14 +88,14 @@ class DirectServer:
             each.stream.cut("the bookie stops")
 
     def _is_full(self, sock: socket.socket, greeted: int) -> bool:
-        """Whether no more clients may connect. The clients of this machine, which have no address that tells them
-        apart, have the share of one address (``connections.py`` sees to the others)."""
+        """Return whether no more clients may connect. Clients on the unix socket have no addresses, so together they
+        have the share of one address; ``connections.py`` enforces the shares of all others."""
         bounds = self.clients.connections
         local = sock.family == socket.AF_UNIX and sum(each.is_local for each in self.opened) >= bounds.share_max
         return local or len(self.opened) + greeted >= bounds.connections_max
 
     async def _greet(self, plain: socket.socket) -> None:
-        """Learn which stream a new connection is."""
+        """Begin the stream that a new connection names in its first bytes."""
         sock: Connected = plain
         client: Principal | str
         if self._tls is not None:
@@ -112,7 +113,7 @@ class DirectServer:
         _Connection(sock, STREAMS[name](self._engine, self._facts, client), self)
 
     async def _refuse(self, sock: Connected, name: str, why: str) -> None:
-        """Say why in the answer to a hello that is not looked at."""
+        """Answer a refused client's hello with the reason, without reading the hello, and close the connection."""
         answer = ANSWERS[name](hello=refusal(self._facts, why))
         queue = SendQueue()
         queue.put(LaneMessage(answer.SerializeToString()))
@@ -120,8 +121,8 @@ class DirectServer:
         await linger(sock)
 
     def cut_silent(self) -> None:
-        """Others wait for room: end the streams whose message stands still or creeps, and look again while some
-        wait."""
+        """End the streams whose messages do not arrive or arrive too slowly, because others wait for room. Repeat this
+        while any wait."""
         now_s = asyncio.get_running_loop().time()
         self._cutting = None
         for each in list(self.opened):
@@ -130,7 +131,7 @@ class DirectServer:
         self.room_is_short()
 
     def is_strange(self, client: Principal) -> bool:
-        """Whether its first message still has to authenticate the client."""
+        """Return whether the client must still authenticate with its first message."""
         return self._tls is not None and self._tls.wants_tokens and client.proof is Proof.NONE
 
     def room_is_short(self) -> None:
@@ -145,11 +146,11 @@ class _Connection:
         self.stream, self._server, self._clients, self._opened = stream, server, server.clients, server.opened
         stream.lane = DIRECT
         self.is_local = sock.family == socket.AF_UNIX
-        self._waits = False  # for room, in front of a long message
+        self._waits = False  # a long message waits for room
         self._has_room_since = math.inf
         self._loop = asyncio.get_running_loop()
         self._timers = Timers()
-        self._leaving = 0  # bytes of the stream's messages that have not left
+        self._leaving = 0  # bytes of the stream's messages that are not sent yet
         self._silent_yet, self._is_stuck = True, False
         self._socket = message_socket(
             sock,
@@ -170,7 +171,7 @@ class _Connection:
 
     @property
     def reading_since(self) -> float:
-        """As in ``ClientStream``; a message that has not begun holds no memory here."""
+        """As in ``ClientStream``, but only while a message has begun: one that has not holds no memory here."""
         return self._socket.waiting_since
 
     @property
@@ -218,7 +219,7 @@ class _Connection:
         self._read()
 
     def is_late(self, now_s: float) -> bool:
-        """Whether its message stands still, or creeps."""
+        """Return whether the message does not arrive, or arrives too slowly."""
         return now_s - self.reading_since > SILENT_S or now_s - self._has_room_since > CREEPING_S
 
     def _read(self) -> None:
@@ -227,7 +228,7 @@ class _Connection:
             self._socket.read(wanted)
 
     def _wake(self) -> None:
-        if self not in self._opened:  # the stream tells its own end
+        if self not in self._opened:  # the stream has ended
             return
         self._read()
         if self.stream.closing and not self._timers.runs("end"):
@@ -238,7 +239,8 @@ class _Connection:
     # --- what goes out ---
 
     def _next_message(self) -> LaneMessage | None:
-        """Few at a time: what waits behind messages that do not leave stays with the stream, which bounds it."""
+        """Take the next message to send, unless many bytes are not sent yet. Further messages stay in the stream, which
+        bounds them."""
         if self._leaving >= _LEAVING_BYTES:
             return None
         message = self.stream.next_message()
@@ -260,7 +262,7 @@ class _Connection:
             self._timers.stop("write")
         if self._leaving:
             if self._leaving >= _LEAVING_BYTES or self.stream.closing:
-                self._socket.wake()  # more may wait, or nothing: then this is the end
+                self._socket.wake()  # send more messages, or notice that there are none and end
             self._leaving = 0
             self.stream.message_left()
         elif self.stream.closing:
@@ -275,7 +277,7 @@ class _Connection:
         self._end()
 
     def _cut(self) -> None:
-        """The connection ends now, and the stream once the engine, which may be the caller, has done its turn."""
+        """End the connection now, and the stream in the loop's next turn, because the engine may be the caller."""
         self._socket.close()
         self._loop.call_soon(self._end)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gRPC lane's server: one port, and for each stream a task that reads and a task that writes.
 
-To gRPC a message is raw bytes; ``streams.py`` interprets it.
+For gRPC a message is raw bytes; ``streams.py`` interprets it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),  # two bookies on one port must fail, not share
     ("grpc.max_concurrent_streams", STREAMS_MAX),
-    ("grpc.http2.bdp_probe", 0),  # else a client may send 64 MiB ahead on a stream that is not read
-    ("grpc.http2.lookahead_bytes", 256 << 10),  # at most so much ahead; larger messages are requested one by one
+    ("grpc.http2.bdp_probe", 0),  # otherwise a client may send 64 MiB ahead on a stream that is not read
+    # how far a client may send ahead; larger messages are requested one by one
+    ("grpc.http2.lookahead_bytes", 256 << 10),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
@@ -47,7 +48,7 @@ class GrpcServer:
     """:class:`~bookie_server.ports.service.Service` over gRPC."""
 
     def __init__(self, listen_address: str, port: int, clients: Clients, tls: PortTls | None = None) -> None:
-        """Raises PortInUseError."""
+        """Bind the port. Raises PortInUseError."""
         most = clients.connections.connections_max
         options = (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
         self._server = grpc.aio.server(options=options, compression=grpc.Compression.NoCompression)
@@ -59,7 +60,8 @@ class GrpcServer:
             else:
                 self.port = self._server.add_secure_port(address, _credentials(tls))
         except RuntimeError as error:
-            listening_socket(listen_address, port, "--grpc-port").close()  # says why, which gRPC does not
+            # raises an error with the reason, which gRPC does not give
+            listening_socket(listen_address, port, "--grpc-port").close()
             raise PortInUseError(
                 "the port cannot be listened on",
                 value=f"{address}: {error}",
@@ -76,7 +78,7 @@ class GrpcServer:
         self._started = True
 
     async def stop(self, grace_s: float) -> None:
-        if not self._started:  # gRPC lets go of a port only if it served there
+        if not self._started:  # gRPC releases a port only if it has served there
             await self._server.start()
         await self._server.stop(grace_s)
 
@@ -91,7 +93,7 @@ class GrpcServer:
         return grpc.stream_stream_rpc_method_handler(serve)  # no serializers: messages are bytes
 
     def _principal(self, context: Any) -> Principal:
-        """The principal of a stream. Raises TlsError for a client that is not let in."""
+        """Return the principal of a stream. Raises TlsError for a client that is not let in."""
         peer = peer_named(context.peer())
         if self._tls is None:
             return Principal(peer)
@@ -99,8 +101,8 @@ class GrpcServer:
         return self._tls.admit(_names_of(said) if "x509_pem_cert" in said else None, peer, "gRPC")
 
     async def _serve(self, stream: LaneStream, context: Any) -> None:
-        """Carry a stream's messages until it ends. If its client takes nothing, the whole connection is ended:
-        otherwise gRPC would keep the unwritten messages for as long as the client likes."""
+        """Carry a stream's messages until it ends. If its client reads none of its answers, end the whole connection,
+        because otherwise gRPC would keep the unwritten messages for as long as the client stays."""
         awake, flow = asyncio.Event(), asyncio.Event()
 
         def wake() -> None:
@@ -125,7 +127,7 @@ class GrpcServer:
             tasks[1].cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
             stream.on_cut = None
-        bugs = [error for error in ends if isinstance(error, Exception)]  # nobody else reports them
+        bugs = [error for error in ends if isinstance(error, Exception)]  # gRPC does not report them
         for error in bugs:
             logger.error("stream %d ends by an exception", stream.stream, exc_info=error)
         if stream.writing or late:
@@ -138,8 +140,8 @@ class GrpcServer:
 
 
 def _credentials(port_tls: PortTls) -> Any:
-    """gRPC asks for each connection whether the files have changed. It takes a certificate from all clients or from
-    none: where one is optional, from none."""
+    """Return gRPC's credentials, which check for each connection whether the files have changed. gRPC can ask all
+    clients for a certificate or none, so where a certificate is optional it asks none."""
     tls = port_tls.tls
     before: list[Pem] = []
 
@@ -155,7 +157,7 @@ def _credentials(port_tls: PortTls) -> Any:
 
 
 def _names_of(said: Mapping[str, Sequence[bytes]]) -> Names:
-    """From what gRPC says of a client's certificate."""
+    """Return the names in a client's certificate, as gRPC decodes it."""
 
     def texts(key: str) -> list[str]:
         return [each.decode("utf-8", "replace") for each in said.get(key, ())]
@@ -178,7 +180,7 @@ async def _read(stream: LaneStream, context: Any, flow: asyncio.Event) -> None:
                 del frames, rest
             else:
                 stream.receive(message)
-            del message  # else it is kept until the next one arrives
+            del message  # otherwise it stays in memory until the next one arrives
             await flow.wait()
             if stream.closing:
                 return

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams of a lane on the bookie's side: messages to events, effects to messages (RULES L1 to L6). This file has
-their common part, adds and reads; the control stream is in ``control_stream.py``.
+"""The streams of a lane on the bookie's side: they turn messages into events, and effects into messages (RULES L1 to
+L6). This file has their common part, and the streams for adds and reads; the control stream is in
+``control_stream.py``.
 
-There is no socket here: the driver feeds :meth:`LaneStream.receive` and writes the results of
-:meth:`LaneStream.next_message`. Acks of one turn of the loop leave in one message; frames are not copied.
+There is no socket here: the driver calls :meth:`LaneStream.receive` and writes the results of
+:meth:`LaneStream.next_message`. The acks of one turn of the loop are sent in one message; frames are not copied.
 """
 
 from __future__ import annotations
@@ -52,23 +53,24 @@ from bookie_server.ports.bounds.memory_bounds import AnswerRoom
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX_SHORT = 256 << 10
-"""The longest message without frames that a bookie takes: a hint of ten thousand deleted ledgers fits."""
+"""The maximum size of a message without frames. A hint of ten thousand deleted ledgers fits."""
 
 ADD_REST_BYTES_MAX = 1 << 20
-"""The longest part of a message of adds that is not frames: a bookie's loop stands still while it works at one."""
+"""The maximum size of the part of an add message that is not frames. The bookie's loop does nothing else while it
+handles this part."""
 
 _ENDS_OF_A_MESSAGE = 8192
 _RECOVERS = "attach RECOVER"
 
 _LOOK_S = 60.0
-"""Grants of sessions are looked at so often at least: clocks are set."""
+"""The longest time between two checks of the grants of sessions. It is short because the system's clock may be set."""
 
 _TELL_CLIENT = 'tell it: security="secure" (Spark: option security, bk: --security)'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieFacts:
-    """What this bookie says about itself, in the answer to hello (RULES L1) and when it is asked."""
+    """Facts about this bookie, for the answer to hello (RULES L1) and for requests that ask for them."""
 
     bookie_id: BookieId
     instance_id: str
@@ -77,20 +79,20 @@ class BookieFacts:
     read_only: Callable[[], bool]
     version: str = ""
     space: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    """Total and free bytes of the data directory."""
+    """Returns the total and the free bytes of the data directories."""
     lacking: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    """Ledgers whose copies are incomplete here: because of limbo, and because of damage."""
+    """Returns the numbers of ledgers whose copies are incomplete here: because of limbo, and for other reasons."""
     answers: AnswerRoom = field(default_factory=AnswerRoom)
     """The bound on control answers of all streams."""
     authority: Authority | None = None
-    """Mode ``secure``: the rights of clients."""
+    """The authority over the rights of clients; None in mode ``open``."""
     port_tls: PortTls | None = None
-    """Admits clients; None where every client is admitted."""
+    """The TLS and authentication of the ports; None without TLS."""
     limits: Limits | None = None
-    """What each client may take."""
+    """The limits of clients; None without limits."""
     audit: AuditLog | None = None
     refusals: LogThrottle = field(default_factory=LogThrottle)
-    """Which refusals the log has had lately."""
+    """Limits repeated log lines about refused clients."""
 
     def info(self) -> BookieInfo:
         total, free = self.space()
@@ -98,7 +100,7 @@ class BookieFacts:
 
 
 def refusal(facts: BookieFacts, why: str) -> lane_pb2.HelloAnswer:
-    """The answer to a hello that is not looked at, because its client is not let in."""
+    """Return the answer to the hello of a client that is not let in, for the reason ``why``."""
     return lane_pb2.HelloAnswer(
         reason=proto_reason(Reason.UNAUTHENTICATED),
         message=why,
@@ -109,18 +111,19 @@ def refusal(facts: BookieFacts, why: str) -> lane_pb2.HelloAnswer:
 
 
 class LaneStream:
-    """What the three streams share: hello first, back-pressure, an end. ``principal`` is the client's identity.
+    """The common part of the three kinds of streams: hello, back-pressure, and the end. ``principal`` is the client's
+    identity.
 
-    ``wake`` is called when there is a message to write or the stream ends, and when ``flows`` changed; the driver sets
-    it, and then looks once by itself. ``flows`` is False while nothing may be received, because the machine paused the
-    stream, too many answers wait for the client, or the client has asked too much. ``closing`` is the reason why the
-    stream ends once its queued answers are written; with ``was_cut`` it ends without writing them. The driver
-    sets ``reading_since`` to its loop's time when it begins to wait for a message, and ``writing`` while a message is
-    being written.
+    The driver sets ``wake``. It is called when there is a message to write, when the stream ends, and when ``flows``
+    changes. After setting it the driver checks once by itself. ``flows`` is False while nothing may be received,
+    because the machine paused the stream, too many answers wait for the client, or the client has sent too many
+    requests. ``closing`` is the reason why the stream ends once its queued answers are written; with ``was_cut`` it
+    ends without writing them. The driver sets ``reading_since`` to its loop's time when it begins to wait for a
+    message, and ``writing`` while a message is being written.
     """
 
     name: str
-    """On the wire, and in the table of what is needed."""
+    """The stream's name on the wire, and in the table ``NEEDS``."""
 
     request_type: type[Message]
     """The type of the client's messages, each of which may carry a hello."""
@@ -129,35 +132,35 @@ class LaneStream:
     """Whether the client's messages carry frames, in field 1."""
 
     rest_bytes_max = MESSAGE_BYTES_MAX_SHORT
-    """Limits a message's bytes beside its frames."""
+    """The maximum size of a message without its frames."""
 
     waiting_max = 0
-    """How many answers may wait while more is received, in units of ``waiting``."""
+    """The amount of waiting answers above which nothing is received, in units of ``waiting``."""
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         self.engine, self.facts, self.principal = engine, facts, principal
         self.gate = None if facts.authority is None else Gate(facts.authority, principal.identity or "")
         self.stream: events.StreamId = engine.open_stream(self)
         self.wake: Callable[[], object] = asleep
-        self.leave: Callable[[], None] = asleep  # of a driver that can write at once
+        self.leave: Callable[[], None] = asleep  # set by a driver that can write at once
         self.lane = ""
-        """As endpoints name it, for the audit log; the driver sets it."""
+        """The lane's name in endpoints, for the audit log; the driver sets it."""
         self.flows = True
         self.closing = ""
         self.was_cut = self.writing = self._stalled = self._paused = False
         self.on_cut: Callable[[], object] | None = None
         self.reading_since = math.inf
         self.waiting = 0
-        """How much waits until the client takes it."""
+        """The amount of answers that wait for the client, in the unit of the subclass."""
         self.share: ClientShare | None = None
-        """What limits the client, once it has said hello."""
-        self._held: asyncio.TimerHandle | None = None  # not read until then: the client has asked too much
+        """The client's share of the limits, after its hello; None if it has no limits."""
+        self._held: asyncio.TimerHandle | None = None  # the stream is not read until this timer fires
         self._greeted = False
         self._hello: lane_pb2.HelloAnswer | None = None  # to be sent
         self._spans = spans()
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
-        """Take one message of the client. Raises RemoteProtocolError, which must end the stream."""
+        """Handle a message of the client. Raises RemoteProtocolError, which must end the stream."""
         if len(rest) > self.rest_bytes_max:
             raise too_much("a message is too long", len(rest), self.rest_bytes_max)
         self._greeted = self._greeted or self._greet(rest)
@@ -167,7 +170,7 @@ class LaneStream:
                 self._flow()
 
     def end(self) -> None:
-        """The stream is gone."""
+        """Release everything that the stream holds, because it is gone."""
         self.engine.close_stream(self.stream)
         self.close("the stream ended")
         if self._held is not None:
@@ -176,7 +179,7 @@ class LaneStream:
             self.share.end()
 
     def _greet(self, rest: Buffer) -> bool:
-        """Check the hello of the first message and answer it; False if the stream must end."""
+        """Check the hello in the first message and answer it. Return False if the stream must end."""
         request: Any = parse(self.request_type, rest)
         said = request.hello if request.HasField("hello") else None
         facts = self.facts
@@ -213,7 +216,8 @@ class LaneStream:
         return not reason
 
     def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
-        """Raises AuthenticationError for a client that is not let in."""
+        """Return why the hello is refused; the reason is 0 if it is not. Raises AuthenticationError for a client that
+        is not let in."""
         facts = self.facts
         if said is None:
             return Reason.BAD_REQUEST, "the first message carries no hello"
@@ -237,7 +241,7 @@ class LaneStream:
         return Reason.REASON_NONE, ""
 
     def _enter(self) -> Refusal:
-        """Take a place among what the client may have at once."""
+        """Count the stream for the client's limits. Return why it is refused; the reason is 0 if it is not."""
         if self.facts.limits is not None:
             try:
                 self.share = self.facts.limits.enter(self.principal)
@@ -248,13 +252,14 @@ class LaneStream:
         return Reason.REASON_NONE, ""
 
     def audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
-        """Say that the client did something; ``to`` says to what."""
+        """Write an action of the client to the audit log. ``to`` has the object of the action."""
         if self.facts.audit is not None:
             why = f"{reason.name}: {why}" if why else reason.name if reason else ""
             self.facts.audit.say(did, outcome_of(reason), lane=self.lane, why=why, **self.principal.as_event(), **to)
 
     def over_limit(self, kind: RequestKind) -> str:
-        """Why a request is refused because the client asks too much; empty if it is taken."""
+        """Charge the client for a request. Return why it is refused because the client asks too much; empty if it is
+        accepted."""
         if self.share is None:
             return ""
         why = self.share.refuses(kind)
@@ -264,7 +269,7 @@ class LaneStream:
         return why
 
     def hold(self, wait_s: float) -> None:
-        """Read nothing for so long."""
+        """Read nothing from the stream for ``wait_s``."""
         if wait_s > 0 and self._held is None and not self.closing:
             self._held = asyncio.get_running_loop().call_later(wait_s, self._let_go)
             self._flow()
@@ -291,7 +296,7 @@ class LaneStream:
                 self.on_cut()
 
     def stall(self) -> None:
-        """The client has taken nothing for a while. The driver calls it while it writes."""
+        """Handle a client that has read nothing for a while. The driver calls this while it writes."""
         self._stalled = True
         if self.closing or self.waiting > self.waiting_max:
             self.cut("the client takes nothing")
@@ -299,7 +304,7 @@ class LaneStream:
             self.engine.feed(events.StreamStalled(self.stream))
 
     def message_left(self) -> None:
-        """All messages that were taken are written."""
+        """Note that all messages from :meth:`next_message` are written."""
         self._stalled = False
         if not self.flows:
             self._flow()
@@ -331,22 +336,23 @@ class LaneStream:
                     self._flow()
 
     def refused(self, operation: str, ledger_id: LedgerId = NO_LEDGER) -> Refusal | None:
-        """Why the client may not do this with a ledger; None if it may."""
+        """Return why the client may not do this with a ledger; None if it may."""
         if self.gate is None:
             return None
         found = self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
-        if found is not None and found[0] is not Reason.GRANT_NEEDED:  # that one is a question
+        # a client without a grant is asked to show one, which is not a refusal
+        if found is not None and found[0] is not Reason.GRANT_NEEDED:
             self.audit(operation, *found, ledger=ledger_id)
         return found
 
     def show(self, grants: Sequence[bytes]) -> None:
-        """The client shows grants, of which nothing is known in mode ``open``."""
+        """Verify and remember grants that the client shows. In mode ``open`` they are ignored."""
         if grants and self.gate is not None:
             if len(grants) > NAMED_TAKEN_MAX:
                 raise too_much("a message shows too many grants", len(grants), NAMED_TAKEN_MAX)
             self.gate.show(grants)
 
-    # --- what differs ---
+    # --- for subclasses ---
 
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         """Turn a message into events. Raises RemoteProtocolError, which ends the stream."""
@@ -357,13 +363,13 @@ class LaneStream:
         raise NotImplementedError
 
     def next_message(self) -> LaneMessage | None:
-        """The queued answers, as far as they fit one message; None if there are none."""
+        """Return the queued answers that fit one message; None if there are none."""
         raise NotImplementedError
 
 
 class AddStream(LaneStream):
-    """Frames in, acks out. Acks that wait for the writer are merged, because the newest count of a session
-    is enough."""
+    """A stream for adds: frames come in, acks go out. Acks that wait for the writer are merged, because the newest
+    count of a session is enough."""
 
     name = "Add"
     request_type = lane_pb2.AddRequest
@@ -375,13 +381,13 @@ class AddStream(LaneStream):
         super().__init__(engine, facts, principal)
         self._acks: dict[int, int] = {}
         self._ended: list[events.Ended] = []
-        # mode secure, or a client with limits: what sessions were attached for, and how many of their frames the client
-        # was told
+        # only in mode secure, or for a client with limits: the operation and ledger of each attached session, and how
+        # many of its frames were acknowledged to the client
         self._attached: dict[int, tuple[str, LedgerId]] = {}
         self._durable: dict[int, int] = {}
         self._looking: asyncio.TimerHandle | None = None
-        self._recovering: dict[int, LedgerId] = {}  # sessions whose outcome the audit log wants
-        self._frames_paid = 0  # of what the machine has counted, for the limit on requests
+        self._recovering: dict[int, LedgerId] = {}  # recovery sessions that are not in the audit log yet
+        self._frames_paid = 0  # number of frames that were charged to the limit on requests
 
     def end(self) -> None:
         super().end()
@@ -406,7 +412,7 @@ class AddStream(LaneStream):
         if len(request.attach) > NAMED_TAKEN_MAX:
             raise too_much("a message opens too many sessions", len(request.attach), NAMED_TAKEN_MAX)
         if self.share is not None:
-            self._forget(request.detach)  # a session may take the place of one that ends with this message
+            self._forget(request.detach)  # a new session may take the place of one that this message detaches
         for attach in request.attach:
             if (self.gate is None and self.share is None) or self._may_attach(attach):
                 if attach.mode == lane_pb2.RECOVER and self.facts.audit is not None:
@@ -424,7 +430,7 @@ class AddStream(LaneStream):
         frames = frames or (memoryview(request.frames) if request.frames else None)
         if frames:
             self._frames(frames)
-        if self.share is not None and request.attach:  # behind the frames, which are not refused because of it
+        if self.share is not None and request.attach:  # after the frames, so that attaching does not make them refused
             self.hold(self.share.pay(self._kind(self.share), len(request.attach)))
         if request.detach:
             for session in request.detach if self._recovering else ():
@@ -438,7 +444,7 @@ class AddStream(LaneStream):
             self.engine.feed(events.FramesArrived(self.stream, frames))
             return
         kind = self._kind(share)
-        why = share.refuses(kind) if self._attached else ""  # else the machine refuses them
+        why = share.refuses(kind) if self._attached else ""  # without sessions the machine refuses the frames
         if why:
             self._refuse_adds(why)
             self.hold(share.pay(kind, 0))
@@ -450,11 +456,13 @@ class AddStream(LaneStream):
         self._frames_paid = brought
 
     def _kind(self, share: ClientShare) -> RequestKind:
-        """As the machine: a stream that recovers does so with all that it sends."""
+        """Return the kind that adds count as. All adds of a stream with an open recovery count as recovery, as they do
+        in the machine."""
         return RequestKind.RECOVER if share.recovers else RequestKind.ADD
 
     def _refuse_adds(self, why: str) -> None:
-        """End all sessions: their client sends too much too early. What the log has already is still written."""
+        """End all sessions, because the client sends too much too early. Frames that the log has already are still
+        written."""
         ended = list(self._attached)
         self.engine.feed(events.SessionsDetached(self.stream, ended))
         for session in ended:
@@ -464,7 +472,7 @@ class AddStream(LaneStream):
     # --- mode secure, and limits ---
 
     def _may_attach(self, attach: lane_pb2.Attach) -> bool:
-        """Whether a session begins; else it has ended."""
+        """Return whether a session may begin. If not, its end is queued."""
         operation = _RECOVERS if attach.mode == lane_pb2.RECOVER else "attach"
         refused = self.refused(operation, attach.ledger_id)
         if refused is None and self.share is not None:
@@ -492,12 +500,12 @@ class AddStream(LaneStream):
             for session in sessions:
                 attached = self._attached.pop(session, None)
                 self._durable.pop(session, None)
-                self._acks.pop(session, None)  # nobody waits for it
+                self._acks.pop(session, None)  # the client does not wait for these acks
                 if attached is not None and self.share is not None:
                     self.share.close_ledger(recover=attached[0] == _RECOVERS)
 
     def _look_at(self, ledger_id: LedgerId) -> None:
-        """Look at all sessions when this ledger's grant ends, unless that is done before."""
+        """Schedule a check of all sessions for the end of this ledger's grant, unless an earlier one is scheduled."""
         assert self.gate is not None
         loop = asyncio.get_running_loop()
         due = loop.time() + min(self.gate.left_ms(ledger_id) / 1000, _LOOK_S)
@@ -536,7 +544,7 @@ class AddStream(LaneStream):
             self._forget(ended.session for ended in effect.ended)
 
     def _audit_recoveries(self, effect: events.SendAcks) -> None:
-        """A recovery has written, or may not. Once a session."""
+        """Write to the audit log, once for each session, that a recovery has written entries, or was refused."""
         for session in effect.sessions:
             if session in self._recovering:
                 self.audit("recovery-add", ledger=self._recovering.pop(session))
@@ -574,10 +582,10 @@ class ReadStream(LaneStream):
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         super().__init__(engine, facts, principal)
-        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine's turns bound the parts
-        self._leaving: list[events.RequestId] = []  # whose parts are being written
+        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine bounds the parts by turns
+        self._leaving: list[events.RequestId] = []  # requests whose parts are being written
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
-        self._fencing: dict[events.RequestId, LedgerId] = {}  # reads under way, for the audit log
+        self._fencing: dict[events.RequestId, LedgerId] = {}  # fencing reads under way, for the audit log
 
     def end(self) -> None:
         super().end()
@@ -698,8 +706,8 @@ def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
 
 
 def short(rest: Buffer, frames: memoryview | None) -> Buffer:
-    """Returns the message, which carries no frames. Raises RemoteProtocolError if it does, or is longer than such a
-    message may be."""
+    """Return the message, which must carry no frames. Raises RemoteProtocolError if it carries frames or is too
+    long."""
     size = len(rest) + len(frames or b"")
     if frames or size > MESSAGE_BYTES_MAX_SHORT:
         raise too_much("a message carries frames, or is too long", size, MESSAGE_BYTES_MAX_SHORT)
@@ -711,7 +719,7 @@ def too_much(what: str, found: int, most: int) -> RemoteProtocolError:
 
 
 def parse(kind: Any, data: Buffer) -> Any:
-    """Raises RemoteProtocolError if ``data`` is no such message."""
+    """Parse a message of this type. Raises RemoteProtocolError if that fails."""
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -380,7 +380,7 @@ def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
             while any(each.identity == "thief" for each in world.principals()):
                 await asyncio.sleep(0.05)
             assert "thief" in caplog.text
-            assert "ends: the key of the token is believed no more" in caplog.text
+            assert "ends: the key of the token is no longer trusted" in caplog.text
             await asyncio.sleep(0.3)
             assert {each for each in world.principals() if each.identity == "ingest"} == before
             with pytest.raises(BookKeeperError):
@@ -733,7 +733,7 @@ def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_l
         ({"token_keys_path": "k"}, "never sent without TLS"),
         ({"token_path": "t"}, "never sent without TLS"),
         ({"tls": True, "token_keys_path": "k"}, "need no certificate"),
-        ({"tls": True, "tls_client_auth": "optional"}, "shows a token"),
+        ({"tls": True, "tls_client_auth": "optional"}, "needs a token"),
         ({"tls": True, "tls_client_auth": "none", "tls_clients": ("a",)}, "clients that authenticate"),
         ({"tls": True, "tls_client_auth": "none", "token_keys_path": "k", "auto_recovery": True}, "token of its own"),
         ({"tls": True, "tls_client_auth": "none", "token_keys_path": "k", "upkeep": True}, "token of its own"),

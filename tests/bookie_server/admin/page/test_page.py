@@ -385,7 +385,7 @@ def test_lists_are_read_one_at_a_time_and_kept_for_a_moment(
     first.start()
     while not reads:
         time.sleep(0.01)
-    assert "others are reading" in served.json("/page/ledgers", 503)["error"]
+    assert "other requests are reading" in served.json("/page/ledgers", 503)["error"]
     assert served.json("/page/cluster")["verdict"]["well"], "this comes from memory"
     go.set()
     first.join()

@@ -310,6 +310,6 @@ def test_a_file_that_is_half_written_keeps_the_old_keys_with_one_warning(
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
                 assert verify(signer.token(), keys.now(), "cluster-1")
-        assert caplog.text.count("the old ones serve") == 1
+        assert caplog.text.count("the old keys stay in use") == 1
     keys_file(path, Signer("k"))
     assert "signature is wrong" in str(refusal(signer.token(), keys.now()))
