@@ -331,6 +331,15 @@ class MetadataStore(Protocol):
         NoSuchLogError, MetadataConflictError."""
         ...
 
+    # --- nodes of other systems that keep their data in ledgers, by absolute path; they are only read ---
+    def read_foreign_node(self, path: str) -> Versioned[bytes] | None:
+        """A node of another system, or None."""
+        ...
+
+    def list_foreign_nodes(self, path: str) -> list[str] | None:
+        """The names of the children of such a node, sorted; None if there is no such node."""
+        ...
+
     # --- deleted logs whose ledgers wait to be deleted: opaque bytes at <root>-deletedlogs/<uuid> ---
     def deleted_log_path(self, log_uuid: str = "") -> str:
         """Return the path of the record, or of the folder of all records, for messages about it."""

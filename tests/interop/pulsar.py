@@ -65,10 +65,10 @@ numHttpServerThreads=8
 
 
 class Broker:
-    """One broker; its state outlives it in ledgers and ZooKeeper."""
+    """One broker; its state outlives it in ledgers and ZooKeeper. ``settings`` are lines of its configuration."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: LocalCluster, settings: str = BROKER) -> None:
+        self._cluster, self._settings = cluster, settings
         self._tools = toolchain(PULSAR)
         self.port, self.web_port = free_ports(2)
         self._daemon: Daemon | None = None
@@ -80,7 +80,7 @@ class Broker:
     def initialize(self) -> None:
         """Make Pulsar's records, on the ledgers root that our bookies have."""
         self._conf.write_text(
-            f"{BROKER}brokerServicePort={self.port}\nwebServicePort={self.web_port}\n"
+            f"{self._settings}brokerServicePort={self.port}\nwebServicePort={self.web_port}\n"
             f"metadataStoreUrl=zk:{self._zookeeper}\nconfigurationMetadataStoreUrl=zk:{self._zookeeper}\n"
             f"bookkeeperMetadataServiceUri={self._ledgers_uri}\n",
             encoding="utf-8",
@@ -92,6 +92,17 @@ class Broker:
         arguments += ["--initial-num-stream-storage-containers", "0"]
         main = "org.apache.pulsar.PulsarClusterMetadataSetup"
         run_main(self._tools, main, arguments, within_s=WITHIN_S, flags=QUICK).checked()
+
+    def initialize_transactions(self) -> None:
+        """Make the topics of one coordinator of transactions; the broker needs transactionCoordinatorEnabled."""
+        main = "org.apache.pulsar.PulsarTransactionCoordinatorMetadataSetup"
+        arguments = ["--cluster", "ours", "--configuration-store", f"zk:{self._zookeeper}"]
+        arguments += ["--initial-num-transaction-coordinators", "1"]
+        run_main(self._tools, main, arguments, within_s=WITHIN_S, flags=QUICK).checked()
+
+    @property
+    def web_url(self) -> str:
+        return self._web_url
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -141,9 +152,11 @@ def install_client(path: Path) -> tuple[Path, str]:
 class Client(Program):
     """A process with Pulsar's client."""
 
-    def __init__(self, python: Path, cluster: LocalCluster, broker: Broker, name: str) -> None:
+    def __init__(
+        self, python: Path, cluster: LocalCluster, broker: Broker, name: str, calls: str = "tests.interop.pulsar_calls"
+    ) -> None:
         command = ["env", f"PYTHONPATH={child_environment()['PYTHONPATH']}"]
-        command += [str(python), "-m", "tests.interop.pulsar_calls"]
+        command += [str(python), "-m", calls]
         super().__init__(name, command, cluster.data_dir / f"{name}.log")
         self.call("connect", url=broker.url)
 

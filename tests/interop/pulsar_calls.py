@@ -128,11 +128,12 @@ def _found(numbers: list[int], payloads: list[bytes]) -> dict[str, Any]:
     return {"count": len(numbers), "first": first, "wrong": wrong, "checksum": checksum(payloads)}
 
 
-def main() -> None:
+def serve(calls: Any) -> None:
+    """Carry out commands, each by the method of its name."""
     # The library prints to this process's output: what we answer goes where the output went before.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    lock, calls = threading.Lock(), Calls()
+    lock = threading.Lock()
 
     def send(answer: dict[str, Any]) -> None:
         with lock:
@@ -153,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Calls())

@@ -11,6 +11,7 @@ from bk_core.metadata.port import CancelWatch, SessionState
 from bk_core.metadata.tree.bookies import Bookies, Cookies
 from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
 from bk_core.metadata.tree.deleted_logs import DeletedLogs
+from bk_core.metadata.tree.foreign import ForeignNodes
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.metadata.tree.logs import Logs
 from bk_core.metadata.tree.security import Security
@@ -21,7 +22,7 @@ from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.worker import Worker
 
 
-class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs, DeletedLogs):
+class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs, DeletedLogs, ForeignNodes):
     """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads.
 
     ``first_folders``, below or beside the root, are created with a cluster, so that they get the intended ACLs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 import numpy as np
@@ -217,3 +217,13 @@ def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.A
     bounds = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(mask.sum(axis=1), out=bounds[1:])
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(joined)])
+
+
+def stream(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatchReader:
+    """Batches as Arrow's stream. Closing the stream drops ``batches``, as Arrow does with a stream that it imports."""
+    return pa.RecordBatchReader.from_stream(pa.RecordBatchReader.from_batches(schema, batches))
+
+
+def table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Batches one after the other, not copied."""
+    return pa.Table.from_batches(batches, schema=schema)

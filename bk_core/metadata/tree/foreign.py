@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of other systems that keep their data in ledgers, such as Pulsar's. Nothing here writes."""
+
+from __future__ import annotations
+
+from bk_core.metadata.tree.base import StorePart
+from bk_core.metadata.tree.tree import NoNodeError
+from bk_core.model import Versioned
+
+
+class ForeignNodes(StorePart):
+    """Reads any node by its absolute path."""
+
+    def read_foreign_node(self, path: str) -> Versioned[bytes] | None:
+        return self._read(path)
+
+    def list_foreign_nodes(self, path: str) -> list[str] | None:
+        try:
+            return self._children(path)
+        except NoNodeError:
+            return None

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker says of the end of a topic: one small request to its admin port. Calls block.
+
+A broker that does not own the topic redirects to the one that does. The token goes along, because all brokers of a
+cluster accept it; it never leaves for a host by plain HTTP that was asked by HTTPS.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import IO, Any
+from urllib.parse import quote, urlsplit
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchTopicError,
+    Outcome,
+    PermissionDeniedError,
+)
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.topic_name import TopicName
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 64 << 20
+"""The most bytes of an answer: it lists every ledger and cursor of the topic."""
+REDIRECTS_MAX = 5
+
+
+class BrokerAdmin:
+    """The admin port of Pulsar's brokers (``http://host:8080`` or ``https://host:8443``). ``token`` is called for each
+    request; ``tls`` gives the certificates to trust. Raises InvalidArgumentError for another URL."""
+
+    def __init__(self, url: str, *, token: Callable[[], str] | None = None, tls: ssl.SSLContext | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidArgumentError(
+                "this is no admin URL of a Pulsar broker", value=url, remedy="write http://host:8080"
+            )
+        self._url, self._token, self._tls = url.rstrip("/"), token, tls
+
+    def last_confirmed(self, topic: TopicName) -> EntryPosition | None:
+        """The last entry of a topic, or of a partition, that the broker has confirmed; None if it never had one. Raises
+        NoSuchTopicError, PermissionDeniedError, MetadataUnavailableError if no broker gives an answer that can be
+        read."""
+        local = quote(topic.local, safe="")
+        path = f"/admin/v2/persistent/{topic.tenant}/{topic.namespace}/{local}/internalStats"
+        said = self._get(topic, path)
+        try:
+            found = EntryPosition.parse(json.loads(said)["lastConfirmedEntry"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidArgumentError) as error:
+            raise _unavailable(topic, f"no lastConfirmedEntry in the answer of {self._url}: {error}") from error
+        return found if found.ledger_id >= 0 and found.entry_id >= 0 else None
+
+    def _get(self, topic: TopicName, path: str) -> bytes:
+        request = urllib.request.Request(self._url + path)
+        if self._token is not None:
+            request.add_header("Authorization", f"Bearer {self._token()}")
+        handlers: list[Any] = [_Redirects(), urllib.request.ProxyHandler({})]
+        if self._tls is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=self._tls))
+        try:
+            with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as answer:
+                said: bytes = answer.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(topic, self._url, error.code) from error
+        except (OSError, ValueError) as error:
+            raise _unavailable(topic, f"{self._url}: {error}") from error
+        if len(said) > ANSWER_BYTES_MAX:
+            raise _unavailable(topic, f"{self._url} gave more than {ANSWER_BYTES_MAX} bytes")
+        return said
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects of brokers, with the token, but not from HTTPS to HTTP."""
+
+    max_redirections = REDIRECTS_MAX
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _refused(topic: TopicName, url: str, status: int) -> Exception:
+    if status == 404:
+        return NoSuchTopicError(
+            f"the broker does not know topic {topic}", value=url, remedy="give the address of the cluster that has it"
+        )
+    if status in (401, 403):
+        return PermissionDeniedError(
+            f"the broker does not tell this client about topic {topic}",
+            value=f"{url}: HTTP {status}",
+            remedy="give a token that may read its statistics, or no address: then the last message may be missing",
+        )
+    return _unavailable(topic, f"{url}: HTTP {status}")
+
+
+def _unavailable(topic: TopicName, why: str) -> MetadataUnavailableError:
+    return MetadataUnavailableError(
+        f"no broker says where topic {topic} ends",
+        value=why,
+        remedy="check its admin address, or give none: then the last message of an idle topic may be missing",
+        outcome=Outcome.NOT_APPLIED,
+    )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to read of a topic: ranges of its ledgers, with all that a reader without a metadata store needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bk_core.model import LedgerMetadata
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRange:
+    """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition; ``bytes`` estimates
+    their size. ``is_compacted``: the ledger is that of the compacted topic. ``is_unconfirmed``: a broker has confirmed
+    entries up to ``last`` that the bookies' LAC does not cover yet."""
+
+    topic: TopicName
+    ledger_id: int
+    metadata: LedgerMetadata
+    first: int
+    last: int
+    bytes: int
+    is_compacted: bool = False
+    is_unconfirmed: bool = False
+
+    def __len__(self) -> int:
+        return self.last + 1 - self.first
+
+    def part(self, first: int, last: int) -> TopicRange:
+        """The entries ``first`` to ``last`` of it, both inclusive."""
+        return replace(self, first=first, last=last, bytes=self.bytes * (last + 1 - first) // max(1, len(self)))
+
+    def pieces(self, bytes_max: int) -> Iterator[TopicRange]:
+        """The range in pieces of about ``bytes_max``, as far as its bytes are known."""
+        step = max(1, bytes_max * len(self) // max(1, self.bytes))
+        for first in range(self.first, self.last + 1, step):
+            yield self.part(first, min(first + step - 1, self.last))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which messages of the entries that are read belong to a read: from ``start`` on, without ``start`` itself if
+    ``is_after``, up to ``end``, which is left out. None: no bound on that side."""
+
+    start: MessageId | None = None
+    is_after: bool = False
+    end: MessageId | None = None
+    published_from_ms: int | None = None
+
+    @property
+    def first_entry(self) -> EntryPosition | None:
+        """Where reading begins: for a chunked message at its first chunk."""
+        if self.start is None:
+            return None
+        if self.start.first_chunk is not None and not self.is_after:
+            return self.start.first_chunk
+        if self.is_after and (self.start.batch_index < 0 or self.start.batch_index + 1 == self.start.batch_size):
+            return EntryPosition(self.start.ledger_id, self.start.entry_id + 1)
+        return self.start.entry
+
+    @property
+    def last_entry(self) -> EntryPosition | None:
+        """The last entry that is read."""
+        if self.end is None:
+            return None
+        before = self.end.batch_index <= 0
+        return EntryPosition(self.end.ledger_id, self.end.entry_id - before)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """The ranges of one topic or partition, in order. ``end`` is the entry after the last one that is known to be
+    confirmed. ``aborted`` are transactions whose messages are left out, and ``decided`` says that every message of the
+    ranges belongs to a transaction that has ended, or to none."""
+
+    topic: TopicName
+    ranges: tuple[TopicRange, ...]
+    end: EntryPosition | None
+    bounds: Bounds = Bounds()
+    aborted: frozenset[TxnId] = frozenset()
+    decided: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.ranges)
+
+
+def clipped(ranges: list[TopicRange], before: EntryPosition) -> list[TopicRange]:
+    """The part of ``ranges`` that comes before an entry of the topic. Ranges of a compacted ledger are kept: their
+    entries lie before those of the topic itself."""
+    kept = list[TopicRange]()
+    for each in ranges:
+        if each.is_compacted or each.ledger_id < before.ledger_id:
+            kept.append(each)
+        elif each.ledger_id == before.ledger_id and each.first < before.entry_id:
+            kept.append(each.part(each.first, min(each.last, before.entry_id - 1)))
+    return kept

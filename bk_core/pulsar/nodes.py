@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Pulsar's metadata say about topics. Calls block, and only read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from bk_core.errors import InvalidArgumentError, NoSuchTopicError, UnsupportedTopicError
+from bk_core.metadata.port import MetadataStore
+from bk_core.pulsar.messages.compression import decompressed
+from bk_core.pulsar.model import topic_name as names
+from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, partition_count
+from bk_core.pulsar.model.schemas import SchemaVersion, schema_versions
+from bk_core.pulsar.model.topic_name import TopicName
+
+NEAR_TOPICS = 3
+DEFAULT_PORT = 2181
+
+
+class PulsarNodes:
+    """Reads Pulsar's nodes. ``root`` is the path that Pulsar's metadata have in the store; it is empty unless Pulsar
+    was set up with one."""
+
+    def __init__(self, store: MetadataStore, root: str = "") -> None:
+        self._store, self._root = store, root.rstrip("/")
+
+    def sync(self) -> None:
+        """Make later reads see what brokers wrote before."""
+        self._store.sync()
+
+    def managed_ledger(self, topic: TopicName) -> ManagedLedger | None:
+        """The ledgers of a topic, or of one partition; None if there is no such topic, or nothing was written to this
+        partition yet. Raises MetadataCorruptError."""
+        path = self._root + topic.managed_ledger_path
+        found = self._store.read_foreign_node(path)
+        return None if found is None else ManagedLedger.decode(path, found.value, decompressed)
+
+    def partitions(self, topic: TopicName) -> int | None:
+        """How many partitions a topic has; None for a topic without partitions. Raises MetadataCorruptError."""
+        path = self._root + topic.partitions_path
+        found = self._store.read_foreign_node(path)
+        return None if found is None else partition_count(path, found.value)
+
+    def cursors(self, topic: TopicName) -> dict[str, Cursor]:
+        """The subscriptions of a topic without partitions, or of one partition."""
+        path = self._root + topic.managed_ledger_path
+        found = dict[str, Cursor]()
+        for node in self._store.list_foreign_nodes(path) or []:
+            cursor = self.cursor(topic, node)
+            if cursor is not None:
+                found[TopicName.of_node(topic.tenant, topic.namespace, node).local] = cursor
+        return found
+
+    def cursor(self, topic: TopicName, node: str) -> Cursor | None:
+        """The cursor in a node of this name. Raises MetadataCorruptError."""
+        path = f"{self._root}{topic.managed_ledger_path}/{node}"
+        found = self._store.read_foreign_node(path)
+        return None if found is None else Cursor.decode(path, found.value, decompressed)
+
+    def schema_versions(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
+        """The versions of a topic's schema; none if it has no schema. Raises MetadataCorruptError."""
+        path = self._root + topic.schema_path
+        found = self._store.read_foreign_node(path)
+        return () if found is None else schema_versions(path, found.value)
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    def namespaces(self) -> Iterator[tuple[str, str]]:
+        """Every tenant and namespace that has topics."""
+        seen = set[tuple[str, str]]()
+        for folder in (names.MANAGED_LEDGERS, names.PARTITIONED_TOPICS):
+            for tenant in self._children(folder):
+                for namespace in self._children(f"{folder}/{tenant}"):
+                    if (tenant, namespace) not in seen and self._is_namespace(folder, tenant, namespace):
+                        seen.add((tenant, namespace))
+                        yield tenant, namespace
+
+    def topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, int | None]]:
+        """The topics of a namespace by name, each with its number of partitions, None without partitions. A partition
+        is listed only if the topic that it belongs to is not."""
+        folder = names.partitioned_topics(tenant, namespace)
+        found = dict[TopicName, int | None]()
+        for node in self._children(folder):
+            topic = TopicName.of_node(tenant, namespace, node)
+            if (count := self.partitions(topic)) is not None:
+                found[topic] = count
+        for node in self._children(names.managed_ledgers(tenant, namespace)):
+            topic = TopicName.of_node(tenant, namespace, node)
+            if topic.whole not in found:
+                found[topic] = None
+        return sorted(found.items())
+
+    def _is_namespace(self, folder: str, tenant: str, namespace: str) -> bool:
+        return (
+            self._store.list_foreign_nodes(f"{self._root}{folder}/{tenant}/{namespace}/{names.PERSISTENT}") is not None
+        )
+
+    def _children(self, path: str) -> list[str]:
+        return self._store.list_foreign_nodes(self._root + path) or []
+
+    # --- one topic ---------------------------------------------------------------------------------------------------
+
+    def parts(self, topic: TopicName) -> list[TopicName]:
+        """The topics with ledgers that make up ``topic``: its partitions in order, or itself. Raises NoSuchTopicError,
+        which says what is there, UnsupportedTopicError for a scalable topic."""
+        count = self.partitions(topic)
+        if count:
+            return [topic.of_partition(number) for number in range(count)]
+        if self._store.read_foreign_node(self._root + topic.managed_ledger_path) is not None:
+            return [topic]
+        if topic.partition >= 0 and (whole := self.partitions(topic.whole)) is not None and topic.partition < whole:
+            return [topic]  # nothing was written to it yet
+        if self._store.read_foreign_node(self._root + topic.scalable_path) is not None:
+            raise UnsupportedTopicError(
+                f"{topic} is a scalable topic of Pulsar 5, which is not read",
+                remedy="read it with Pulsar's own client",
+            )
+        raise self._no_such_topic(topic)
+
+    def _no_such_topic(self, topic: TopicName) -> NoSuchTopicError:
+        what = f"there is no topic {topic}"
+        if self._store.list_foreign_nodes(f"{self._root}{names.MANAGED_LEDGERS}") is None:
+            where = self._store.uri + (f", below {self._root}" if self._root else "")
+            return NoSuchTopicError(
+                what,
+                value=f"Pulsar has no metadata in {where}",
+                remedy="name where they are, if they are elsewhere (pulsar_metadata_uri, --pulsar-metadata-uri)",
+            )
+        known = {str(name): name.local for name, _ in self.topics(topic.tenant, topic.namespace)}
+        if not known:
+            spaces = sorted(f"{tenant}/{namespace}" for tenant, namespace in self.namespaces())
+            near = get_close_matches(f"{topic.tenant}/{topic.namespace}", spaces, n=NEAR_TOPICS, cutoff=0.0)
+            return NoSuchTopicError(
+                what,
+                value=f"namespace {topic.tenant}/{topic.namespace} has none",
+                remedy=f"there are {', '.join(near)}",
+            )
+        near = get_close_matches(str(topic), known, n=NEAR_TOPICS, cutoff=0.0)
+        return NoSuchTopicError(what, remedy=f"near names: {', '.join(near)}")
+
+
+def parse_metadata_uri(uri: str) -> tuple[str, str]:
+    """The URI of a store and the root of Pulsar's nodes in it, from a URI of ours or of Pulsar's
+    (``zk:host1:2181,host2:2181/path``). Raises InvalidArgumentError for another store than ZooKeeper."""
+    scheme, _, rest = uri.strip().removeprefix("metadata-store:").partition(":")
+    hosts, _, path = rest.removeprefix("//").partition("/")
+    if scheme != "zk" or not hosts:
+        raise InvalidArgumentError(
+            "Pulsar's metadata are read from ZooKeeper only",
+            value=uri,
+            remedy="write zk://host1:2181;host2:2181, and the path if Pulsar has one",
+        )
+    root = f"/{path.strip('/')}" if path.strip("/") else ""
+    return f"zk://{hosts.replace(',', ';')}{root}/ledgers", root

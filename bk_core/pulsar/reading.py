@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one topic or partition: entries in order, then rows, on a thread of their own, while the loop receives on.
+
+Transactions are looked for only once a message of one is met. Then the heads of all entries up to the end are read, so
+that it is known which messages were committed and where the first undecided one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from bk_core.client.bookkeeper import BookKeeper
+from bk_core.client.reading.read_ahead import read_ahead
+from bk_core.client.reading.reader import LedgerReader
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import InvalidArgumentError
+from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, Messages
+from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
+from bk_core.pulsar.messages.rows import record_batch
+from bk_core.pulsar.messages.scan import Mask
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds, TopicRange, clipped
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import Transactions, TxnId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("bk_core.pulsar")
+
+Ranges: TypeAlias = Sequence[TopicRange]
+Isolation = Literal["read_committed", "read_uncommitted"]
+PIECE_BYTES = 4 << 20
+AHEAD_BYTES = 16 << 20
+SCAN_AHEAD_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How the messages of a topic are read."""
+
+    schema: pa.Schema
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+    isolation: Isolation = "read_committed"
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("isolation", self.isolation, ("read_committed", "read_uncommitted")),
+            ("corrupt", self.decode.corrupt, ("fail", "skip")),
+            ("encrypted", self.decode.encrypted, ("fail", "raw")),
+        )
+        for name, value, allowed in choices:
+            if value not in allowed:
+                raise InvalidArgumentError(
+                    f"there is no such {name}", value=f"{name}={value!r}", remedy=f"choose from {', '.join(allowed)}"
+                )
+
+
+class LedgerReads:
+    """Reads ranges of ledgers, each opened once at a time."""
+
+    def __init__(self, bookkeeper: BookKeeper, password: bytes) -> None:
+        self._bookkeeper, self._password = bookkeeper, password
+
+    async def read(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
+        """The entries of a range. Never fences."""
+        reader: LedgerReader = await self._bookkeeper.open_ledger(
+            wanted.ledger_id, recover=False, password=self._password
+        )
+        async with reader:
+            beyond = wanted.is_unconfirmed and not reader.is_closed
+            async with aclosing(reader.reading(wanted.first, wanted.last, unconfirmed=beyond)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def read_all(
+        self, ranges: Iterable[TopicRange], bytes_max: int
+    ) -> AsyncGenerator[tuple[TopicRange, EntryBatch], None]:
+        """The entries of all ranges, in order, read ahead."""
+        pieces = [piece for each in ranges for piece in each.pieces(PIECE_BYTES)]
+        async with aclosing(read_ahead(pieces, self.read, bytes_max=bytes_max)) as lists:
+            async for found in lists:
+                for number, batch in found:
+                    yield pieces[number], batch
+
+
+class PartitionReading:
+    """Makes the rows of one topic or partition, range after range. Keeps what must not be forgotten between two reads:
+    begun chunks, and what is known of transactions."""
+
+    def __init__(self, topic: TopicName, reads: LedgerReads, options: ReadOptions) -> None:
+        self.topic = topic
+        self._reads, self._options = reads, options
+        self._decoder = MessageDecoder(str(topic), options.decode)
+        self._transactions: Transactions | None = None
+        self._known_to = EntryPosition(-1, -1)
+        self.position: EntryPosition | None = None
+        """The entry after the last one that rows were made of, or that has none."""
+
+    async def rows(
+        self, ranges: Sequence[TopicRange], bounds: Bounds, beyond: Callable[[], Awaitable[Ranges]] | None = None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows of these ranges that are within the bounds. Ends before the first message of an undecided
+        transaction unless uncommitted messages are wanted. ``beyond`` gives what the topic has behind the ranges:
+        transactions of messages in the ranges may end there."""
+        left = list(ranges)
+        if self._transactions is not None and self._transactions.undecided:
+            left = await self._decided(left, beyond)
+        while left:
+            restart = None
+            async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
+                async for piece, batch in batches:
+                    heads = await asyncio.to_thread(read_heads_of, piece, batch, self._options.decode)
+                    if self._must_look(piece, heads):
+                        restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
+                        break
+                    keep = self._committed(heads)
+                    for found in await asyncio.to_thread(self._made, heads, keep, bounds):
+                        if found.num_rows:
+                            yield found
+                    self._report()
+                    if not piece.is_compacted:
+                        self.position = EntryPosition(batch.ledger_id, batch.last_entry_id + 1)
+            if restart is None:
+                return
+            left = await self._decided(_from(left, restart), beyond)
+
+    def _must_look(self, piece: TopicRange, heads: Heads) -> bool:
+        """Whether there are messages of transactions whose outcomes were not looked for."""
+        if self._options.isolation == "read_uncommitted" or piece.is_compacted or not len(heads):
+            return False
+        last = heads.position(len(heads) - 1)
+        return last > self._known_to and bool((heads.in_transaction & ~heads.is_marker).any())
+
+    async def _decided(self, ranges: Ranges, beyond: Callable[[], Awaitable[Ranges]] | None) -> list[TopicRange]:
+        """Look for the outcomes of transactions in the entries that were not looked at; returns the ranges up to the
+        first message of a transaction that is undecided."""
+        transactions = self._transactions = self._transactions or Transactions()
+        known = [*ranges, *(await beyond() if beyond is not None else ())]
+        new = _from(known, EntryPosition(self._known_to.ledger_id, self._known_to.entry_id + 1))
+        async with aclosing(self._reads.read_all(new, SCAN_AHEAD_BYTES)) as batches:
+            async for _, batch in batches:
+                heads = await asyncio.to_thread(read_heads, batch, check=False)
+                await asyncio.to_thread(heads.note, transactions)
+                self._known_to = EntryPosition(batch.ledger_id, batch.last_entry_id)
+        undecided = transactions.first_undecided
+        return list(ranges) if undecided is None else clipped(list(ranges), undecided)
+
+    def _committed(self, heads: Heads) -> Mask | None:
+        """The rows that are not of an aborted transaction; None: all."""
+        transactions = self._transactions
+        if transactions is None or not transactions.aborted or self._options.isolation == "read_uncommitted":
+            return None
+        return without(heads, transactions.aborted)
+
+    def _made(self, heads: Heads, keep: Mask | None, bounds: Bounds) -> list[pa.RecordBatch]:
+        found = list[Messages]()
+        for part in self._decoder.messages(heads, keep):
+            found.append(within(part, bounds))
+        partition = self.topic.partition
+        return [record_batch(each, self._options.schema, str(self.topic), partition) for each in found]
+
+    def _report(self) -> None:
+        """Log what was left out."""
+        for error in self._decoder.reports:
+            logger.warning("%s: left out", error)
+        self._decoder.reports.clear()
+
+
+def read_heads_of(piece: TopicRange, batch: EntryBatch, options: DecodeOptions) -> Heads:
+    """The heads of a batch of a range."""
+    return read_heads(batch, compacted=piece.is_compacted, check=options.check_checksums)
+
+
+def without(heads: Heads, aborted: Iterable[TxnId]) -> Mask:
+    """The rows that do not belong to one of these transactions."""
+    keep = np.ones(len(heads), dtype=np.bool_)
+    left_out = frozenset(aborted)
+    for row in np.flatnonzero(heads.in_transaction).tolist():
+        keep[row] = heads.txn(row) not in left_out
+    return keep
+
+
+def within(found: Messages, bounds: Bounds) -> Messages:
+    """The messages that are within the bounds."""
+    columns, heads = found.columns, found.heads
+    keep = np.ones(len(columns), dtype=np.bool_)
+    ledger, entry, index = heads.ledger_ids[columns.entry], heads.entry_ids[columns.entry], columns.batch_index
+
+    def place(at: MessageId) -> tuple[Mask, Mask]:
+        """Which messages come before a message id, and which are meant by it."""
+        before = (ledger < at.ledger_id) | ((ledger == at.ledger_id) & (entry < at.entry_id))
+        same = (ledger == at.ledger_id) & (entry == at.entry_id)
+        if at.batch_index >= 0:
+            before, same = (
+                before | (same & (index >= 0) & (index < at.batch_index)),
+                same & ((index < 0) | (index == at.batch_index)),
+            )
+        return before, same
+
+    if bounds.start is not None:
+        before, same = place(bounds.start)
+        keep &= ~before & ~(same if bounds.is_after else np.zeros_like(same))
+    if bounds.end is not None:
+        keep &= place(bounds.end)[0]
+    if bounds.published_from_ms is not None:
+        keep &= heads.metadata.number(PUBLISH_TIME)[columns.entry] >= bounds.published_from_ms
+    if keep.all():
+        return found
+    return Messages(heads, found.data, columns.take(np.flatnonzero(keep)), found.first_chunks)
+
+
+def _from(ranges: Sequence[TopicRange], first: EntryPosition) -> list[TopicRange]:
+    """The part of ``ranges`` from an entry on; ranges of a compacted ledger come before all of them."""
+    kept = list[TopicRange]()
+    for each in ranges:
+        if each.is_compacted or each.ledger_id < first.ledger_id:
+            continue
+        if each.ledger_id > first.ledger_id:
+            kept.append(each)
+        elif each.last >= first.entry_id:
+            kept.append(each.part(max(each.first, first.entry_id), each.last))
+    return kept

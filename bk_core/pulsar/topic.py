@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A topic of Apache Pulsar, read from the ledgers that hold it, without a broker.
+
+Nothing is written, and no writer is disturbed: ledgers are opened without recovery. Bookies know the LAC of an idle
+topic one entry late, so its last message is seen only if a broker is asked for the end (``admin_url``), or once the
+topic's ledger is closed. Decision record 0075 tells what is read, and from where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bk_core.client.bookkeeper import BookKeeper
+from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
+from bk_core.errors import InvalidArgumentError, NoSuchTopicError
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.pulsar.model.managed_ledger import Cursor, TopicLedger
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds, PartitionPlan
+from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, decode_schema
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
+from bk_core.pulsar.planning import PASSWORD, PartitionPlanner, TopicEnd
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, RecordBatchReader, Schema, Table
+
+    from bk_core.client.reading.pull import Pull
+    from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
+    from bk_core.pulsar.reading import Isolation, PartitionReading, ReadOptions
+
+Position: TypeAlias = MessageId | EntryPosition | bytes | str
+"""A message id, the bytes that ``MessageId.serialize()`` of a Pulsar client gave, an entry, or ``"ledger:entry"``."""
+Positions: TypeAlias = Position | Mapping[int, Position]
+"""A position or, for a topic with partitions, positions by the number of the partition."""
+
+LATEST = "latest"
+POLL_S = 0.5
+"""How often a tail looks for new ledgers, and asks the broker. A LAC that moves is seen at once."""
+PARTITIONS_S = 5.0
+"""How often a tail looks for new partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarAccess:
+    """Where Pulsar is and what it asks for, beside the ledgers.
+
+    ``metadata_uri``: where Pulsar's metadata are, if not in the ZooKeeper of the ledgers (``zk://host:2181/path``).
+    ``admin_url``: a broker's or proxy's admin port (``http://host:8080``): asked where an open topic ends.
+    ``token_path``, ``ca_path``: a file with a token for it, read at each request, and certificates to trust.
+    ``password``: that of the ledgers, if the brokers were given one. ``private_keys``: PEM by the names that producers
+    encrypt for, ``*`` for all.
+    """
+
+    metadata_uri: str = ""
+    admin_url: str = ""
+    token_path: str = ""
+    ca_path: str = ""
+    password: bytes = PASSWORD
+    private_keys: Mapping[str, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One topic with ledgers: a partition, or a topic without partitions. ``cursors`` are its subscriptions."""
+
+    topic: TopicName
+    ledgers: tuple[TopicLedger, ...]
+    end: TopicEnd
+    is_terminated: bool
+    cursors: Mapping[str, Cursor]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What the metadata say of a topic. ``is_partitioned`` tells a topic with one partition from one without."""
+
+    topic: TopicName
+    is_partitioned: bool
+    partitions: tuple[PartitionInfo, ...]
+    schema_versions: tuple[SchemaVersion, ...]
+
+
+class Topic:
+    """A topic, or one of its partitions. Making it reads nothing. An async context manager that closes it.
+
+    Raises InvalidArgumentError for a name that no topic can have, UnsupportedTopicError for a non-persistent one.
+    """
+
+    name: str
+    """The full name, such as ``persistent://public/default/orders``."""
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, *, access: PulsarAccess | None = None) -> None:
+        self._topic = TopicName.parse(name)
+        self.name = str(self._topic)
+        self._bookkeeper, self._access = bookkeeper, access or PulsarAccess()
+        self._broker = _broker(self._access)
+        self._own_store: MetadataStore | None = None
+        self._nodes: PulsarNodes | None = None
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    async def info(self) -> TopicInfo:
+        """What there is of the topic: partitions, ledgers, subscriptions, versions of its schema, and where it ends.
+        Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
+        nodes = await self._fresh_nodes()
+        topics = await asyncio.to_thread(nodes.parts, self._topic)
+        partitions = list[PartitionInfo]()
+        for topic in topics:
+            planner = self._planner(nodes, topic)
+            try:
+                record = await asyncio.to_thread(nodes.managed_ledger, topic)
+                last = record.ledgers[-1:] if record is not None else ()
+                if last:
+                    await planner.ranges(Bounds(start=MessageId(last[0].ledger_id, 0)))
+                cursors = await planner.cursors()
+            finally:
+                await planner.close()
+            ledgers = () if record is None else record.ledgers
+            ended = record is not None and record.terminated_at is not None
+            partitions.append(PartitionInfo(topic, ledgers, planner.end, ended, cursors))
+        is_partitioned = bool(topics) and topics[0] != self._topic
+        versions = await asyncio.to_thread(nodes.schema_versions, self._topic)
+        return TopicInfo(self._topic, is_partitioned, tuple(partitions), versions)
+
+    async def schemas(self) -> list[TopicSchema]:
+        """The versions of the topic's schema, the newest last; none if it has no schema. Raises MetadataCorruptError
+        for one that cannot be read, NoSuchLedgerError if its ledger is gone."""
+        nodes = await self._fresh_nodes()
+        found = dict[int, TopicSchema]()
+        wanted = list(await asyncio.to_thread(nodes.schema_versions, self._topic))
+        while wanted:
+            each = wanted.pop()
+            if each.version in found:
+                continue
+            at = each.position
+            async with await self._bookkeeper.open_ledger(
+                at.ledger_id, recover=False, password=self._access.password
+            ) as reader:
+                # A schema's ledger has one entry and stays open, so its LAC does not cover that entry.
+                beyond = not reader.is_closed
+                async with aclosing(reader.reading(at.entry_id, at.entry_id, unconfirmed=beyond)) as batches:
+                    entries = [entry async for batch in batches for entry in batch.to_list()]
+            where = f"entry {at} of the schema of {self.name}"
+            found[each.version], older = decode_schema(where, each.version, entries[0])
+            wanted += older
+        return [found[version] for version in sorted(found)]
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def to_arrow(
+        self,
+        start: Positions | None = None,
+        end: Positions | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        after: Positions | None = None,
+        published_from: datetime | int | None = None,
+        compacted: bool = False,
+        isolation: Isolation = "read_committed",
+        corrupt: OnCorrupt = "fail",
+        encrypted: OnEncrypted = "fail",
+    ) -> Table:
+        """The topic's messages as a ``pyarrow.Table``, partition after partition, in order within each.
+
+        ``start`` is the first message and ``end`` the first one that is left out; ``after`` begins behind a message.
+        None: all that is confirmed now. For a topic with partitions they are mappings, by the number of the partition.
+        ``published_from``: only messages that were published then or later (a time, or ms since 1970).
+
+        Columns are ``value``, ``__key``, ``__topic``, ``__messageId`` (as ``MessageId.serialize()`` gives it),
+        ``__publishTime``, ``__eventTime`` and ``__messageProperties``; ``columns`` chooses, and may name
+        ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion`` too.
+
+        ``compacted``: of the part that was compacted only the last message of each key. ``isolation``: with
+        ``read_uncommitted`` also messages of transactions that are undecided or were aborted. ``corrupt``: ``skip``
+        leaves entries out that are no messages, and logs them. ``encrypted``: ``raw`` gives messages whose key is not
+        known as they are.
+
+        Raises NoSuchTopicError; InvalidArgumentError for positions and columns that cannot be; NoSuchEntryError if the
+        start was trimmed; LedgerOffloadedError if bookies do not have all of it; CorruptMessageError,
+        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError for an entry, by name; and what reading a
+        ledger raises.
+        """
+        bounds = _Wanted(start, end, after, published_from, compacted)
+        options = self._options(columns, isolation, corrupt, encrypted)
+        made = list[Any]()
+        async with aclosing(self._read(bounds, options)) as batches:
+            async for batch in batches:
+                made.append(batch)
+        return _table(made, options.schema)
+
+    async def record_batch_reader(
+        self,
+        start: Positions | None = None,
+        end: Positions | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        after: Positions | None = None,
+        published_from: datetime | int | None = None,
+        compacted: bool = False,
+        isolation: Isolation = "read_committed",
+        corrupt: OnCorrupt = "fail",
+        encrypted: OnEncrypted = "fail",
+    ) -> RecordBatchReader:
+        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
+        topic is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+
+        Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
+        it, leaving its ``with`` block or dropping it ends its reads. While rows are read, an error of :meth:`to_arrow`
+        comes as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
+        """
+        from bk_core.client.reading.pull import Pull
+
+        bounds = _Wanted(start, end, after, published_from, compacted)
+        options = self._options(columns, isolation, corrupt, encrypted)
+        pull = Pull(self._bookkeeper, asyncio.get_running_loop())
+        return _stream(_PulledBatches(BatchIterator(self._read(bounds, options)), pull), options.schema)
+
+    def tail(
+        self,
+        start: Positions | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        after: Positions | None = None,
+        isolation: Isolation = "read_committed",
+        corrupt: OnCorrupt = "fail",
+        encrypted: OnEncrypted = "fail",
+    ) -> BatchIterator[RecordBatch]:
+        """Every message from ``start`` on, or behind ``after``, as soon as it is confirmed, as batches of the rows of
+        :meth:`to_arrow`, each of one partition. ``start="latest"``: only messages that come from now on. New partitions
+        are read from their begin.
+
+        Ends when the topic was terminated and everything was read; else it has no end. With an admin URL the last
+        message of an idle topic comes within a second; without one it waits for the message behind it. Raises as
+        :meth:`to_arrow`; NoSuchTopicError once the topic is deleted.
+        """
+        wanted = _Wanted(None if start == LATEST else start, None, after, None, False)
+        options = self._options(columns, isolation, corrupt, encrypted)
+        return BatchIterator(self._tail(wanted, options, start == LATEST))
+
+    async def plan(
+        self,
+        start: Positions | None = None,
+        end: Positions | None = None,
+        *,
+        after: Positions | None = None,
+        compacted: bool = False,
+    ) -> list[PartitionPlan]:
+        """What a read would read, by partition, in order: for readers that have no metadata store. Transactions are not
+        looked for (``decided`` is False)."""
+        wanted = _Wanted(start, end, after, None, compacted)
+        nodes = await self._fresh_nodes()
+        plans = list[PartitionPlan]()
+        for topic in await asyncio.to_thread(nodes.parts, self._topic):
+            bounds = wanted.of(topic, self._topic)
+            planner = self._planner(nodes, topic)
+            try:
+                ranges = await planner.ranges(bounds, compacted=compacted)
+            finally:
+                await planner.close()
+            last = planner.end.last
+            stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
+            plans.append(PartitionPlan(topic, tuple(ranges), stop, bounds))
+        return plans
+
+    async def close(self) -> None:
+        """End the session with Pulsar's own metadata store, if it has one. The client of the ledgers stays open."""
+        self._nodes, store = None, self._own_store
+        self._own_store = None
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+    async def __aenter__(self) -> Topic:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _fresh_nodes(self) -> PulsarNodes:
+        """The nodes, with everything that brokers wrote before."""
+        self._bookkeeper.check_open()
+        if self._nodes is None:
+            store, root = self._bookkeeper.store, ""
+            if self._access.metadata_uri:
+                uri, root = parse_metadata_uri(self._access.metadata_uri)
+                settings = self._bookkeeper.config.store_settings()
+                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
+            self._nodes = PulsarNodes(store, root)
+        await asyncio.to_thread(self._nodes.sync)
+        return self._nodes
+
+    def _planner(self, nodes: PulsarNodes, topic: TopicName) -> PartitionPlanner:
+        return PartitionPlanner(self._bookkeeper, nodes, topic, password=self._access.password, broker=self._broker)
+
+    def _reading(self, topic: TopicName, options: ReadOptions) -> PartitionReading:
+        from bk_core.pulsar.reading import LedgerReads, PartitionReading
+
+        return PartitionReading(topic, LedgerReads(self._bookkeeper, self._access.password), options)
+
+    def _options(
+        self, columns: Sequence[str] | None, isolation: Isolation, corrupt: OnCorrupt, encrypted: OnEncrypted
+    ) -> ReadOptions:
+        from bk_core.pulsar.messages.decoder import DecodeOptions
+        from bk_core.pulsar.messages.encryption import Decryptor
+        from bk_core.pulsar.messages.rows import schema_of
+        from bk_core.pulsar.reading import ReadOptions
+
+        keys = self._access.private_keys
+        decode = DecodeOptions(
+            corrupt=corrupt, encrypted=encrypted, decryptor=None if keys is None else Decryptor(keys)
+        )
+        return ReadOptions(schema_of(columns), decode, isolation)
+
+    async def _read(self, wanted: _Wanted, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
+        """The rows of all partitions, each as it is when its turn comes."""
+        nodes = await self._fresh_nodes()
+        topics = await asyncio.to_thread(nodes.parts, self._topic)
+        for bounds, topic in [(wanted.of(topic, self._topic), topic) for topic in topics]:
+            planner = self._planner(nodes, topic)
+            try:
+                ranges = await planner.ranges(bounds, compacted=wanted.compacted)
+                beyond = None
+                if bounds.end is not None:
+                    beyond = partial(planner.ranges, Bounds(start=bounds.end))
+                async with aclosing(self._reading(topic, options).rows(ranges, bounds, beyond)) as batches:
+                    async for batch in batches:
+                        yield batch
+            finally:
+                await planner.close()
+
+    async def _tail(self, wanted: _Wanted, options: ReadOptions, latest: bool) -> AsyncGenerator[RecordBatch, None]:
+        loop, following = asyncio.get_running_loop(), dict[TopicName, _Following]()
+        looked_at = -PARTITIONS_S
+        async with AsyncExitStack() as stack:
+            while True:
+                nodes = await self._fresh_nodes()
+                if loop.time() - looked_at >= PARTITIONS_S:
+                    for topic in await asyncio.to_thread(nodes.parts, self._topic):
+                        if topic not in following:
+                            planner = self._planner(nodes, topic)
+                            stack.push_async_callback(planner.close)
+                            new = _Following(planner, self._reading(topic, options), wanted.of(topic, self._topic))
+                            following[topic] = new
+                            if latest:
+                                await new.skip()
+                    latest, looked_at = False, loop.time()
+                is_idle = True
+                for each in following.values():
+                    async with aclosing(each.rows()) as batches:
+                        async for batch in batches:
+                            is_idle = False
+                            yield batch
+                if all(each.has_ended for each in following.values()):
+                    return
+                if is_idle:
+                    await _wait_any([each.planner for each in following.values()])
+
+
+@dataclass(slots=True)
+class _Following:
+    """A partition that a tail follows."""
+
+    planner: PartitionPlanner
+    reading: PartitionReading
+    bounds: Bounds
+    has_ended: bool = False
+
+    async def skip(self) -> None:
+        """Go behind everything that is confirmed."""
+        await self.planner.ranges(Bounds())
+        if (last := self.planner.end.last) is not None:
+            self._go_on(EntryPosition(last.ledger_id, last.entry_id + 1))
+
+    async def rows(self) -> AsyncGenerator[RecordBatch, None]:
+        """The rows that are new."""
+        ranges = await self.planner.ranges(self.bounds)
+        async with aclosing(self.reading.rows(ranges, self.bounds)) as batches:
+            async for batch in batches:
+                yield batch
+        before = self.reading.position or self.bounds.first_entry
+        if before is not None:
+            self._go_on(self.planner.following(before))
+        last = ranges[-1] if ranges else None
+        is_behind = last is not None and before is not None and before <= EntryPosition(last.ledger_id, last.last)
+        self.has_ended = self.planner.is_terminated and not is_behind
+
+    def _go_on(self, position: EntryPosition) -> None:
+        if self.reading.position is None and self.bounds.start is not None and position <= self.bounds.start.entry:
+            return  # nothing was read yet: the start may be within a batch
+        self.bounds = replace(self.bounds, start=MessageId(*position), is_after=False)
+
+
+async def _wait_any(planners: Sequence[PartitionPlanner]) -> None:
+    """Wait until one of the open ledgers has more, or for POLL_S."""
+    waits = [asyncio.ensure_future(each.wait(POLL_S)) for each in planners] or [
+        asyncio.ensure_future(asyncio.sleep(POLL_S))
+    ]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+        for ended in await asyncio.gather(*waits, return_exceptions=True):
+            if isinstance(ended, Exception):
+                with suppress(NoSuchTopicError):
+                    raise ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The bounds of a read, as a caller gives them."""
+
+    start: Positions | None
+    end: Positions | None
+    after: Positions | None
+    published_from: datetime | int | None
+    compacted: bool
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.after is not None:
+            raise InvalidArgumentError("a read begins at a message or behind one", value="start and after are given")
+
+    def of(self, topic: TopicName, read: TopicName) -> Bounds:
+        """Those of one partition of the topic that is read. Raises InvalidArgumentError."""
+        start, after, end = (
+            _position(given, topic, name, topic != read)
+            for name, given in (("start", self.start), ("after", self.after), ("end", self.end))
+        )
+        published = self.published_from
+        if isinstance(published, datetime):
+            published = int(published.timestamp() * 1000)
+        return Bounds(after if start is None else start, after is not None, end, published)
+
+
+def _position(given: Positions | None, topic: TopicName, name: str, is_partition: bool) -> MessageId | None:
+    if isinstance(given, Mapping):
+        given, is_partition = given.get(topic.partition), False
+    if given is None:
+        return None
+    if isinstance(given, bytes | bytearray):
+        given = MessageId.deserialize(bytes(given))
+    elif isinstance(given, str):
+        given = EntryPosition.parse(given)
+    if isinstance(given, EntryPosition):
+        given = MessageId(given.ledger_id, given.entry_id)
+    if not isinstance(given, MessageId):
+        raise InvalidArgumentError(
+            f"{name} is no position of a message",
+            value=repr(given)[:200],
+            remedy="give a MessageId, its bytes, or ledger:entry; for partitions a mapping of them",
+        )
+    if is_partition or given.partition not in (-1, topic.partition):
+        raise InvalidArgumentError(
+            f"{name} is a position in one partition, not in each",
+            value=f"{given} for {topic}",
+            remedy="give a mapping of positions by partition, or read one partition by its name",
+        )
+    return given
+
+
+def _broker(access: PulsarAccess) -> BrokerAdmin | None:
+    """Raises InvalidArgumentError for a URL or a file that cannot be used."""
+    if not access.admin_url:
+        return None
+    import ssl
+
+    token: Callable[[], str] | None = None
+    if access.token_path:
+        path = Path(access.token_path)
+
+        def token() -> str:
+            return path.read_text(encoding="utf-8").strip()
+
+    try:
+        tls = ssl.create_default_context(cafile=access.ca_path) if access.ca_path else None
+        if token is not None:
+            token()
+    except OSError as error:
+        raise InvalidArgumentError(
+            "a file for requests to Pulsar's broker cannot be read",
+            value=f"{error.filename or access.ca_path}: {error}",
+        ) from error
+    return BrokerAdmin(access.admin_url, token=token, tls=tls)
+
+
+class _PulledBatches(Iterator["RecordBatch"]):
+    """Batches that another thread pulls. A call that an interrupt ended is repeated by the next one."""
+
+    def __init__(self, source: BatchIterator[RecordBatch], pull: Pull) -> None:
+        self._source, self._pull, self._number = KeptItems(source), pull, 0
+
+    def __next__(self) -> RecordBatch:
+        found = self._pull.wait(self._source.item(self._number, None))
+        if found is None:
+            raise StopIteration
+        self._number += 1
+        return found
+
+
+def _stream(batches: Iterator[RecordBatch], schema: Schema) -> RecordBatchReader:
+    from bk_core.pulsar.messages.rows import stream
+
+    return stream(batches, schema)
+
+
+def _table(batches: Sequence[RecordBatch], schema: Schema) -> Table:
+    from bk_core.pulsar.messages.rows import table
+
+    return table(batches, schema)
