@@ -20,13 +20,10 @@ try:
         SupportsTriggerAvailableNow,
     )
 
-    HAS_ADMISSION_CONTROL = True
-
     class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Base of stream readers whose triggers can be limited."""
 
 except ImportError:  # pyspark 4.0, 4.1
-    HAS_ADMISSION_CONTROL = False
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None
 
     class StreamReaderBase(DataSourceStreamReader):  # type: ignore[no-redef]  # for pyspark before 4.2

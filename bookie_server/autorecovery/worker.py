@@ -83,8 +83,7 @@ class SharedLook:
 
 
 class Workers:
-    """All repairs of this process. ``put_off`` has the blocked ones, and ``at_work`` says what each other repair
-    does."""
+    """All repairs of this process. ``put_off`` has the blocked ones."""
 
     def __init__(self, client: BookKeeper, owner: str, presence: Presence, config: AutoRecoveryConfig) -> None:
         self._client, self._owner, self._presence, self._config = client, owner, presence, config
@@ -98,10 +97,6 @@ class Workers:
         self._cluster = SharedLook(self._look_at_cluster)
         self.put_off: dict[LedgerId, PutOff] = {}
         self.repaired = self.copied_entries = self.copied_bytes = 0
-
-    @property
-    def at_work(self) -> dict[LedgerId, str]:
-        return {ledger_id: machine.doing for ledger_id, machine in self._machines.items()}
 
     @property
     def running(self) -> int:

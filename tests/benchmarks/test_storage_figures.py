@@ -12,8 +12,6 @@ from benchmarks.storage import compaction
 from benchmarks.storage.figures import StorageFigure, row
 from benchmarks.storage.memory import figures_of
 
-MACHINE = {"cores": "2", "disk": "ext4"}
-
 
 def rate(ours: list[float], raw: list[float]) -> StorageFigure:
     return StorageFigure("commit_1mb", "MB/s", ours, wanted=0.7, of_raw=True, peer="bare", peer_values=raw)

@@ -52,8 +52,6 @@ from tests.trials.harness import Figures, Trial
 T = TypeVar("T")
 OURS, APACHE = 2, (MAIN, SECOND)
 SHAPES: tuple[Sizes, ...] = ((3, 3, 2), (4, 3, 2))
-CLUSTER_ROUNDS = 50
-"""Then a new one: it keeps disk and JVMs small, and nothing depends on what was before."""
 ENTRIES_MAX = 1_000_000
 CALL_S, HEAL_S = 120.0, 30.0
 FIRST_ENTRIES = 20

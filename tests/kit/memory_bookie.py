@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from bk_core.errors import BookieUnreachableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.port import BookieInfo, ReadPart
-from bk_core.wire.lane.reasons import AttachMode, Reason
+from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
@@ -44,8 +44,8 @@ SPACE_BYTES = 1 << 30
 class MemoryBookie:
     """One bookie. ``store`` survives :meth:`kill`, as a disk does; what was not committed does not.
 
-    ``hold_commits()`` lets nothing become durable until ``release_commits()``; ``fail_commits(final=...)`` makes
-    every commit fail from now on. ``effects`` keeps the last effects for a look.
+    ``hold_commits()`` lets nothing become durable until ``release_commits()``. ``effects`` keeps the last effects for a
+    look.
     """
 
     def __init__(self, bookie_id: BookieId, limits: MachineLimits | None = None) -> None:
@@ -54,7 +54,6 @@ class MemoryBookie:
         self.alive, self.read_only = True, False
         self.effects: deque[ev.Effect] = deque(maxlen=1000)
         self._limits = limits
-        self._failure: ev.CommitFailed | None = None
         self._held = False
         self._start()
 
@@ -81,7 +80,7 @@ class MemoryBookie:
     def restart(self) -> None:
         """Start again with what was durable."""
         self.alive = True
-        self._held, self._failure = False, None
+        self._held = False
 
     def hold_commits(self) -> None:
         self._held = True
@@ -89,12 +88,6 @@ class MemoryBookie:
     def release_commits(self) -> None:
         self._held = False
         self._schedule_commit()
-
-    def fail_commits(self, *, final: bool, reason: Reason = Reason.STORAGE_FAILED) -> None:
-        self._failure = ev.CommitFailed(reason, "made to fail", final)
-
-    def heal_commits(self) -> None:
-        self._failure = None
 
     def break_connections(self, message: str = "cut") -> None:
         for connection in list(self._connections.values()):
@@ -167,7 +160,7 @@ class MemoryBookie:
         if self._held:
             return
         frames, self._uncommitted = self._uncommitted, []
-        self.feed(self._failure or ev.GroupCommitted([stored(frame) for frame in frames]))
+        self.feed(ev.GroupCommitted([stored(frame) for frame in frames]))
 
 
 class MemoryConnection:

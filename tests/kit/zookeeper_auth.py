@@ -13,9 +13,8 @@ from bk_cli.local.cluster import PORTS_ABOVE, BookieProcess
 from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
-SUPER = "super:of-tests"
-"""Of scheme digest: may do everything."""
 _SUPER_DIGEST = "super:R7b+rMjaJVqR9ILnttxHgMzs9E4="
+"""Of scheme digest, password of-tests: may do everything."""
 
 
 class AuthZooKeeper(TlsZooKeeper):

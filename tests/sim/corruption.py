@@ -203,7 +203,6 @@ class Judge:
         self._data: bytes | bytearray | memoryview = b""
         self._scanner = _Scanner(self._fetch, self.image.generation, self.image.incarnation, SEGMENT_BYTES)
         self._scanner.known = {}
-        self._clean = self._what_a_scan_finds(self.image.newest_bytes())
 
     def _fetch(self, size: int, offset: int) -> bytes:
         return bytes(self._data[offset : offset + size])
@@ -220,10 +219,6 @@ class Judge:
         assert known is None or known == verdict, f"a scan does not decide a start: {known} and {verdict}"
         self.verdicts[found] = verdict
         return verdict
-
-    def is_noticed(self, data: bytes | bytearray) -> bool:
-        """Whether a scan finds anything else than in the image as it is."""
-        return self._what_a_scan_finds(data) != self._clean
 
     def _what_a_scan_finds(self, data: bytes | bytearray) -> Hashable:
         self._data = memoryview(data)

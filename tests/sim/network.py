@@ -327,10 +327,6 @@ class SimNetwork:
     def cut(self, connection: Connection | ApacheLine, why: str) -> None:
         connection.cut(why)
 
-    def cut_all(self, bookie_id: BookieId, why: str) -> None:
-        for connection in [c for (_, b), c in self.connections.items() if b == bookie_id]:
-            connection.cut(why)
-
     def leave(self, client: str) -> None:
         """A client's process died: nobody hears its connections any more."""
         for connection in [c for (name, _), c in self.connections.items() if name == client]:

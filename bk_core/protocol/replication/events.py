@@ -93,7 +93,6 @@ class PostponeReplication:
     soon: bool = False
 
 
-ClusterEvent: TypeAlias = ClusterRead | LedgerRecovered | BudgetGranted
 ClusterEffect: TypeAlias = (
     ReadRecord | ReadCluster | RecoverLedger | SpendBudget | FinishReplication | PostponeReplication
 )

@@ -89,7 +89,7 @@ class Phase(enum.Enum):
 
 class LedgerReplication:
     """One repair of one ledger. ``missing`` are the bookies that its mark names. :meth:`step` takes one event and
-    returns effects; ``doing`` says in words where it is."""
+    returns effects."""
 
     def __init__(
         self,
@@ -105,7 +105,6 @@ class LedgerReplication:
         self.metadata: Versioned[LedgerMetadata] | None = None
         self.entries = self.size = 0  # copied
         self.checked = 0  # bytes read to find out what bookies lack
-        self.doing = "reads the record"
         self._new_session, self._random, self._bases = new_session, random, request_bases()
         self._cluster = ClusterRead(())
         self._whole: dict[_Copy, None] = {}  # copies that were found complete, or completed in place
@@ -292,9 +291,9 @@ class LedgerReplication:
             names = ", ".join(moved)
             return self._end_blocked(f"it is open, and no bookie can take over from {names}: its writer is not fenced")
         if self._graced == last:
-            self.phase, self.doing = Phase.RECOVER, "recovers the ledger, which fences its writer"
+            self.phase = Phase.RECOVER
             return [RecoverLedger()]
-        self.phase, self.doing = Phase.GRACE, "waits for the writer to replace a bookie, or to close"
+        self.phase = Phase.GRACE
         return [ev.SetTimer("grace", self.config.grace_ms)]
 
     def _is_back(self, fragment: Fragment, bookie: BookieId) -> bool:
@@ -325,7 +324,6 @@ class LedgerReplication:
         first, last = fragment.first_entry_id, end_of(value, fragment.first_entry_id)
         if last is None:  # a bookie in limbo answers UNKNOWN even for an id far behind the end; only that matters yet
             first = last = ENTRY_ID_MAX - (ENTRY_ID_MAX - index) % size
-        self.doing = f"reads what {bookie} has of the fragment at {fragment.first_entry_id}"
         self._check = CopyCheck(
             self._digester(),
             bookie,
@@ -389,7 +387,6 @@ class LedgerReplication:
     def _copy_range(self, targets: dict[int, BookieId], entries: EntryRange) -> list[ReplicationEffect]:
         assert self._fragment is not None
         self.phase = Phase.COPY
-        self.doing = f"copies entries {entries.first} to {entries.last} to {', '.join(targets.values())}"
         self._copy = FragmentCopy(
             self._value,
             self._fragment,
@@ -432,7 +429,7 @@ class LedgerReplication:
         assert self.metadata is not None
         assert self._fragment is not None
         assert self._wanted is not None
-        self.phase, self.doing = Phase.WRITE, "writes the record"
+        self.phase = Phase.WRITE
         fragments = tuple(self._wanted if f == self._fragment else f for f in self.metadata.value.fragments)
         return [ev.WriteMetadata(replace(self.metadata.value, fragments=fragments), self.metadata.version)]
 

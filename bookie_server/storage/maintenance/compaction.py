@@ -61,7 +61,6 @@ class CompactionStats:
 
     read_bytes: int = 0
     copied_bytes: int = 0
-    copied_frames: int = 0
     joined_frames: int = 0
     segments: int = 0
     damaged_segments: int = 0
@@ -271,7 +270,6 @@ class SegmentCompactor:
         work.copied = end
         if end == len(copies.frames):
             work.copies, work.copied = None, 0
-        self.stats.copied_frames += len(places)
         self.stats.copied_bytes += size
         return size
 

@@ -55,7 +55,6 @@ class World:
         self.recovering: set[tuple[int, int]] = set()
         self.given: dict[tuple[int, int], list[bytes]] = defaultdict(list)  # frames of each session, in order
         self.next_session = 0
-        self.next_stream = 100
         self.next_request = 0
         self.open: dict[ev.RequestId, str] = {}
         self.found: dict[ev.RequestId, set[int]] = defaultdict(set)

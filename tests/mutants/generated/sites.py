@@ -53,7 +53,6 @@ SYMMETRIC = {"min", "max", "gcd"}
 """Calls whose arguments may come in any order."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Statement = ast.stmt | ast.ExceptHandler
 
 
 @dataclass(frozen=True, slots=True)

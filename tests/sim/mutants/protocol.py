@@ -424,11 +424,6 @@ def write_sets_in_32_bits() -> AbstractContextManager[None]:
     return patched((quorum, "write_set", mutant))
 
 
-def ack_quorum_for_coverage() -> AbstractContextManager[None]:
-    """D28: Qa answers count as coverage."""
-    return patched((quorum, "covers", lambda known, size, write_quorum, ack_quorum: len(known) >= 1))
-
-
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("D2", "recovery starts at the last fragment at the lowest", no_floor, script="empty last fragment"),
     Mutant("D3", "recovery publishes no change before the close", changes_are_published_early),

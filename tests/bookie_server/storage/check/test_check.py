@@ -119,10 +119,6 @@ def test_group_header_of_a_sealed_segment_names_all_that_it_hides(path: Path) ->
     assert not found.limbo
 
 
-def lose_index(path: Path) -> None:
-    segments(path, "idx")[1].unlink()
-
-
 def flip_index(path: Path) -> None:
     flip(segments(path, "idx")[1], 5000)  # a block that is read when it is asked for
 
