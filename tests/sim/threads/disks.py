@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import Handle
 from tests.sim.disk import SimDisk, _Inode
@@ -14,18 +16,24 @@ STAMP = slice(60, 64)
 
 
 class TurnsDisk(SimDisk):
-    """``failed_at``: the point at which a sync failed first. ``synced_at`` tells when bytes became durable."""
+    """``failed_at``: the point at which a sync failed first. ``synced_at`` tells when bytes became durable.
+
+    A thread whose sync has failed goes on alone until the directory's health has it: it removes the file that it could
+    not write, at most. What other threads do meanwhile has no order to the failure.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.turns: Turns | None = None
         self.failed_at: int | None = None
+        self._failing = 0  # the thread whose last operation is a failed sync
         self.surprise: Exception | None = None
         """Raised by the next operation: what no disk does, but code may."""
         self._synced: dict[_Inode, list[tuple[int, int, int]]] = {}  # first byte, end, point
 
     def _point(self, kind: str) -> None:
-        if self.turns is not None:
+        failing, self._failing = self._failing, 0
+        if self.turns is not None and not (kind == "remove" and failing == threading.get_ident()):
             self.turns.point(f"disk: {kind}")
         super()._point(kind)
         if self.surprise is not None:
@@ -46,12 +54,15 @@ class TurnsDisk(SimDisk):
             if self.turns is not None:
                 now = self.turns.points
                 self._synced.setdefault(inode, []).extend((first, end, now) for first, end in written)
-                self.turns.point("disk: synced")
+        if self.turns is not None:
+            self.turns.point("disk: synced")
 
     def _sync_fails(self) -> bool:
         fails = super()._sync_fails()
         if fails and self.failed_at is None and self.turns is not None:
             self.failed_at = self.turns.points
+        if fails:
+            self._failing = threading.get_ident()
         return fails
 
     def _replace(self, old: str, new: str) -> None:
