@@ -220,8 +220,8 @@ def _check_nothing_left(bookie: RpcBookie, clients: list[_Client]) -> None:
         "parts": bookie.machine._reads.turns._active + bookie.machine._reads.turns._bytes,
         "timers": len([timer for timer in bookie.timers if timer is not None]),
         "answers": bookie.facts.answers.bytes,
-        "stories": sum(len(c.end.connection._stories) + len(c.end.connection._waiting) for c in clients),
-        "waiting": sum(len(c.end.connection.answers) for c in clients),
+        "stories": sum(len(c.end.connection._stories._open) + len(c.end.connection._stories.waiting) for c in clients),
+        "waiting": sum(len(c.end.connection.answers.waiting) for c in clients),
     }
     assert not any(left.values()), f"left over: {left}"
 
