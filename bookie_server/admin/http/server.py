@@ -19,7 +19,10 @@ import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Collection
+from http import HTTPStatus
 from typing import NamedTuple
+
+import h11
 
 from bk_core.access.tls import explained, names_of
 from bk_core.errors import AuthenticationError, TlsError
@@ -32,42 +35,35 @@ from bookie_server.ports.sockets import Acceptor, peer_of
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8 << 10
-"""The request line and the headers."""
+"""The bytes that the request line and the headers may have."""
 NEEDS_TOKEN = "this path is for clients with a token (Authorization: Bearer), or a certificate where they are taken"
 NEEDS_CERTIFICATE = "this path is for clients with a certificate"
 _SHOWN_NOTHING = {
     NEEDS_TOKEN: "it asks for more than probes, and shows no token",
     NEEDS_CERTIFICATE: "it asks for more than probes, and shows no certificate",
 }
-"""What the log has of it. Whose certificate or token is refused stands there already."""
+"""The log's words for a client that is kept out. A refused certificate or token has a line of its own."""
 CONNECTIONS_MAX = 16
 DEADLINE_S = 5.0
-"""For each of: the whole request, the answer's making, its sending."""
+"""The deadline of each step: to receive the whole request, to make the answer, to send it."""
 ANSWER_BYTES_MAX = 4 << 20
 
-_LINGER_S = 0.5  # what a client still sends is taken for so long: a reset would destroy its answer
+_LINGER_S = 0.5
 _LINGER_BYTES = 64 << 10
-_AT_ONCE_BYTES = 4 << 10  # a system takes so much of a new connection at once
-_TURNS = 4  # of the loop, until a connection that it has accepted is among those that are open
+"""After an answer has left, this port still receives for so long, and so many bytes: to close with unread bytes would
+reset the connection and destroy the answer."""
+_AT_ONCE_BYTES = 4 << 10
+"""The kernel takes an answer of this size at once, whether the client reads it or not."""
+_TURNS = 4
+"""Turns of the loop until an accepted connection is among those that are open."""
 
-_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.([01])")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
-
-PHRASES = {
-    200: "OK",
-    400: "Bad HttpRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    421: "Misdirected HttpRequest",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
-
+_LENIENT = re.compile(rb"(?<!\r)\n|\n[ \t]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""What h11 would take and this port refuses: a line that ends without a carriage return, a header that goes on in the
+next line, and control characters."""
+_ONCE = (b"content-length", b"transfer-encoding", b"authorization")
+"""Headers that may be there only once. h11 sees to Host."""
+_BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
 
 _HEADERS = (
     "Cache-Control: no-store",
@@ -110,34 +106,33 @@ class HttpRefused(Exception):
 
 
 def request_of(head: bytes, *, may_write: bool = False) -> HttpRequest:
-    """``head`` is all up to the empty line, with it. ``may_write``: the client may PUT. Raises Refused."""
-    first, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    request = _REQUEST.fullmatch(first)
-    if request is None:
-        raise HttpRefused(400, "the request line is not one of HTTP/1.1")
-    headers: dict[bytes, bytes] = {}
-    for line in rest:
-        header = _HEADER.fullmatch(line)
-        if header is None:
-            raise HttpRefused(400, "a header is malformed")
-        name = header[1].lower()
-        if name in headers and name in (b"host", b"content-length", b"transfer-encoding", b"authorization"):
-            raise HttpRefused(400, "a header is there twice")
-        headers[name] = header[2].strip()
-    if request[3] == b"1" and b"host" not in headers:
-        raise HttpRefused(400, "the header Host is missing")
-    if request[1] != b"GET" and not (may_write and request[1] == b"PUT"):
+    """Return the request whose ``head`` this is: all up to the empty line, with it. ``may_write``: the client may PUT.
+    Raises HttpRefused. Its texts hold nothing of the head, which may have a token."""
+    try:
+        found = None if _LENIENT.search(head) else _parsed(head)
+    except h11.RemoteProtocolError:
+        found = None
+    if not isinstance(found, h11.Request) or found.http_version not in (b"1.0", b"1.1"):
+        raise HttpRefused(400, "this is no request of HTTP/1.1")
+    if not found.target.startswith(b"/"):
+        raise HttpRefused(400, "the request line has no path")
+    headers, lower = dict(found.headers), head.lower()
+    if any(lower.count(b"\r\n%b:" % name) > 1 for name in _ONCE):
+        raise HttpRefused(400, "a header is there twice")
+    if found.method != b"GET" and not (may_write and found.method == b"PUT"):
         raise HttpRefused(405, "this port is for reading: only GET")
     if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
         raise HttpRefused(400, "a request has no body here")
-    path, _, query = request[2].decode("ascii").partition("?")
+    path, _, query = found.target.decode("ascii").partition("?")
     bearer = _BEARER.fullmatch(headers.get(b"authorization", b""))
     token = "" if bearer is None else bearer[1].decode("ascii")
-    return HttpRequest(path, query, request[1].decode("ascii"), headers.get(b"host", b"").decode("latin-1"), token)
+    return HttpRequest(path, query, found.method.decode("ascii"), headers.get(b"host", b"").decode("latin-1"), token)
 
 
-_BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
-_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
+def _parsed(head: bytes) -> object:
+    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+    parser.receive_data(head)
+    return parser.next_event()
 
 
 def names_an_address(host: str, own_name: str = "") -> bool:
@@ -427,7 +422,7 @@ async def _send(
 def _bytes_of(answer: HttpAnswer) -> bytes:
     body = answer.body.encode("utf-8")
     head = [
-        f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}",
+        f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(body)}",
         *(["Allow: GET"] if answer.status == 405 else []),
