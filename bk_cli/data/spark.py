@@ -13,13 +13,14 @@ import click
 
 from bk_cli import exit_codes, options, output
 from bk_cli.access import Access, access
+from bk_core.cluster.finding import Finding
 from bk_core.errors import BookKeeperError, InvalidArgumentError, WrongPasswordError
 from bk_core.logs.model.position import LogPosition, StreamOffset, check_position, decode_offset
 from bk_spark.stream.checkpoint import (
     CheckpointBatch,
-    CheckpointProblem,
     QueryCheckpoint,
     find_checkpoints,
+    problem_at,
     read_checkpoint,
 )
 
@@ -92,13 +93,13 @@ def _show(checkpoint: QueryCheckpoint, cluster: _Cluster, as_json: bool) -> int:
         rows.append(_row(source, key, at, done, found))
     if as_json:
         for each in dict.fromkeys(problems):
-            output.print_json({"checkpoint": str(checkpoint.path), "problem": each.what, "at": each.place})
+            output.print_json({"checkpoint": str(checkpoint.path), "problem": each.what, "at": each.where})
     else:
         _print(rows, problems, checkpoint.planned is None)
     return exit_codes.INTEGRITY if problems else exit_codes.CONFLICT if is_misfit else 0
 
 
-def _print(rows: list[tuple[object, ...]], problems: list[CheckpointProblem], is_empty: bool) -> None:
+def _print(rows: list[tuple[object, ...]], problems: list[Finding], is_empty: bool) -> None:
     output.print_line()
     if rows:
         columns = ("source", "log or ledger", "committed to ", "planned to ", "lag ", "")
@@ -106,7 +107,7 @@ def _print(rows: list[tuple[object, ...]], problems: list[CheckpointProblem], is
     elif not is_empty:
         output.print_line("no source of it is a ledger or log of this connector")
     for each in dict.fromkeys(problems):
-        output.print_line(f"damaged: {each.place}: {each.what}")
+        output.print_line(f"damaged: {each.where}: {each.what}")
     output.print_line()
 
 
@@ -132,7 +133,7 @@ def _facts(checkpoint: QueryCheckpoint) -> dict[str, object]:
 # --- positions --------------------------------------------------------------------------------------------------------
 
 
-def _positions(batch: CheckpointBatch | None, problems: list[CheckpointProblem]) -> dict[tuple[str, Key], At]:
+def _positions(batch: CheckpointBatch | None, problems: list[Finding]) -> dict[tuple[str, Key], At]:
     """Where a batch ends, by source and by log or ledger. Sources of other connectors are left out."""
     found: dict[tuple[str, Key], At] = {}
     for source, text in (batch.positions if batch is not None else {}).items():
@@ -158,10 +159,10 @@ def _is_ours(text: str) -> bool:
     return isinstance(found, dict) and "cluster" in found
 
 
-def _problem(batch: CheckpointBatch, source: str, error: InvalidArgumentError) -> CheckpointProblem:
+def _problem(batch: CheckpointBatch, source: str, error: InvalidArgumentError) -> Finding:
     from pathlib import Path
 
-    return CheckpointProblem(Path("offsets", str(batch.number)), batch.lines[source], " ".join(str(error).split()))
+    return problem_at(Path("offsets", str(batch.number)), batch.lines[source], " ".join(str(error).split()))
 
 
 def _keys(offset: StreamOffset) -> Iterator[tuple[Key, At]]:

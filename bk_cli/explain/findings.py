@@ -1,41 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``explain`` commands find: sentences, each with its weight and, if there is one, the command that helps."""
+"""How ``explain`` commands print what they find."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bk_cli import output
+from bk_core.cluster.finding import Finding, Weight
 from bk_core.model import ENTRY_ID_MAX
-
-
-class Weight(enum.Enum):
-    FINE = "fine"
-    NOTE = "note"  # worth knowing; nothing is blocked
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``remedy`` is a command, or what to do first in words and then the command."""
-
-    weight: Weight
-    what: str
-    remedy: str = ""
-
-
-def fine(what: str) -> Finding:
-    return Finding(Weight.FINE, what)
-
-
-def note(what: str, remedy: str = "") -> Finding:
-    return Finding(Weight.NOTE, what, remedy)
-
-
-def problem(what: str, remedy: str) -> Finding:
-    return Finding(Weight.PROBLEM, what, remedy)
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bk_cli.explain.findings import Finding, fine, note, problem, spans
+from bk_cli.explain.findings import spans
 from bk_core import quorum
+from bk_core.cluster.finding import Finding, fine, note, problem
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.unreadable import UnreadableNode
 from bk_core.model import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState

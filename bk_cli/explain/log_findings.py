@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bk_cli.explain.findings import Finding, Weight, fine, note, problem
 from bk_cli.explain.ledger_findings import LedgerSeen, explain, recovery_verdict
+from bk_core.cluster.finding import Finding, Weight, fine, note, problem
 from bk_core.logs.model.head import SCHEMAS_MAX, Extent, LogHead
 from bk_core.model import BookieId, EntryId, LedgerId
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from bk_cli.explain.findings import Finding, fine, note, problem
+from bk_core.cluster.finding import Finding, fine, note, problem
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 from bk_core.placement import WEIGHT_MULTIPLE_MAX, Landscape, RandomSource, choose_ensemble

@@ -10,7 +10,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import click
 
@@ -21,6 +20,7 @@ from bk_cli.local.java import find_java
 from bk_cli.local.python_build import REMEDY, built_with_optimizations
 from bk_cli.output import in_words
 from bk_core.cluster.bookie_answers import Said, ask_bookies
+from bk_core.cluster.finding import Finding, Weight, fine, note, problem
 from bk_core.errors import (
     BookieUnreachableError,
     BookKeeperError,
@@ -41,14 +41,7 @@ NODES_NAMED = 50
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
-    """The result of one check. ``status`` is ``ok``, ``note`` (works, but know this) or ``fail``."""
-
-    check: str
-    status: str
-    text: str
-    exit_code: int = 0
+_STATUS = {Weight.FINE: "ok", Weight.NOTE: "note", Weight.PROBLEM: "fail"}
 
 
 @click.command()
@@ -63,18 +56,19 @@ def doctor(access: Access, with_spark: bool, master: str | None, as_json: bool) 
     """
     code = 0
     for finding in _findings(access, with_spark, master):
-        code = code or finding.exit_code
+        code = code or (exit_codes.exit_code_of(finding.error) if finding.error is not None else 0)
+        check, status, text = finding.where, _STATUS[finding.weight], finding.what
         if as_json:
-            output.print_json({"check": finding.check, "status": finding.status, "text": finding.text})
+            output.print_json({"check": check, "status": status, "text": text})
         else:
-            output.print_line(f"{finding.status:<5} {finding.check:<10} {finding.text}")
+            output.print_line(f"{status:<5} {check:<10} {text}")
     return code
 
 
-def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[DoctorFinding]:
-    yield DoctorFinding("package", "ok", f"pyspark-bookkeeper {bk_core.__version__}")
+def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[Finding]:
+    yield fine(f"pyspark-bookkeeper {bk_core.__version__}", "package")
     yield _python(built_with_optimizations())
-    yield DoctorFinding("packages", "ok", ", ".join(_versions()))
+    yield fine(", ".join(_versions()), "packages")
     yield from _guarded("java", _java)
     yield from _guarded("cluster", lambda: _cluster(access))
     yield from _guarded("nodes", lambda: _nodes(access))
@@ -83,23 +77,23 @@ def _findings(access: Access, with_spark: bool, master: str | None) -> Iterator[
         yield from _guarded("spark", lambda: _spark(access, master))
 
 
-def _python(is_optimized: bool) -> DoctorFinding:
+def _python(is_optimized: bool) -> Finding:
     about = f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     if is_optimized:
-        return DoctorFinding("python", "ok", about)
+        return fine(about, "python")
     slow = "built without optimizations: whatever a bookie or a client does costs half as much again, or more"
-    return DoctorFinding("python", "note", f"{about}, {slow}; {REMEDY}")
+    return note(f"{about}, {slow}; {REMEDY}", where="python")
 
 
-def _guarded(check: str, look: Callable[[], Iterator[DoctorFinding]]) -> Iterator[DoctorFinding]:
+def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from look()
     except BookKeeperError as error:
         yield _failed(check, error)
 
 
-def _failed(check: str, error: BookKeeperError) -> DoctorFinding:
-    return DoctorFinding(check, "fail", str(error), exit_codes.exit_code_of(type(error)))
+def _failed(check: str, error: BookKeeperError) -> Finding:
+    return Finding(Weight.PROBLEM, str(error), where=check, error=type(error))
 
 
 def _versions() -> Iterator[str]:
@@ -110,18 +104,18 @@ def _versions() -> Iterator[str]:
             yield f"no {name}"
 
 
-def _java() -> Iterator[DoctorFinding]:
+def _java() -> Iterator[Finding]:
     java = find_java(os.environ)
     known = "" if java.major in (17, 21) else "; 17 and 21 are known good"
-    yield DoctorFinding("java", "note" if known else "ok", f"Java {java.major} ({java.path}){known}")
+    yield Finding(Weight.NOTE if known else Weight.FINE, f"Java {java.major} ({java.path}){known}", where="java")
 
 
-def _cluster(access: Access) -> Iterator[DoctorFinding]:
+def _cluster(access: Access) -> Iterator[Finding]:
     started = time.monotonic()
     with access.store() as store:
         instance = store.instance_id()
         took_ms = (time.monotonic() - started) * 1000
-        yield DoctorFinding("zookeeper", "ok", f"{access.uri} answers in {took_ms:.0f} ms; cluster {instance}")
+        yield fine(f"{access.uri} answers in {took_ms:.0f} ms; cluster {instance}", "zookeeper")
         writable, read_only = store.writable_bookies(), store.read_only_bookies()
         known = store.known_bookies()
     registered = {**read_only, **writable}
@@ -132,18 +126,17 @@ def _cluster(access: Access) -> Iterator[DoctorFinding]:
             yield _failed("bookie", answer)
         elif bookie_id in writable:
             reached += 1
-            yield DoctorFinding("bookie", "ok", f"{bookie_id}: {_in_words(answer)}")
+            yield fine(f"{bookie_id}: {_in_words(answer)}", "bookie")
         else:
-            yield DoctorFinding(
-                "bookie", "note", f"{bookie_id}: {_in_words(answer)}; read-only: it serves reads and refuses adds"
-            )
+            what = f"{bookie_id}: {_in_words(answer)}; read-only: it serves reads and refuses adds"
+            yield note(what, where="bookie")
     for bookie_id in known:
         if bookie_id not in registered:
             yield _failed("bookie", _unregistered(bookie_id))
     yield from _guarded("quorum", lambda: _quorum(reached))
 
 
-def _nodes(access: Access) -> Iterator[DoctorFinding]:
+def _nodes(access: Access) -> Iterator[Finding]:
     """The nodes in ZooKeeper that cannot be read: everything else goes on, so nobody else complains of them."""
     from bk_core.cluster.unreadable import find_unreadable
 
@@ -151,17 +144,18 @@ def _nodes(access: Access) -> Iterator[DoctorFinding]:
         found = find_unreadable(store, NODES_LOOK_S)
     for node in found.nodes[:NODES_NAMED]:
         text = f"{node}{f'; {node.remedy}' if node.remedy else ''}"
-        yield DoctorFinding("nodes", "fail", text, exit_codes.exit_code_of(MetadataCorruptError))
+        yield Finding(Weight.PROBLEM, text, where="nodes", error=MetadataCorruptError)
     if len(found.nodes) > NODES_NAMED:
-        yield DoctorFinding("nodes", "fail", f"{len(found.nodes) - NODES_NAMED:,} more nodes cannot be read")
+        yield problem(f"{len(found.nodes) - NODES_NAMED:,} more nodes cannot be read", where="nodes")
     looked = "all nodes" if found.is_whole else f"the nodes that could be looked at in {NODES_LOOK_S:.0f} s"
     if not found.nodes:
-        yield DoctorFinding("nodes", "ok" if found.is_whole else "note", f"{looked} in ZooKeeper can be read")
+        weight = Weight.FINE if found.is_whole else Weight.NOTE
+        yield Finding(weight, f"{looked} in ZooKeeper can be read", where="nodes")
     elif not found.is_whole:
-        yield DoctorFinding("nodes", "note", f"these are of {looked}")
+        yield note(f"these are of {looked}", where="nodes")
 
 
-def _acls(access: Access) -> Iterator[DoctorFinding]:
+def _acls(access: Access) -> Iterator[Finding]:
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.zookeeper.securing import find_open_nodes
 
@@ -169,13 +163,13 @@ def _acls(access: Access) -> Iterator[DoctorFinding]:
         looked = find_open_nodes(tree, parse_service_uri(access.uri).root, nodes_max=ACL_NODES_MAX, within_s=ACL_LOOK_S)
     count, of = sum(looked.open_kinds.values()), f"{looked.nodes}{'' if looked.is_whole else ' looked at'}"
     if count:
-        yield DoctorFinding(
-            "acls", "note",
+        yield note(
             f"{count} of {of} nodes in ZooKeeper may be changed by everybody who reaches it, such as "
             f"{', '.join(looked.open_paths)}; see bk cluster secure-zookeeper --dry-run",
-        )  # fmt: skip
+            where="acls",
+        )
     else:
-        yield DoctorFinding("acls", "ok", f"none of {of} nodes in ZooKeeper may be changed by everybody")
+        yield fine(f"none of {of} nodes in ZooKeeper may be changed by everybody", "acls")
 
 
 def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:
@@ -187,7 +181,7 @@ def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:
     )
 
 
-def _quorum(reached: int) -> Iterator[DoctorFinding]:
+def _quorum(reached: int) -> Iterator[Finding]:
     if reached < SPARE - 1:
         raise NotEnoughBookiesError(
             "a ledger of the default quorum 3/3/2 needs 3 bookies",
@@ -195,16 +189,15 @@ def _quorum(reached: int) -> Iterator[DoctorFinding]:
             remedy="start more with bk bookie run, or use a smaller --ensemble-size",
         )
     if reached < SPARE:
-        yield DoctorFinding("quorum", "note", "three bookies and no spare: when one dies, new ledgers on three fail")
+        yield note("three bookies and no spare: when one dies, new ledgers on three fail", where="quorum")
     else:
-        yield DoctorFinding("quorum", "ok", f"{reached} bookies: enough for 3/3/2 and {reached - SPARE + 1} to spare")
+        yield fine(f"{reached} bookies: enough for 3/3/2 and {reached - SPARE + 1} to spare", "quorum")
 
 
-def _spark(access: Access, master: str | None) -> Iterator[DoctorFinding]:
+def _spark(access: Access, master: str | None) -> Iterator[Finding]:
     from bk_cli.operate.doctor_spark import run_probe
 
-    for status, text in run_probe(access, master):
-        yield DoctorFinding("spark", status, text)
+    yield from run_probe(access, master)
 
 
 def _in_words(said: Said) -> str:

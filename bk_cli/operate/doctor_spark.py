@@ -11,6 +11,7 @@ from typing import Any
 
 import bk_core
 from bk_cli.access import Access
+from bk_core.cluster.finding import Finding, fine
 from bk_core.errors import BookieUnreachableError, PackageMismatchError
 from bk_core.installing import how_to_install
 from bk_core.transport.lanes import endpoint_of
@@ -18,8 +19,8 @@ from bk_core.transport.lanes import endpoint_of
 _INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its python on all nodes"
 
 
-def run_probe(access: Access, master: str | None) -> Iterator[tuple[str, str]]:
-    """(status, text) of the driver, then of the worker. Raises PackageMismatchError, BookieUnreachableError."""
+def run_probe(access: Access, master: str | None) -> Iterator[Finding]:
+    """Examine the driver, then a worker. Raises PackageMismatchError, BookieUnreachableError."""
     try:
         import pyspark
     except ImportError as error:
@@ -27,7 +28,7 @@ def run_probe(access: Access, master: str | None) -> Iterator[tuple[str, str]]:
     endpoints = _endpoints(access)
     session = _session(master)
     try:
-        yield "ok", f"pyspark {pyspark.__version__}, master {session.conf.get('spark.master', 'unknown')}"
+        yield fine(f"pyspark {pyspark.__version__}, master {session.conf.get('spark.master', 'unknown')}", "spark")
         if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 0):
             raise PackageMismatchError(
                 "pyspark is too old: the Python data source needs 4.0 or later",
@@ -83,7 +84,7 @@ def _last_line(text: str) -> str:
     )
 
 
-def _judge(worker: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _judge(worker: dict[str, Any]) -> Iterator[Finding]:
     where = f"worker on {worker['host']} ({worker['executable']})"
     if worker["package"] != bk_core.__version__:
         raise PackageMismatchError(
@@ -99,11 +100,12 @@ def _judge(worker: dict[str, Any]) -> Iterator[tuple[str, str]]:
             value=f"worker: {worker['python']}, driver: {platform.python_version()}",
             remedy=_INTERPRETER,
         )
-    yield "ok", f"{where}: Python {worker['python']}, pyarrow {worker['pyarrow']}, package {worker['package']}"
+    has = f"Python {worker['python']}, pyarrow {worker['pyarrow']}, package {worker['package']}"
+    yield fine(f"{where}: {has}", "spark")
     if worker["unreachable"]:
         raise BookieUnreachableError(
             f"the {where} cannot reach {len(worker['unreachable'])} bookies",
             value="; ".join(worker["unreachable"]),
             remedy="bookies must advertise addresses that all Spark nodes reach (--advertised-address)",
         )
-    yield "ok", "one task ran, and its worker reaches every bookie"
+    yield fine("one task ran, and its worker reaches every bookie", "spark")

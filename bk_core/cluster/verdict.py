@@ -8,8 +8,9 @@ have ``numbers`` from its admin port (``full``, ``notReady``, ``damage``). A mis
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from bk_core.cluster.finding import Finding, Weight
 
 COPIES = 3
 """The number of bookies that a ledger needs by default (RULES E2)."""
@@ -19,34 +20,38 @@ NAMED = 3
 Object = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem. ``rank``: ``bad`` (entries or service are at risk) or ``warn``. ``short`` is a part of a sentence.
-    ``bookie`` or ``place``: where to look."""
-
-    rank: str
-    short: str
-    what: str
-    do: str
-    bookie: str = ""
-    place: str = ""
+_REPAIR = "#/repair"
+"""The part of the web page that shows the ledgers that lack a copy."""
 
 
 def verdict(bookies: Sequence[Object], replication: Object) -> dict[str, object]:
     """Return ``well``, the ``sentence`` that sums up, and the ``problems``, the worst first."""
-    found = sorted(_problems(bookies, replication), key=lambda problem: problem.rank)
-    return {"well": not found, "sentence": _sentence(found, bookies), "problems": [asdict(each) for each in found]}
+    found = sorted(_problems(bookies, replication), key=lambda each: each.weight is not Weight.PROBLEM)
+    return {"well": not found, "sentence": _sentence(found, bookies), "problems": [_as_object(each) for each in found]}
 
 
 def unavailable(why: str) -> dict[str, object]:
     """Return the verdict for a metadata store that does not answer."""
     do = "Look at ZooKeeper: clients cannot open or make ledgers without it. What is being written goes on."
     short = "the metadata service does not answer"
-    problem = Problem("bad", short, f"The metadata service does not answer: {why}", do)
-    return {"well": False, "sentence": f"Not well: {short}.", "problems": [asdict(problem)]}
+    found = Finding(Weight.PROBLEM, f"The metadata service does not answer: {why}", do, short=short)
+    return {"well": False, "sentence": f"Not well: {short}.", "problems": [_as_object(found)]}
 
 
-def _sentence(found: Sequence[Problem], bookies: Sequence[Object]) -> str:
+def _as_object(found: Finding) -> dict[str, str]:
+    """``rank``: ``bad``, or ``warn`` for a note. ``bookie`` or ``place``: where the web page shows more."""
+    is_place = found.where == _REPAIR
+    return {
+        "rank": "bad" if found.weight is Weight.PROBLEM else "warn",
+        "short": found.short,
+        "what": found.what,
+        "do": found.remedy,
+        "bookie": "" if is_place else found.where,
+        "place": found.where if is_place else "",
+    }
+
+
+def _sentence(found: Sequence[Finding], bookies: Sequence[Object]) -> str:
     if not found:
         count = len(bookies)
         return f"All is well: {_count(count, 'bookie')} {_are(count)} up, and no ledger lacks a copy."
@@ -57,7 +62,7 @@ def _sentence(found: Sequence[Problem], bookies: Sequence[Object]) -> str:
     return f"Not well: {begin} and {last}." if begin else f"Not well: {last}."
 
 
-def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Problem]:
+def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Finding]:
     yield from _of_the_cluster(bookies)
     for bookie in bookies:
         if bookie["state"] in ("writable", "read-only"):
@@ -71,41 +76,55 @@ def _problems(bookies: Sequence[Object], replication: Object) -> Iterator[Proble
     yield from _of_metadata(replication)
 
 
-def _of_the_cluster(bookies: Sequence[Object]) -> Iterator[Problem]:
+def _of_the_cluster(bookies: Sequence[Object]) -> Iterator[Finding]:
     writable = sum(each["state"] == "writable" for each in bookies)
     if writable < COPIES:
-        yield Problem(
-            "bad",
-            f"only {_count(writable, 'bookie')} {'takes' if writable == 1 else 'take'} entries",
+        yield Finding(
+            Weight.PROBLEM,
             f"{_count(writable, 'bookie')} of {len(bookies)} {'takes' if writable == 1 else 'take'} new entries: "
             f"ledgers on {COPIES} bookies cannot be made, and writers cannot replace one that fails.",
             "Start bookies: those that are down, or new ones (bk bookie run).",
+            short=f"only {_count(writable, 'bookie')} {'takes' if writable == 1 else 'take'} entries",
         )
 
 
-def _of_registration(bookie: Object, replication: Object) -> Iterator[Problem]:
+def _of_registration(bookie: Object, replication: Object) -> Iterator[Finding]:
     name, state, order = bookie["bookieId"], bookie["state"], bookie.get("order")
     if order == "removed":
         return
     if state == "away" and order == "drain":
         do = f"If it was drained: bk bookie remove {name}. If not, start it again: the drain needs it."
-        yield Problem("warn", f"{name} is down while it drains", f"Bookie {name} was ordered to leave.", do, name)
+        yield Finding(
+            Weight.NOTE, f"Bookie {name} was ordered to leave.", do, name, short=f"{name} is down while it drains"
+        )
     elif state == "away":
         do = f"Start it again with its own command, bk bookie run. {_meanwhile(replication)}"
-        yield Problem("bad", f"{name} is down", f"Bookie {name} belongs to the cluster and is not there.", do, name)
+        yield Finding(
+            Weight.PROBLEM, f"Bookie {name} belongs to the cluster and is not there.", do, name, short=f"{name} is down"
+        )
     elif state == "unreadable":
         what = f"Bookie {name} is registered, and its registration cannot be read: clients do not use it."
-        yield Problem("bad", f"{name} has an unreadable registration", what, "Restart it: it registers again.", name)
+        yield Finding(
+            Weight.PROBLEM,
+            what,
+            "Restart it: it registers again.",
+            name,
+            short=f"{name} has an unreadable registration",
+        )
     elif state == "gone":
         what = f"Ledgers are marked as lacking copies on {name}, which is no bookie of this cluster any more."
-        yield Problem("warn", f"{name} is gone", what, _meanwhile(replication), name)
+        yield Finding(Weight.NOTE, what, _meanwhile(replication), name, short=f"{name} is gone")
     elif bookie.get("error"):
         do = "Look at its log and at /ready of its admin port; restart it if it hangs. Clients go round it meanwhile."
-        yield Problem("bad", f"{name} does not answer", f"Bookie {name} is registered: {bookie['error']}", do, name)
+        yield Finding(
+            Weight.PROBLEM, f"Bookie {name} is registered: {bookie['error']}", do, name, short=f"{name} does not answer"
+        )
     elif state == "read-only" and not order:
         why = (bookie.get("numbers") or {}).get("readOnlyWhy") or "most often its disk is full"
         do = f"Give its disk room, or delete ledgers (bk ledger list --bookie {name}). It takes entries by itself then."
-        yield Problem("warn", f"{name} is read-only", f"Bookie {name} takes no new entries: {why}.", do, name)
+        yield Finding(
+            Weight.NOTE, f"Bookie {name} takes no new entries: {why}.", do, name, short=f"{name} is read-only"
+        )
 
 
 def _by_whom(replication: Object) -> str:
@@ -124,24 +143,28 @@ def _meanwhile(replication: Object) -> str:
     return f"Its copies are made elsewhere if it stays away{'' if delay_s is None else f' for {delay_s} s'}."
 
 
-def _of_numbers(bookie: Object, replication: Object) -> Iterator[Problem]:
+def _of_numbers(bookie: Object, replication: Object) -> Iterator[Finding]:
     name, numbers = bookie["bookieId"], bookie.get("numbers") or {}
     if numbers.get("notReady") and not bookie.get("error"):
         what = f"Bookie {name} is not ready: {numbers['notReady']}."
-        yield Problem("bad", f"{name} is not ready", what, "Look at its log. Do not restart another one now.", name)
+        yield Finding(
+            Weight.PROBLEM, what, "Look at its log. Do not restart another one now.", name, short=f"{name} is not ready"
+        )
     if numbers.get("damage"):
         what = f"Bookie {name} has met damaged or unreadable data {_count(numbers['damage'], 'time')} since its start."
         do = "Readers take other copies. Look at the disk (SMART, the kernel's log) and at the bookie's log."
-        yield Problem("bad", f"{name} has damage", what, do, name)
+        yield Finding(Weight.PROBLEM, what, do, name, short=f"{name} has damage")
     lacks = sum(_told(bookie, name) for name in ("limboLedgers", "damagedLedgers"))
     if lacks:
         what = f"Copies of {_count(lacks, 'ledger')} on bookie {name} are incomplete, by damage or limbo."
         do = f"Auto-recovery makes them whole. {_by_whom(replication)}/lacking of its admin port lists them."
-        yield Problem("warn", f"{name} has incomplete copies", what, do, name)
+        yield Finding(Weight.NOTE, what, do, name, short=f"{name} has incomplete copies")
     full = used_share(bookie)
     if full is not None and full >= FULL and bookie["state"] == "writable":
         do = "Make room before it turns read-only: delete or trim what is not needed, add bookies, or a larger disk."
-        yield Problem("warn", f"{name} is nearly full", f"The disk of bookie {name} is {full:.0%} full.", do, name)
+        yield Finding(
+            Weight.NOTE, f"The disk of bookie {name} is {full:.0%} full.", do, name, short=f"{name} is nearly full"
+        )
 
 
 def _told(bookie: Object, name: str) -> int:
@@ -155,7 +178,7 @@ def used_share(bookie: Object) -> float | None:
     return None if not total or free is None else 1 - free / total
 
 
-def _of_replication(replication: Object) -> Iterator[Problem]:
+def _of_replication(replication: Object) -> Iterator[Finding]:
     count = replication.get("underReplicated", 0)
     if not count:
         return
@@ -163,31 +186,37 @@ def _of_replication(replication: Object) -> Iterator[Problem]:
     short = f"{more}{_count(count, 'ledger')} {'lacks' if count == 1 else 'lack'} a copy"
     repairs = replication.get("underRepair", 0)
     if not replication.get("enabled", True):
-        rank, do = "bad", "Repair is paused. To let it go on: bk replication resume."
+        weight, do = Weight.PROBLEM, "Repair is paused. To let it go on: bk replication resume."
     elif not replication.get("auditor"):
-        rank, do = (
-            "bad",
+        weight, do = (
+            Weight.PROBLEM,
             "Nobody repairs: start bk autorecovery on two or three hosts, or set auto_recovery in bookies.",
         )
     elif repairs:
-        rank, do = "warn", f"{_count(repairs, 'repair')} {_are(repairs)} under way. Nothing to do but watch the count."
+        weight, do = (
+            Weight.NOTE,
+            f"{_count(repairs, 'repair')} {_are(repairs)} under way. Nothing to do but watch the count.",
+        )
     else:
-        rank, do = (
-            "warn",
+        weight, do = (
+            Weight.NOTE,
             "Auto-recovery is there and has none at work: it waits, or has no bookie to copy to (its log).",
         )
-    yield Problem(rank, short, f"{short[0].upper()}{short[1:]}.", do, place="#/repair")
+    yield Finding(weight, f"{short[0].upper()}{short[1:]}.", do, _REPAIR, short=short)
 
 
-def _of_metadata(replication: Object) -> Iterator[Problem]:
+def _of_metadata(replication: Object) -> Iterator[Finding]:
     nodes, count = replication.get("unreadable", ()), replication.get("unreadableCount", 0)
     if not count:
         return
     named = "; ".join(f"the {each['kind']} at {each['path']} ({each['why']})" for each in nodes[:NAMED])
     more = f"; and {count - NAMED:,} more" if count > NAMED else ""
     short = f"{_count(count, 'node')} of the metadata store cannot be read"
-    yield Problem(
-        "bad", short, f"{short}: {named}{more}. All else goes on.", f"bk doctor says what to do. {_remedy(nodes)}"
+    yield Finding(
+        Weight.PROBLEM,
+        f"{short}: {named}{more}. All else goes on.",
+        f"bk doctor says what to do. {_remedy(nodes)}",
+        short=short,
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bk_core.cluster.finding import Finding, problem
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.machines.publication import PLAN_BYTES
 
@@ -25,21 +26,6 @@ COMMIT_VERSIONS = ("v1", "v2", "v3")
 NO_POSITION = "-"
 FILE_BYTES_MAX = 64 << 20
 _HEADING = 2  # the version, and Spark's line about the batch, whose times differ in each plan
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointProblem:
-    """A problem and its place. ``line`` counts from 1; 0 means the whole file."""
-
-    path: Path
-    line: int
-    what: str
-
-    @property
-    def place(self) -> str:
-        """``offsets/7 line 3``, below the checkpoint's directory."""
-        name = "/".join(self.path.parts[-2:])
-        return f"{name} line {self.line}" if self.line else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +48,14 @@ class QueryCheckpoint:
     planned: CheckpointBatch | None
     committed: CheckpointBatch | None
     committed_number: int
-    problems: tuple[CheckpointProblem, ...] = field(default=())
+    problems: tuple[Finding, ...] = field(default=())
+
+
+def problem_at(path: Path, line: int, what: str) -> Finding:
+    """Return a problem in a file. Its place is ``offsets/7 line 3``, below the checkpoint's directory; without the line
+    if ``line``, which counts from 1, is 0: it is the file as a whole."""
+    name = "/".join(path.parts[-2:])
+    return problem(what, where=f"{name} line {line}" if line else name)
 
 
 def local_folder(location: str) -> Path | None:
@@ -130,7 +123,7 @@ def find_checkpoints(text: str) -> list[Path]:
 
 def read_checkpoint(path: Path) -> QueryCheckpoint:
     """Read one checkpoint. Everything that is wrong in it becomes a problem instead of an error."""
-    problems: list[CheckpointProblem] = []
+    problems: list[Finding] = []
     query_id = _query_id(path / "metadata", problems)
     offsets, commits = _numbers(path / "offsets"), _numbers(path / "commits")
     _check_numbers(path, offsets, commits, problems)
@@ -145,14 +138,14 @@ def read_checkpoint(path: Path) -> QueryCheckpoint:
     return QueryCheckpoint(path, query_id, planned, committed, committed_number, tuple(problems))
 
 
-def _query_id(path: Path, problems: list[CheckpointProblem]) -> str | None:
+def _query_id(path: Path, problems: list[Finding]) -> str | None:
     text = _read(path, problems)
     if text is None:
         return None
     try:
         found = json.loads(text)["id"]
     except (ValueError, TypeError, KeyError):
-        problems.append(CheckpointProblem(path, 1, f"no query id in it: {text[:100]!r}"))
+        problems.append(problem_at(path, 1, f"no query id in it: {text[:100]!r}"))
         return None
     return str(found)
 
@@ -164,44 +157,43 @@ def _numbers(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
 
 
-def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems: list[CheckpointProblem]) -> None:
+def _check_numbers(path: Path, offsets: list[int], commits: list[int], problems: list[Finding]) -> None:
     for name, numbers in (("offsets", offsets), ("commits", commits)):
         missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers)) if numbers else []
         for number in missing[:10]:
             why = "the file is missing, and Spark needs every batch between the first and the last"
-            problems.append(CheckpointProblem(path / name / str(number), 0, why))
+            problems.append(problem_at(path / name / str(number), 0, why))
     if commits and (not offsets or commits[-1] > offsets[-1]):
         why = "the batch was done, and its plan is missing: the query cannot go on"
-        problems.append(CheckpointProblem(path / "offsets" / str(commits[-1]), 0, why))
+        problems.append(problem_at(path / "offsets" / str(commits[-1]), 0, why))
     if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
         last = f"batch {commits[-1]}" if commits else "none"
         why = f"planned, and the last batch that is done is {last}: commits are missing between"
-        problems.append(CheckpointProblem(path / "offsets" / str(offsets[-1]), 0, why))
+        problems.append(problem_at(path / "offsets" / str(offsets[-1]), 0, why))
 
 
-def _check_commit(path: Path, problems: list[CheckpointProblem]) -> None:
+def _check_commit(path: Path, problems: list[Finding]) -> None:
     text = _read(path, problems)
     if text is None:
         return
     version, _, body = text.partition("\n")
     if version not in COMMIT_VERSIONS:
-        problems.append(CheckpointProblem(path, 1, f"unknown version {version[:20]!r}"))
+        problems.append(problem_at(path, 1, f"unknown version {version[:20]!r}"))
     elif body.strip() and _as_json(body) is None:
-        problems.append(CheckpointProblem(path, 2, f"not JSON: {body[:100]!r}"))
+        problems.append(problem_at(path, 2, f"not JSON: {body[:100]!r}"))
 
 
-def _batch(path: Path, problems: list[CheckpointProblem]) -> CheckpointBatch | None:
+def _batch(path: Path, problems: list[Finding]) -> CheckpointBatch | None:
     text = _read(path, problems)
     if text is None:
         return None
     lines = text.split("\n")
     if lines[0] not in VERSIONS:
-        problems.append(CheckpointProblem(path, 1, f"unknown version {lines[0][:20]!r}"))
+        problems.append(problem_at(path, 1, f"unknown version {lines[0][:20]!r}"))
         return None
     if len(lines) < 2 or not isinstance(_as_json(lines[1]), dict):
-        problems.append(
-            CheckpointProblem(path, 2, "Spark's line about the batch is missing or not JSON: the file was cut")
-        )
+        what = "Spark's line about the batch is missing or not JSON: the file was cut"
+        problems.append(problem_at(path, 2, what))
         return None
     positions: dict[str, str | None] = {}
     places: dict[str, int] = {}
@@ -209,12 +201,12 @@ def _batch(path: Path, problems: list[CheckpointProblem]) -> CheckpointBatch | N
         positions[name] = None if position == NO_POSITION else position
         places[name] = place
     if not positions:
-        problems.append(CheckpointProblem(path, 3, "no source has a position: the file was cut"))
+        problems.append(problem_at(path, 3, "no source has a position: the file was cut"))
         return None
     return CheckpointBatch(int(path.name), positions, places)
 
 
-def _positions(lines: list[str], path: Path, problems: list[CheckpointProblem]) -> Iterator[tuple[int, str, str]]:
+def _positions(lines: list[str], path: Path, problems: list[Finding]) -> Iterator[tuple[int, str, str]]:
     """Yield (line, source, position). Sources have no names in v1, only numbers."""
     for place, line in enumerate(lines[2:], 3):
         if lines[0] == "v1":
@@ -225,22 +217,22 @@ def _positions(lines: list[str], path: Path, problems: list[CheckpointProblem]) 
         if colon:
             yield place, name, position
         elif line:
-            problems.append(CheckpointProblem(path, place, f"no source's name and position: {line[:100]!r}"))
+            problems.append(problem_at(path, place, f"no source's name and position: {line[:100]!r}"))
 
 
-def _read(path: Path, problems: list[CheckpointProblem]) -> str | None:
+def _read(path: Path, problems: list[Finding]) -> str | None:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ValueError(f"{path.stat().st_size} bytes, which none of Spark's files has")
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        problems.append(CheckpointProblem(path, 0, "the file is missing"))
+        problems.append(problem_at(path, 0, "the file is missing"))
     except (OSError, ValueError) as error:
-        problems.append(CheckpointProblem(path, 0, f"cannot be read: {error}"))
+        problems.append(problem_at(path, 0, f"cannot be read: {error}"))
     else:
         if text.strip():
             return text
-        problems.append(CheckpointProblem(path, 0, "the file is empty"))
+        problems.append(problem_at(path, 0, "the file is empty"))
     return None
 
 

@@ -201,7 +201,7 @@ def test_binary_noise_is_a_problem_and_no_crash(checkpoint: Write) -> None:
     found = read_checkpoint(path)
     assert (found.planned, found.committed_number) == (None, 0)
     assert found.committed is not None
-    assert [problem.place for problem in found.problems] == ["offsets/1"]
+    assert [problem.where for problem in found.problems] == ["offsets/1"]
 
 
 def test_commits_that_are_missing_at_the_end_are_told(checkpoint: Write, offsets: Offsets) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bk_cli.explain.findings import Finding, Weight, spans
+from bk_cli.explain.findings import spans
 from bk_cli.explain.ledger_findings import CopyPart, CopySeen, LedgerSeen, explain, recovery_verdict
+from bk_core.cluster.finding import Finding, Weight
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.model import ENTRY_ID_MAX, DigestType, EntryId, Fragment, LedgerMetadata, LedgerState
 from bk_core.wire.lane.reasons import EntryRange, Reason

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from bk_cli import main
-from bk_cli.explain.findings import Weight
 from bk_cli.explain.ledger_findings import CopyPart, CopySeen, LedgerSeen
 from bk_cli.explain.log_findings import LogSeen, explain_log, readable_to
 from bk_core import blocking
+from bk_core.cluster.finding import Weight
 from bk_core.logs.model.head import Extent, LogHead
 from bk_core.metadata import open_store
 from bk_core.model import ENTRY_ID_MAX, DigestType, Fragment, LedgerMetadata, LedgerState

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bk_cli import main
-from bk_cli.explain.findings import Finding, Weight
 from bk_cli.explain.placement_findings import PlacementSeen, explain_placement
+from bk_core.cluster.finding import Finding, Weight
 from bk_core.metadata import open_store
 from bk_core.model import BookieServiceInfo, DigestType, Endpoint, Fragment, LedgerMetadata
 from bk_core.placement import FLAT, Landscape

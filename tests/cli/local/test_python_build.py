@@ -12,6 +12,7 @@ import pytest
 
 from bk_cli.local.python_build import built_with_optimizations
 from bk_cli.operate import doctor
+from bk_core.cluster.finding import Weight
 
 BOOTSTRAP = Path(__file__).parents[3] / "scripts" / "bootstrap"
 WORKS, OPTIMIZED = 1, 2
@@ -31,11 +32,11 @@ def test_a_build_says_it_or_is_a_distributions(executable: str, configured: str,
 
 
 def test_the_doctor_says_so() -> None:
-    assert doctor._python(True).status == "ok"
+    assert doctor._python(True).weight is Weight.FINE
     found = doctor._python(False)
-    assert (found.status, found.exit_code) == ("note", 0)
-    assert "built without optimizations" in found.text
-    assert "--enable-optimizations" in found.text
+    assert (found.weight, found.error) == (Weight.NOTE, None)
+    assert "built without optimizations" in found.what
+    assert "--enable-optimizations" in found.what
 
 
 def chosen(folder: Path, pythons: dict[str, int]) -> tuple[int, str]:

@@ -16,6 +16,7 @@ import bk_core
 from bk_cli.local.children import free_port
 from bk_cli.local.cluster import LocalCluster
 from bk_cli.operate import doctor_probe, doctor_spark
+from bk_core.cluster.finding import Finding, Weight
 from bk_core.errors import BookieUnreachableError, BookKeeperError, PackageMismatchError
 from bk_core.installing import how_to_install
 
@@ -29,12 +30,12 @@ HEALTHY: dict[str, Any] = {
 }
 
 
-def judge(**changes: Any) -> list[tuple[str, str]]:
+def judge(**changes: Any) -> list[Finding]:
     return list(doctor_spark._judge({**HEALTHY, **changes}))
 
 
 def test_a_healthy_worker_is_well() -> None:
-    assert [status for status, _ in judge()] == ["ok", "ok"]
+    assert [each.weight for each in judge()] == [Weight.FINE, Weight.FINE]
 
 
 @pytest.mark.rule("E1")

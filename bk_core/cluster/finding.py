@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an examination finds, in words: the one type for the verdict on a cluster, ``bk doctor``, the ``explain``
+commands and checkpoints of Spark. Each caller prints it in its own way."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from bk_core.errors import BookKeeperError
+
+
+class Weight(enum.Enum):
+    FINE = "fine"
+    NOTE = "note"  # worth knowing; nothing is blocked
+    PROBLEM = "problem"  # something is broken, or entries or service are at risk
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. ``what`` is a sentence. ``remedy`` is a command, or what to do first in words and then the command.
+    ``where`` names what was examined: a bookie, a check, a place in a file. ``short`` is ``what`` as a part of a longer
+    sentence. ``error`` is the class of error behind it, which decides a command's exit code."""
+
+    weight: Weight
+    what: str
+    remedy: str = ""
+    where: str = ""
+    short: str = ""
+    error: type[BookKeeperError] | None = None
+
+
+def fine(what: str, where: str = "") -> Finding:
+    return Finding(Weight.FINE, what, where=where)
+
+
+def note(what: str, remedy: str = "", where: str = "") -> Finding:
+    return Finding(Weight.NOTE, what, remedy, where)
+
+
+def problem(what: str, remedy: str = "", where: str = "") -> Finding:
+    return Finding(Weight.PROBLEM, what, remedy, where)
