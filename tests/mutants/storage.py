@@ -108,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a group is acked after another writer has failed",
         "bookie_server/storage/log/segment_log.py",
-        """        self._health.check()  # nothing is acked after another writer of this directory has failed
+        """        self._health.check()  # no ack after another writer of this directory has failed
 """,
         "",
         (

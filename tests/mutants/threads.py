@@ -142,7 +142,7 @@ COMMITTER = (
     Mutant(
         "a failure of another writer during the sync is overlooked",
         "bookie_server/storage/log/segment_log.py",
-        "        self._health.check()  # nothing is acked after another writer of this directory has failed\n",
+        "        self._health.check()  # no ack after another writer of this directory has failed\n",
         "",
         (ORDERS + "a_group_during_whose_sync_another_writer_of_the_directory_fails_is_not_told_durable",),
         "the bookie acks on a directory whose disk has failed",

@@ -2,8 +2,8 @@
 """Checked blocks of 4096 bytes, the form of ``.idx`` files and checkpoints (docs/formats.md §3.5).
 
 A block holds records of one kind and their number. Its CRC32C also covers the directory's incarnation, the file's
-number and the block's place. So a block of another file, or at another place, fails its check as one with a flipped bit
-does.
+number and the block's place. So a block of another file, or at another place, fails its check like one with a flipped
+bit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def records_per_block(dtype: np.dtype[np.void]) -> int:
 
 
 def blocks_of(records: int, dtype: np.dtype[np.void]) -> int:
-    """How many blocks so many records take."""
+    """Return how many blocks this many records take."""
     return -(-records // records_per_block(dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFile:
-    """The file of these blocks: ``what`` it is in words, the directory's incarnation, and the number in the file's
+    """A file of such blocks: ``what`` it is in words, the directory's incarnation, and the number in the file's
     name."""
 
     what: str
@@ -49,18 +49,18 @@ class BlockFile:
         return crc32c(block[: BLOCK - 4], crc32c(_SEED.pack(self.incarnation, self.number, place)))
 
     def header(self, fields: bytes) -> bytes:
-        """The first block of the file."""
+        """Return the first block of the file."""
         body = fields.ljust(BLOCK - 4, b"\0")
         return body + _U32.pack(self._crc(body, 0))
 
     def check_header(self, block: bytes | memoryview) -> None:
-        """Raises IntegrityError unless :meth:`header` made the block."""
+        """Check the first block. Raises IntegrityError unless :meth:`header` made it."""
         if self._crc(memoryview(block), 0) != _U32.unpack_from(block, BLOCK - 4)[0]:
             raise IntegrityError(f"the header of {self.what} fails its check")
 
     def encode(self, records: Rows, place: int) -> bytes:
-        """The records in blocks, the first of which is block ``place`` of the file. Only the last block may
-        be short."""
+        """Return the records in blocks, the first of which is block ``place`` of the file. Only the last block may have
+        fewer records than fit."""
         per_block, count = records_per_block(records.dtype), blocks_of(records.size, records.dtype)
         used = per_block * records.dtype.itemsize
         blocks = np.zeros((count, BLOCK), dtype=np.uint8)
@@ -76,7 +76,8 @@ class BlockFile:
         return blocks.tobytes()
 
     def decode(self, data: bytes, place: int, count: int, dtype: np.dtype[np.void]) -> Rows:
-        """The ``count`` records in whole blocks from ``place`` on. Raises IntegrityError for anything else."""
+        """Return the ``count`` records in whole blocks from ``place`` on. Raises IntegrityError for any other
+        content."""
         blocks = blocks_of(count, dtype)
         if len(data) != blocks * BLOCK:
             raise IntegrityError(f"{self.what} ends inside a section", value=f"{len(data)} bytes, {blocks} blocks")
@@ -86,7 +87,7 @@ class BlockFile:
         return rows[:count]
 
     def decode_into(self, data: bytes, place: int, target: Rows) -> int:
-        """Put the records of whole blocks into ``target``, which has room for full blocks; returns their number. Raises
+        """Put the records of whole blocks into ``target``, which has room for full blocks; return their number. Raises
         IntegrityError for a block that fails its check."""
         blocks = np.frombuffer(data, dtype=np.uint8).reshape(-1, BLOCK)
         numbers = blocks.view("<u4")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few entries out of a long frame, without its other bytes (RULES S5).
+"""Cuts a few entries out of a long frame without reading its other bytes (RULES S5).
 
 The stamp and the header's CRC prove header and columns; the digest of each entry, which is in the columns, proves its
-payload. So only frames whose digest needs no password are cut this way, and only plain ones: of all others the whole
-frame is read. Pure functions over bytes.
+payload. So only frames whose digest needs no password are cut this way, and only plain ones. All other frames are read
+whole. Pure functions over bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import placement_stamp
 
 ENTRIES_MAX = 16
-"""More entries than these are not worth two reads."""
+"""The maximum number of entries that are cut out. For more entries two reads do not pay."""
 
 _HEAD_BYTES = 16 << 10  # the columns of two thousand entries
 _CHECKSUMS = [kind for kind in DigestType if kind.is_checksum]
@@ -55,8 +55,9 @@ class FrameColumns:
         return self._ends[-1]
 
     def bounds(self, first: int, last: int) -> tuple[int, int] | None:
-        """Where in the frame the payload of the entries first to last begins and ends; None if it has not all of
-        them, or they are so much of it that the whole may as well be read."""
+        """Return where in the frame the payload of the entries first to last begins and ends. Return None if the frame
+        does not have all of them, or if they are more than a quarter of its payload, so that the whole frame may as
+        well be read."""
         header = self._header
         low, high = first - header.first_entry_id, last - header.first_entry_id
         if low < 0 or high >= header.count:
@@ -71,7 +72,7 @@ class FrameColumns:
         return self._ends[k - 1] if k else 0
 
     def cut(self, first: int, last: int, payload: bytes) -> bytearray:
-        """The frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
+        """Return the frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
         header, width = self._header, self._header.digest_bytes
         low, high = first - header.first_entry_id, last + 1 - header.first_entry_id
         start, digests_at = self._begin(low), 4 * header.count
@@ -99,8 +100,8 @@ class FrameColumns:
 
 
 def columns_of_place(read: Callable[[int, int], bytes], place: Place, incarnation: bytes) -> FrameColumns | None:
-    """The columns of the frame at ``place``, read by offset in it and size. None if it is no frame to be cut this way,
-    or fails a check: then the whole frame must be read."""
+    """Return the columns of the frame at ``place``; ``read`` takes an offset in the frame and a size. Return None if
+    the frame cannot be cut this way or fails a check; then the whole frame must be read."""
     data = read(0, min(_HEAD_BYTES, place.size))
     header = parse_header(data)
     end = FRAME_HEADER_BYTES + header.columns_bytes

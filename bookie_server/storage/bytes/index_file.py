@@ -29,7 +29,7 @@ from bookie_server.storage.disk.files import BLOCK
 
 INDEX_MAGIC = b"BKSGMIDX"
 FORMAT_VERSION = 1
-_STATE_BYTES = 256  # of a record in a collector
+_STATE_BYTES = 256  # approximate memory of a record in a collector
 STATE_ROW = np.dtype([("ledger", "<i8"), ("payload", "V40"), ("kind", "u1"), ("payload_bytes", "u1"), ("zero", "V6")])
 assert STATE_ROW.itemsize == 56
 
@@ -40,9 +40,9 @@ _HEADER = struct.Struct("<8sIIQ16sQQQQQQQQQQ")
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """``data_end``: frames below this offset are indexed, and nothing above it is served. ``group_count``: number of
-    the last group below it + 1. ``edition``: 0 at first, and another number each time the file is made anew, so that
-    parts of two editions are never used together."""
+    """The header of an ``.idx``. Frames below the offset ``data_end`` are indexed, and nothing above it is served.
+    ``group_count`` is the number of the last group below it, plus 1. ``edition`` is 0 at first, and another number each
+    time the file is rebuilt, so that parts of two editions are never used together."""
 
     generation: int
     incarnation: bytes
@@ -57,7 +57,8 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexSections:
-    """The header block: how many blocks and records each section has. Ranges are (offset, bytes) in the file."""
+    """The decoded header block: how many blocks and records each section has. Ranges are (offset, bytes) in the
+    file."""
 
     header: IndexHeader
     index_blocks: int
@@ -85,7 +86,7 @@ class IndexSections:
         return sum(self.summary_range)
 
     def index_block_range(self, number: int) -> tuple[int, int]:
-        """The range of one block of the index section. Raises IntegrityError if there is no such block."""
+        """Return the range of one block of the index section. Raises IntegrityError if there is no such block."""
         if not 0 <= number < self.index_blocks:
             raise IntegrityError("an index file has no such block", value=f"block {number} of {self.index_blocks}")
         return BLOCK * (1 + number), BLOCK
@@ -93,14 +94,14 @@ class IndexSections:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndex:
-    """A whole ``.idx``, and the summary in it, which stays in memory."""
+    """The bytes of an ``.idx``, and its summary, which stays in memory."""
 
     data: bytes
     summary: Rows
 
 
 def pack_state(ledger_id: int, kind: int, payload: bytes) -> bytes:
-    """The state record of a log record of kinds 2 to 7."""
+    """Return the state record for a log record of the kinds 2 to 7."""
     return _STATE.pack(ledger_id, payload, kind, len(payload))
 
 
@@ -120,25 +121,25 @@ class StateCollector:
             self._records[ledger_id, kind, payload] = None
 
     def rows(self) -> Rows:
-        """All state records, sorted by ledger, kind, payload."""
+        """Return all state records, sorted by ledger, kind and payload."""
         records = [*self._records, *((ledger, int(FrameKind.LAC), body) for ledger, body in self._lacs.items())]
         return np.frombuffer(b"".join(pack_state(*record) for record in sorted(records)), dtype=STATE_ROW)
 
     @property
     def memory_bytes(self) -> int:
-        """Roughly the memory of the records."""
+        """The approximate memory of the records."""
         return _STATE_BYTES * (len(self._records) + len(self._lacs))
 
 
 def newer_lac(one: bytes | None, other: bytes) -> bytes:
-    """The body with the greater LAC. Of two bodies with the same LAC it is always the same one, in any order (RULES S4:
-    state folds in any order). None and the empty body are no LAC."""
+    """Return the body with the greater LAC. For two bodies with the same LAC the result does not depend on their order
+    (RULES S4: state folds in any order). None and the empty body mean no LAC."""
     return max(one, other, key=lambda body: (lac_of_body(body), body)) if one else other
 
 
 def build_index(header: IndexHeader, rows: bytes | bytearray | Rows, states: Rows) -> BuiltIndex:
-    """Build the ``.idx`` of a segment. ``rows`` come from ``index_row``, in any order; ``states`` from
-    :meth:`StateCollector.rows`. Any thread."""
+    """Build the ``.idx`` of a segment. ``rows`` come from ``index_row``, in any order, and ``states`` from
+    :meth:`StateCollector.rows`. Any thread may call."""
     index, frame_bytes = joined_rows(sorted_rows(rows))
     summary, blocks = summary_of(index, frame_bytes), header.blocks
     sections: list[bytes] = []
@@ -180,24 +181,24 @@ def decode_index_header(block: bytes | memoryview) -> IndexSections:
 
 
 def decode_index_block(sections: IndexSections, number: int, data: bytes) -> Rows:
-    """The records of one index block, from the bytes of ``index_block_range(number)``."""
+    """Decode the records of one index block, from the bytes of ``index_block_range(number)``."""
     where = sections.index_block_range(number)
     count = min(INDEX_RECORDS_PER_BLOCK, sections.index_records - number * INDEX_RECORDS_PER_BLOCK)
     return _records(sections, where, data, count, INDEX_ROW)
 
 
 def decode_states(sections: IndexSections, data: bytes) -> Rows:
-    """The state records, from the bytes of ``state_range``."""
+    """Decode the state records, from the bytes of ``state_range``."""
     return _records(sections, sections.state_range, data, sections.state_records, STATE_ROW)
 
 
 def decode_sparse(sections: IndexSections, data: bytes) -> Rows:
-    """The sparse records, from the bytes of ``sparse_range``."""
+    """Decode the sparse records, from the bytes of ``sparse_range``."""
     return _records(sections, sections.sparse_range, data, sections.index_blocks, SPARSE_ROW)
 
 
 def decode_summary(sections: IndexSections, data: bytes) -> Rows:
-    """The summary, from the bytes of ``summary_range``."""
+    """Decode the summary, from the bytes of ``summary_range``."""
     return _records(sections, sections.summary_range, data, sections.summary_records, SUMMARY_ROW)
 
 

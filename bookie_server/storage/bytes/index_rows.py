@@ -22,13 +22,13 @@ from bookie_server.storage.bytes.segment import LARGE_FRAME_BYTES
 from bookie_server.storage.disk.files import BLOCK
 
 DENSE, RUN, STRIPE = 1, 2, 4
-"""Bits of an index record. DENSE: every id from first to last is present. RUN: several small frames. STRIPE: ``count``
-is a striping."""
+"""The bits of an index record. DENSE: every id from first to last is present. RUN: the record stands for several small
+frames. STRIPE: ``count`` encodes a striping."""
 LAST_IS_RUN, LAC_IS_RUN = 1, 2
-"""Bits of a summary record."""
+"""The bits of a summary record: whether the place of the last entry, or of the greatest LAC, is a run."""
 RUN_BYTES_MAX = LARGE_FRAME_BYTES
 RUN_GAP_MAX = BLOCK
-"""The most bytes between two frames of a run; a read of the run reads them too."""
+"""The maximum number of bytes between two frames of a run; a read of the run reads these, too."""
 _STRIPE_BITS = 10
 _STRIPE_MASK = (1 << _STRIPE_BITS) - 1
 
@@ -51,7 +51,7 @@ assert (_ROW.size, INDEX_ROW.itemsize, SPARSE_ROW.itemsize, SUMMARY_ROW.itemsize
 
 
 def index_row(frame: Bytes, header: FrameHeader, offset: int) -> bytes:
-    """The index record of a checked frame of entries; sorting the rows fills in its running maximum."""
+    """Return the index record of a checked frame of entries. ``sorted_rows`` fills in the running maximum."""
     _, flags, digest_type, ledger_id, first, lac, _, count, columns_bytes, payload_bytes, _, _, _ = header
     last, bits = first + count - 1, DENSE
     if flags & BEYOND_HEADER:
@@ -63,27 +63,28 @@ def index_row(frame: Bytes, header: FrameHeader, offset: int) -> bytes:
 
 
 def _sparse(count: int, striping: Striping | None) -> tuple[int, int]:
-    """``bits`` and ``count`` of a frame that lacks ids: unless it has a striping that fits in, it must be read before
-    they are known."""
+    """Return ``bits`` and ``count`` of a frame that lacks some ids. If it has no striping that fits into ``count``, the
+    frame itself must be read to find its ids."""
     if striping is None or max(striping) > _STRIPE_MASK:
         return 0, count
     return STRIPE, striping.ensemble_size << 2 * _STRIPE_BITS | striping.write_quorum << _STRIPE_BITS | striping.index
 
 
 def striping_of_count(count: int) -> Striping:
-    """The striping in ``count`` of a record with the STRIPE bit."""
+    """Return the striping in ``count`` of a record with the STRIPE bit."""
     return Striping(count >> 2 * _STRIPE_BITS, count >> _STRIPE_BITS & _STRIPE_MASK, count & _STRIPE_MASK)
 
 
 def sorted_rows(rows: bytes | bytearray | Rows) -> Rows:
-    """Index records sorted by ledger, first, last, offset, with the running maximum of last within each ledger."""
+    """Return the index records sorted by ledger, first, last and offset, with the running maximum of last within each
+    ledger."""
     array = np.frombuffer(rows, dtype=INDEX_ROW) if isinstance(rows, bytes | bytearray) else rows
     order = np.lexsort((array["offset"], array["last"], array["first"], array["ledger"]))
     array = array[order]
     if not array.size:
         return array
-    # The running maximum must start anew with each ledger: take it of (ledger's rank, rank of last), then map it back
-    # to last.
+    # The running maximum must restart with each ledger: take it of (ledger's rank, rank of last), then map it back to
+    # last.
     lasts, rank = np.unique(array["last"], return_inverse=True)
     ledger_rank = np.cumsum(np.concatenate(([0], np.diff(array["ledger"]) != 0)))
     peak = np.maximum.accumulate(ledger_rank * lasts.size + rank)
@@ -92,16 +93,15 @@ def sorted_rows(rows: bytes | bytearray | Rows) -> Rows:
 
 
 class JoinedRows(NamedTuple):
-    """Index records with runs, and the bytes of the frames that each stands for."""
+    """Index records with runs, and the total size of the frames of each."""
 
     rows: Rows
     frame_bytes: I64
 
 
 def joined_rows(rows: Rows) -> JoinedRows:
-    """Join neighbouring small frames of a ledger into runs (RULES S7). ``rows`` come from :func:`sorted_rows`. Frames
-    are joined only if they are neighbours both by id and by place, so that no other frame of the ledger lies inside a
-    run."""
+    """Join adjacent small frames of a ledger into runs (RULES S7). ``rows`` come from :func:`sorted_rows`. Frames are
+    joined only if they are adjacent both by id and by place, so that no other frame of the ledger lies inside a run."""
     sizes = rows["size"].astype(np.int64)
     if rows.size < 2:
         return JoinedRows(rows, sizes)
@@ -120,10 +120,10 @@ def joined_rows(rows: Rows) -> JoinedRows:
 
 
 def _joins(rows: Rows, offsets: I64, ends: I64, sizes: I64) -> npt.NDArray[np.bool_]:
-    """Whether each row but the first joins the one before it."""
+    """Return for each row but the first whether it joins the one before it."""
     rank = np.empty(rows.size, dtype=np.int64)
     rank[np.lexsort((offsets, rows["ledger"]))] = np.arange(rows.size)
-    plain = (rows["bits"] == DENSE) & (rows["flags"] & (STRIPED | IDS) == 0)  # ids as the header says
+    plain = (rows["bits"] == DENSE) & (rows["flags"] & (STRIPED | IDS) == 0)  # the header alone gives the ids
     small = plain & (sizes < LARGE_FRAME_BYTES)
     gaps = offsets[1:] - ends[:-1]
     joins: npt.NDArray[np.bool_] = small[1:] & small[:-1] & (np.diff(rank) == 1) & (gaps >= 0) & (gaps <= RUN_GAP_MAX)
@@ -136,7 +136,7 @@ def _joins(rows: Rows, offsets: I64, ends: I64, sizes: I64) -> npt.NDArray[np.bo
 
 
 def sparse_of(rows: Rows, records_per_block: int) -> Rows:
-    """One record for each block of the index section."""
+    """Return the sparse records: one for each block of the index section."""
     heads = np.arange(0, rows.size, records_per_block)
     tails = np.minimum(heads + records_per_block, rows.size) - 1
     sparse = np.zeros(heads.size, dtype=SPARSE_ROW)
@@ -146,8 +146,8 @@ def sparse_of(rows: Rows, records_per_block: int) -> Rows:
 
 
 def summary_of(rows: Rows, frame_bytes: I64 | None = None) -> Rows:
-    """One record for each ledger. ``rows`` are index records with their runs; ``frame_bytes`` comes from
-    :func:`joined_rows`. Without it the bytes between a run's frames count too."""
+    """Return the summary: one record for each ledger. ``rows`` are index records with their runs; ``frame_bytes`` comes
+    from :func:`joined_rows`. Without it the bytes between a run's frames count, too."""
     if not rows.size:
         return np.zeros(0, dtype=SUMMARY_ROW)
     sizes = rows["size"].astype(np.int64) if frame_bytes is None else frame_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A set of integers kept as disjoint closed intervals: deleted ledger ids, damaged entry ids (RULES S4)."""
+"""A set of integers kept as disjoint closed intervals, for deleted ledger ids and damaged entry ids (RULES S4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 
 class IntervalSet:
-    """A set that only grows. Neighbouring intervals join, so that ids deleted in order take the space of one."""
+    """A set that only grows. Adjacent intervals are joined, so ids that are deleted in order take the space of one
+    interval."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -36,7 +37,7 @@ class IntervalSet:
         return k >= 0 and self._lasts[k] >= value
 
     def holds(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """For each value, whether it is a member."""
+        """Return for each value whether it is a member."""
         if not self._firsts:
             return np.zeros(values.size, dtype=np.bool_)
         firsts, lasts = np.array(self._firsts, dtype=np.int64), np.array(self._lasts, dtype=np.int64)
@@ -44,15 +45,15 @@ class IntervalSet:
         return (at >= 0) & (lasts[at] >= values)
 
     def pairs(self) -> npt.NDArray[np.int64]:
-        """The intervals, sorted: an array of (first, last)."""
+        """Return the intervals, sorted, as an array of (first, last)."""
         return np.column_stack((np.array(self._firsts, dtype=np.int64), np.array(self._lasts, dtype=np.int64)))
 
     def __len__(self) -> int:
-        """Number of intervals."""
+        """Return the number of intervals."""
         return len(self._firsts)
 
     def split(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
-        """first to last, cut at the borders of the set: (low, high, whether inside)."""
+        """Cut the range first to last at the borders of the set; yield (low, high, whether inside) for each part."""
         k = bisect_left(self._lasts, first)
         while first <= last:
             if k == len(self._firsts) or self._firsts[k] > last:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins small frames of a ledger that follow each other into one frame, as compaction writes it (RULES S7). Pure, numpy
-only.
+"""Joins consecutive small frames of a ledger into one frame, for compaction (RULES S7). Pure, numpy only.
 
-An entry keeps its digest and everything that the digest covers, bit for bit (RULES P6). Its LAC, and the ledger length
-that includes it, go into columns where they do not follow from the header. Only whole frames of one ledger and one
-digest type with consecutive ids are joined; STRIPED frames and frames that list ids stay as they are. All frames of a
-table are decoded at once; Python runs once for each joined frame.
+An entry keeps its digest and everything that the digest covers, bit for bit (RULES P6). Its LAC and its ledger length
+go into columns if they do not follow from the header. Only whole frames of one ledger and one digest type with
+consecutive ids are joined; STRIPED frames and frames that list ids stay as they are. All frames of a table are decoded
+at once; Python runs once for each joined frame.
 
-The checksums of a joined frame are ours and not its writer's, and readers need not verify the digests of frames as
-stored (docs/formats.md §1.4). So each digest is verified in the finished frame. If one is wrong, or was wrong before,
-the frames stay as they are. MAC digests need a key, and readers always verify those. Entries without digests (DUMMY)
-have only the checksum of their frame, so they are not joined.
+The checksums of a joined frame are made here, not by the entries' writer, and readers need not verify the digests in
+stored frames (docs/formats.md §1.4). So each digest is verified in the finished frame. If one is wrong, even if it was
+wrong before, the frames stay as they are. MAC digests need a key, and readers always verify those. Entries without
+digests (DUMMY) have only the checksum of their frame, so they are not joined.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, Rows
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, LARGE_FRAME_BYTES
 
 JOINED_BYTES = 256 << 10
-"""The size at which a joined frame is full. A reader fetches a whole frame for one entry of it, so this is well below
-the 1 MiB that would save a few more bytes. No frame exceeds it by more than one small frame and its columns."""
+"""The size at which a joined frame is full. A reader may fetch the whole frame for one entry, so this is well below the
+1 MiB that would save a few more bytes. No frame exceeds it by more than one small frame and its columns."""
 
 FRAME_HEAD = np.dtype(
     [
@@ -60,12 +59,12 @@ assert FRAME_HEAD.itemsize == FRAME_HEADER_BYTES == FRAME_ALIGNMENT
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _DIGEST_BYTES = np.array(DIGEST_BYTES, dtype=np.int64)
-_PER_ENTRY_MAX = 16  # bytes of LAC and ledger length, which a joined frame may need where its parts did not
+_PER_ENTRY_MAX = 16  # bytes of LAC and ledger length, which a joined frame may need although its parts did not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Frames in a buffer, each at a multiple of 64 in ``data``. ``heads`` are their headers (FRAME_HEAD), ``rows``
+    """Frames in a buffer, each at a multiple of 64 in ``data``. ``heads`` has their headers (FRAME_HEAD), ``rows``
     their index records without offsets."""
 
     data: U8
@@ -82,8 +81,8 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Frames to be written, and their index records without offsets, in the same order. ``joined``: how many frames
-    went into the new ones."""
+    """Frames to be written, and their index records without offsets, in the same order. ``joined`` is how many frames
+    went into joined ones."""
 
     frames: Sequence[Buffer]
     rows: Rows
@@ -95,7 +94,7 @@ def frame_sizes(heads: Rows) -> I64:
 
 
 def dense_rows(heads: Rows) -> Rows:
-    """Index records of frames whose ids are consecutive."""
+    """Return the index records of frames whose ids are consecutive."""
     rows = np.zeros(heads.size, dtype=INDEX_ROW)
     for name in ("ledger", "first", "lac", "count", "flags", "digest_type"):
         rows[name] = heads[name]
@@ -105,9 +104,9 @@ def dense_rows(heads: Rows) -> Rows:
 
 
 def join_frames(table: FrameTable) -> Copies:
-    """Sort all frames of the table by ledger and id, join the small ones, and drop duplicates. The frames
-    must have been checked. Raises IntegrityError for a frame whose columns contradict its header although
-    its checks are right."""
+    """Sort all frames of the table by ledger and id, join the small ones, and drop duplicates. The frames must have
+    been checked. Raises IntegrityError for a frame whose columns contradict its header although its checksums are
+    right."""
     heads = table.heads
     order = np.lexsort((heads["count"], heads["first"], heads["ledger"], heads["digest_type"]))
     table = _each_once(table.take(order))
@@ -130,7 +129,7 @@ def join_frames(table: FrameTable) -> Copies:
 
 
 def _each_once(table: FrameTable) -> FrameTable:
-    """Drop frames that equal the one before, checksums included: adds that were sent again."""
+    """Drop frames that equal the one before, checksums included. These are adds that were sent again."""
     heads = np.ascontiguousarray(table.heads).view(np.uint8).reshape(-1, FRAME_HEADER_BYTES)[:, :TAG_OFFSET]
     again = (heads[1:] == heads[:-1]).all(axis=1)
     return (
@@ -145,7 +144,7 @@ def _bytes_of(table: FrameTable) -> Iterable[memoryview]:
 
 
 def _pieces(table: FrameTable) -> I64:
-    """Where in the sorted table each frame to be written begins."""
+    """Return where in the sorted table each frame to be written begins."""
     heads = table.heads
     count, sizes = heads["count"].astype(np.int64), frame_sizes(heads)
     wide = _DIGEST_BYTES[heads["digest_type"]] + 4
@@ -162,13 +161,14 @@ def _pieces(table: FrameTable) -> I64:
     before = np.repeat(
         weight[chains] - (sizes + _PER_ENTRY_MAX * count)[chains], np.diff(np.append(chains, len(table)))
     )
-    full = (weight - before - 1) // JOINED_BYTES  # how often the chain's frame was full before
+    full = (weight - before - 1) // JOINED_BYTES  # how many frames of the chain are full before this one
     cuts = np.flatnonzero(np.diff(full) > 0) + 1
     return np.union1d(chains, cuts)
 
 
 def _is_proven(frame: Buffer) -> bool:
-    """Whether each entry of a joined frame is what its writer made, as far as can be told without a key."""
+    """Return whether each entry of a joined frame is intact by its digest, as far as that can be verified without a
+    key."""
     header = parse_header(frame)
     if not header.digest_type or not DigestType(header.digest_type).is_checksum:
         return True
@@ -181,7 +181,7 @@ def _is_proven(frame: Buffer) -> bool:
 
 
 class _Columns:
-    """The columns of plain frames of one digest type, entry by entry."""
+    """The columns of plain frames of one digest type, with an item for each entry."""
 
     def __init__(self, table: FrameTable, digest_type: int) -> None:
         heads = table.heads
@@ -206,13 +206,14 @@ class _Columns:
         self._ledger_lengths = self._numbers(LEDGER_LENGTHS, at, follows)
 
     def _column(self, at: I64, width: int, which: slice | npt.NDArray[np.bool_] = slice(None)) -> U8:
-        """``width`` bytes of each entry, from columns that begin at ``at`` in each frame."""
+        """Return ``width`` bytes for each entry, from columns that begin at ``at`` in each frame."""
         first = at[self._of[which]] + width * self._within[which]
         column: U8 = self._table.data[first[:, None] + np.arange(width)]
         return column
 
     def _numbers(self, flag: int, at: I64, otherwise: I64) -> I64:
-        """The column of the frames that have this flag; ``otherwise`` for the other frames."""
+        """Return the numbers in the column of the frames that have this flag, and those of ``otherwise`` for the other
+        frames."""
         having = (self._table.heads["flags"] & flag != 0)[self._of]
         if not having.any():
             return otherwise
@@ -221,7 +222,7 @@ class _Columns:
         return numbers
 
     def joined(self, pieces: I64) -> Copies:
-        """One frame for each piece; ``pieces`` are the pieces' first frames."""
+        """Make one frame for each piece; ``pieces`` has the position of each piece's first frame."""
         heads = self._table.heads
         first_entry, last_frame = (self._ends - self._counts)[pieces], np.append(pieces[1:], len(self._table)) - 1
         end_entry = self._ends[last_frame]
@@ -261,7 +262,7 @@ class _Columns:
         return columns
 
     def _payload(self) -> memoryview:
-        """The payloads of all frames, concatenated."""
+        """Return the payloads of all frames, concatenated."""
         view, heads = array_view(self._table.data), self._table.heads
         begins = self._table.starts + FRAME_HEADER_BYTES + heads["columns"]
         ends = begins + heads["payload"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ids a sparse frame or a damaged run holds, and which frame serves which id when frames overlap. Pure."""
+"""Computes which ids a sparse frame or a damaged run holds, and which frame serves which id when frames overlap.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from bk_core.entries.frame import FRAME_HEADER_BYTES, STRIPE_PREFIX, STRIPED, Fr
 
 
 class Striping(NamedTuple):
-    """The frame holds those ids between its first and last for which ``(index − id) mod E < Qw``."""
+    """The membership of a striped frame: it holds those ids between its first and last for which
+    ``(index − id) mod E < Qw``."""
 
     ensemble_size: int
     write_quorum: int
@@ -38,11 +40,11 @@ class RunMembers(NamedTuple):
 
 Membership: TypeAlias = Striping | Runs
 Frame: TypeAlias = tuple[int, int, Membership | None]
-"""The first and last id of a frame, and its membership between them; None: all ids."""
+"""The first and last id of a frame, and which ids between them it holds; None: all."""
 
 
 def striping_of(frame: bytes | bytearray | memoryview, header: FrameHeader) -> Striping | None:
-    """The striping of a STRIPED frame; None for other frames."""
+    """Return the striping of a STRIPED frame; None for other frames."""
     if not header.flags & STRIPED:
         return None
     ensemble_size, write_quorum, index, _, _ = STRIPE_PREFIX.unpack_from(frame, FRAME_HEADER_BYTES)
@@ -58,7 +60,7 @@ def runs_of_ids(ids: I64) -> Runs:
 
 
 def runs_of(first: int, last: int, membership: Membership | None, low: int, high: int) -> Runs:
-    """The runs of a frame's ids from low to high."""
+    """Return the runs of a frame's ids from low to high."""
     low, high = max(first, low), min(last, high)
     if low > high:
         return _NO_RUNS
@@ -75,10 +77,10 @@ _NO_RUNS = Runs(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def cover(frames: Sequence[Runs], first: int, last: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Assign each id to a frame: ``(low, high, frame)`` in order of id, and the gaps that no frame holds.
+    """Assign each id to a frame. Return ``(low, high, frame)`` in order of id, and the gaps that no frame holds.
 
     Each id goes to one frame that holds it. Between low and high of an item its frame may lack ids. No other frame
-    serves those, so they are gaps, and cutting the frame to low..high gives exactly what it has to serve.
+    serves these, so they are gaps, and cutting the frame to low..high gives exactly the entries that it must serve.
     """
     starts = np.concatenate([runs.starts for runs in frames])
     ends = np.concatenate([runs.ends for runs in frames])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames out of a run: the bytes from the first to the last of several small frames of a ledger (RULES S7).
+"""Finds frames in a run: the bytes from the first to the last of several small frames of a ledger (RULES S7).
 
-Frames of other ledgers, group headers and padding may lie between them and are stepped over. Pure functions over bytes.
+Frames of other ledgers, group headers and padding may lie between them and are skipped. Pure functions over bytes.
 Every frame that is returned was checked as if it had been read alone.
 """
 
@@ -30,13 +30,14 @@ from bookie_server.storage.disk.files import BLOCK, round_up
 
 _HEAD = struct.Struct("<HBBHBBqqqqIII")  # a frame's header up to its sizes
 _GROUP_MAGIC_U16 = int.from_bytes(GROUP_MAGIC[:2], "little")
-assert _GROUP_MAGIC_U16 == FRAME_MAGIC, "both begin with BK: the byte behind tells them apart"
+assert _GROUP_MAGIC_U16 == FRAME_MAGIC, "both begin with BK; the next byte differs"
 
 
 def check_stored_frame(
     data: bytes | memoryview, place: Place, incarnation: bytes, ledger_id: int | None = None
 ) -> FrameHeader:
-    """The header of a frame read from ``place``. Raises IntegrityError if a CRC, the stamp or the ledger is wrong."""
+    """Check a frame read from ``place``, and return its header. Raises IntegrityError if a CRC, the stamp or the ledger
+    is wrong."""
     if len(data) != place.size:
         raise IntegrityError("a segment ends before a frame in it", value=str(place), remedy="read another copy")
     header = check_frame(data)
@@ -48,7 +49,7 @@ def check_stored_frame(
 
 
 def entries_of_run(data: bytes | memoryview, run: Place, incarnation: bytes, first: int, last: int) -> bytes:
-    """The entries first to last, all of which are in the run, as whole frames one behind the other. Raises
+    """Return the entries first to last, all of which are in the run, as whole frames one behind the other. Raises
     IntegrityError if any of them is not intact."""
     view = memoryview(data)
     parts: list[bytes | bytearray | memoryview] = []
@@ -72,8 +73,8 @@ def entries_of_run(data: bytes | memoryview, run: Place, incarnation: bytes, fir
 
 
 def _walk(view: memoryview, run: Place) -> Iterator[tuple[int, int, int, int]]:
-    """First and last id, offset and bytes of each frame of the ledger, as the unchecked headers say. Ends where the
-    headers make no sense."""
+    """Yield first and last id, offset and size of each frame of the ledger, from the unchecked headers. Ends at the
+    first bytes that are no header."""
     at = 0
     while at + FRAME_HEADER_BYTES <= len(view):
         magic, version, kind, _, _, _, ledger_id, first, _, _, count, columns, payload = _HEAD.unpack_from(view, at)
@@ -92,8 +93,8 @@ def _walk(view: memoryview, run: Place) -> Iterator[tuple[int, int, int, int]]:
 
 
 def members_of_run(data: bytes | memoryview, run: Place, incarnation: bytes) -> RunMembers:
-    """The intact frames of a damaged run. Every place where a frame may begin is tried, because the sizes that lead
-    from one frame to the next may be damaged."""
+    """Return the intact frames of a damaged run. Every place where a frame may begin is tried, because the sizes that
+    lead from one frame to the next may be damaged."""
     view = memoryview(data)
     whole = data[: len(data) // FRAME_ALIGNMENT * FRAME_ALIGNMENT]
     magics = np.frombuffer(whole, dtype="<u2")[:: FRAME_ALIGNMENT // 2]

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a segment group by group if it has no usable ``.idx``: finds what is intact, what is damage, what is a torn
-tail.
+"""Reads a segment without a usable ``.idx`` group by group, and finds the intact frames, the damage, and the torn tail.
 
-The rule (S3; docs/formats.md §3.3): bad bytes below the highest durable position in any valid group header of this
-generation are damage. Above it they are a tail, of a group whose sync never returned. A gap in the group numbers below
-it is damage. Intact frames above it may have been acked just before the end, so replay copies them (S6).
+The rule (S3; docs/formats.md §3.3) is this. Bad bytes below the highest durable position in any valid group header of
+this generation are damage. Bad bytes above it are a tail: of a group whose sync never returned. A gap in the group
+numbers below that position is damage. Intact frames above it may have been acknowledged just before the end, so replay
+copies them (S6).
 
-Blocks that the disk refuses to read are unknown, not torn. If such a block is in the last group (recorded by a later
-one or not), or where the next group would begin, the segment counts as durable up to its end, so that it is damage.
-Behind the end of the log a refused block means nothing: no group begins behind a block that is none.
+Blocks that the disk refuses to read are unknown, not torn. If such a block is in the last group (whether or not a later
+group records its position), or where the next group would begin, the segment counts as durable up to the end of that
+group or block, so that it is damage. Further behind the end of the log a refused block means nothing, because groups
+follow each other without gaps.
 
-A segment may be recycled: whole groups and frames of its earlier lives may follow those of this life, in order, and
-mean nothing. Only stamps tell them from a torn group of this life, so bytes count as a tail only as far as a frame with
-a right stamp is among them.
+A segment may be recycled. Then whole groups and frames of its earlier lives, which mean nothing, may follow those of
+this life. Only stamps distinguish them from a torn group of this life. So bad bytes count as a tail only up to the last
+frame with a right stamp.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from bookie_server.storage.disk.files import BLOCK, round_up
 
 _CHUNK = 4 << 20
 FRAME_WORK_BYTES = 1024
-"""The least work in bytes that a scan reports for a frame: a small frame costs more than its bytes."""
+"""The minimum work in bytes that a scan reports for a frame, because a small frame costs more than its bytes."""
 _SIZES = struct.Struct("<II")  # columns bytes and payload bytes in a frame's header
 _SIZES_OFFSET = 44
 _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
@@ -60,7 +61,7 @@ _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
 
 @dataclass(frozen=True, slots=True)
 class ScannedFrame:
-    """A frame whose header and stamp are right; ``intact``: its payload is right too."""
+    """A frame whose header and stamp are right; ``intact``: its payload is right, too."""
 
     header: FrameHeader
     place: Place
@@ -69,12 +70,13 @@ class ScannedFrame:
 
 @dataclass(slots=True)
 class ScannedSegment:
-    """What a scan found.
+    """The result of a scan.
 
-    ``durable``: the highest durable position on record, or the end of refused blocks if that is higher. ``rows`` and
-    ``states`` are what an ``.idx`` up to there holds. ``bad_frames``: frames below it with a right header and a bad
-    payload (those of entries are in ``rows`` too). ``above``: intact frames above the position on record. ``damage``:
-    (offset, bytes, what) of bad bytes below ``durable`` whose ledger is unknown; ``tail``: the same above it.
+    ``durable`` is the highest durable position on record, or the end of refused blocks if that is higher. ``rows`` and
+    ``states`` are the contents of an ``.idx`` up to there. ``bad_frames`` are frames below it with a right header and a
+    bad payload (those of entries are in ``rows``, too). ``above`` are intact frames above the position on record.
+    ``damage`` has (offset, bytes, what) for bad bytes below ``durable`` whose ledger is unknown, and ``tail`` the same
+    for those above it.
     """
 
     generation: int
@@ -88,30 +90,30 @@ class ScannedSegment:
     damage: list[tuple[int, int, str]] = field(default_factory=list)
     tail: list[tuple[int, int, str]] = field(default_factory=list)
     refused: int = 0
-    """Refused reads of a block, or of less."""
+    """The number of refused reads of at most a block."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever committed to the segment in this life, as far as its bytes tell."""
+        """Whether the segment shows no sign of a commit in this life."""
         return not (self.groups or self.damage or self.tail)
 
 
 @dataclass(slots=True)
 class _Found:
-    """The walk's findings before the highest durable position is known."""
+    """The findings of the walk over the groups, before the highest durable position is known."""
 
     groups: list[tuple[int, int]] = field(default_factory=list)  # offset and number
     bad: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 _Region: TypeAlias = tuple[int, int, int]
-"""Offset, bytes and number of frames of a group; −1 frames: bytes without a group header."""
+"""The offset, the size and the number of frames of a group; −1 frames: bytes without a group header."""
 
 
 class SegmentScanner:
-    """Scans one segment up to ``size``; ``fetch`` reads bytes of it, by size and offset. ``durable``: how far the
-    segment was written if its index says so (a sealed one), whatever became of its group headers; None: the group
-    headers must tell."""
+    """Scans one segment up to ``size``; ``fetch`` reads bytes of it, by size and offset. For a sealed segment
+    ``durable`` is the end of its data by its index, whatever happened to its group headers. With None the group headers
+    determine it."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class SegmentScanner:
         self._refused: set[int] = set()  # blocks
         self._recorded = self._durable  # highest position on record
         self.result = ScannedSegment(generation, self._durable)
-        """What :meth:`steps` has found so far; complete at their end."""
+        """The findings of :meth:`steps` so far; complete when they have ended."""
 
     def scan(self) -> ScannedSegment:
         for _ in self.steps():
@@ -137,7 +139,7 @@ class SegmentScanner:
         return self.result
 
     def steps(self) -> Iterator[int]:
-        """Scan in pieces of a group at most; yields the work of each piece in bytes."""
+        """Scan in pieces of at most a group; yield the work of each piece in bytes."""
         result = self.result = ScannedSegment(self._generation, self._durable)
         found = _Found()
         self._recorded = self._durable
@@ -165,7 +167,7 @@ class SegmentScanner:
             (result.damage if offset < result.durable else result.tail).append((offset, size, what))
 
     def _refused_end(self, regions: Iterable[_Region]) -> int:
-        """The end of the last of these regions in which the disk refuses a block; 0 if there is none."""
+        """Return the end of the last of these regions in which the disk refuses a block; 0 if there is none."""
         ends = (offset + size for offset, size, _ in regions if self._is_refused(offset, size))
         return max(ends, default=0)
 
@@ -173,7 +175,7 @@ class SegmentScanner:
         return not self._refused.isdisjoint(range(offset // BLOCK, (offset + size - 1) // BLOCK + 1))
 
     def _look_into(self, region: _Region, read: bytes, found: _Found, result: ScannedSegment) -> int:
-        """Take in the frames of a group, or those among bad bytes; returns the work in bytes."""
+        """Add the frames of a group, or those among bad bytes, to the result; return the work in bytes."""
         offset, size, count = region
         data = memoryview(read)
         seen = self._collect(data, offset, count)
@@ -184,7 +186,7 @@ class SegmentScanner:
         return max(size, len(seen) * FRAME_WORK_BYTES)
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Bytes of the segment. Refused blocks read as zeros, and so fail their checks."""
+        """Read bytes of the segment. Refused blocks read as zeros, and so fail their checks."""
         try:
             return self._fetch(size, offset)
         except OSError:
@@ -197,8 +199,8 @@ class SegmentScanner:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def _walk(self, found: _Found) -> Iterator[GroupHeader | _Region]:
-        """Yields group after group, and the bad bytes between them. Behind bad bytes the next valid group header is
-        searched block by block."""
+        """Yield group after group, and the bad bytes between them. Behind bad bytes this searches block by block for
+        the next valid group header."""
         position, number = SEGMENT_HEADER_BYTES, 0
         while position < self._size:
             group = self._group_at(position)
@@ -241,16 +243,16 @@ class SegmentScanner:
         return None
 
     def _torn_end(self, position: int) -> int:
-        """The end of the blocks that a torn last group of this life left from ``position`` on; ``position`` if there is
-        no sign of one."""
+        """Return the end of the blocks that a torn last group of this life left from ``position`` on; ``position`` if
+        there is no sign of such a group."""
         data = memoryview(self._read(min(GROUP_BYTES_MAX, self._size - position), position))
         frames = self._hunt_frames(data, position)
         ends = [min(len(data), round_up(at + header.size, BLOCK)) for at, header, _ in frames]
         return position + max(ends, default=0)
 
     def _end_of_bad(self, position: int) -> int:
-        """The end of what this life may have left from ``position`` on: a torn group, or one that the disk refuses to
-        read; ``position`` if there is no sign of any."""
+        """Return the end of what this life may have left from ``position`` on: a torn group, or a block that the disk
+        refuses to read. Return ``position`` if there is no sign of either."""
         refused = position + BLOCK if self._is_refused(position, GROUP_HEADER_BYTES) else position
         return max(self._torn_end(position), refused)
 
@@ -265,8 +267,9 @@ class SegmentScanner:
     # --- frames -----------------------------------------------------------------------------------------------------
 
     def _collect(self, data: memoryview, offset: int, count: int) -> list[tuple[int, FrameHeader, bool]]:
-        """(offset in ``data``, header, intact) of the frames of a group of ``count`` frames; −1: of a region whose
-        group header is bad. If the simple walk finds too few, every place is tried where a frame may begin."""
+        """Return (offset in ``data``, header, intact) for the frames of a group of ``count`` frames; a ``count`` of −1
+        means a region whose group header is bad. If the simple walk finds too few frames, every place is tried where a
+        frame may begin."""
         if count >= 0:
             seen = self._walk_frames(data, offset)
             if len(seen) == count:
@@ -276,7 +279,7 @@ class SegmentScanner:
     def _walk_frames(self, data: memoryview, offset: int) -> list[tuple[int, FrameHeader, bool]]:
         at, seen = GROUP_HEADER_BYTES, []
         while at + FRAME_HEADER_BYTES <= len(data):
-            if data[at] == 0 and data[at + 1] == 0 and at % BLOCK:  # padding before a large frame, or the end
+            if data[at] == 0 and data[at + 1] == 0 and at % BLOCK:  # padding before a large frame, or at the end
                 at = round_up(at, BLOCK)
                 continue
             frame = self._frame_at(data, at, offset)
@@ -287,7 +290,8 @@ class SegmentScanner:
         return seen
 
     def _hunt_frames(self, data: memoryview, offset: int) -> list[tuple[int, FrameHeader, bool]]:
-        """Behind bytes that make no sense a frame counts only if its stamp is right."""
+        """Try every place where a frame may begin, and return the frames whose stamp is right, because the bytes before
+        them may be bad."""
         whole = data[: len(data) // FRAME_ALIGNMENT * FRAME_ALIGNMENT]
         magics = np.frombuffer(whole, dtype="<u2")[:: FRAME_ALIGNMENT // 2]
         end, seen = 0, []
@@ -299,7 +303,8 @@ class SegmentScanner:
         return seen
 
     def _frame_at(self, data: memoryview, at: int, offset: int) -> tuple[FrameHeader, bool] | None:
-        """The header of the frame at ``at`` and whether its payload is right; None if its stamp or header is wrong."""
+        """Return the header of the frame at ``at``, and whether its payload is right; None if its stamp or header is
+        wrong."""
         columns_bytes, payload_bytes = _SIZES.unpack_from(data, at + _SIZES_OFFSET)
         frame = data[at : at + FRAME_HEADER_BYTES + columns_bytes + payload_bytes]
         if frame_tag(frame) != placement_stamp(self._incarnation, self._generation, offset + at, frame[52:60]):

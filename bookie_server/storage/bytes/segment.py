@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of a segment: its header, group headers, placement stamps, file names, and the layout of a group. Pure
-functions; docs/formats.md §3.2 to §3.4 is the specification, tests/golden/ holds the bytes."""
+functions; docs/formats.md §3.2 to §3.4 is the specification, and tests/golden/ has samples of the bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SEGMENT_HEADER_BYTES = BLOCK
 GROUP_HEADER_BYTES = 64
 FRAME_ALIGNMENT = 64
 LARGE_FRAME_BYTES = 64 << 10
-"""Frames of this size and more start at a multiple of 4096."""
+"""The size in bytes from which on a frame starts at a multiple of 4096."""
 GROUP_BYTES_MAX = 16 << 20
-"""The largest group commit, header and padding included."""
+"""The maximum size of a group commit, including header and padding."""
 STAMP_OFFSET = 60
-"""Offset of the placement stamp in a frame's header."""
+"""The offset of the placement stamp in a frame's header."""
 
 _SEGMENT = struct.Struct("<8sIIQ16sQQQQH")
 _GROUP = struct.Struct("<8sQQIIQQIIII")
-_GROUP_CHECKED = struct.Struct("<8sQQIIQQII")  # what its CRC covers
+_GROUP_CHECKED = struct.Struct("<8sQQIIQQII")  # the fields that its CRC covers
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _PLACE = struct.Struct("<QQ")
@@ -60,7 +60,7 @@ class GroupHeader(NamedTuple):
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The header's 4096 bytes. The bookie id has at most 255 bytes of UTF-8."""
+    """Encode the header's 4096 bytes. The bookie id has at most 255 bytes of UTF-8."""
     name = header.bookie_id.encode()
     assert len(name) <= 255
     assert len(header.incarnation) == 16
@@ -73,7 +73,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(block: bytes) -> SegmentHeader:
-    """Raises IntegrityError for anything but an intact header of this version."""
+    """Decode a segment header. Raises IntegrityError for anything but an intact header of this version."""
     if len(block) < SEGMENT_HEADER_BYTES or crc32c(block[: BLOCK - 4]) != _U32.unpack_from(block, BLOCK - 4)[0]:
         raise IntegrityError("a segment header fails its check")
     magic, version, size, generation, incarnation, segment, created, boots, sealed, name = _SEGMENT.unpack_from(block)
@@ -90,21 +90,21 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 
 
 def group_seed(incarnation: bytes) -> int:
-    """The common start of the CRCs of all group headers of one incarnation."""
+    """Return the common start of the CRCs of all group headers of one incarnation."""
     return crc32c(incarnation)
 
 
 def encode_group_header(header: tuple[int, int, int, int, int, int], seed: int) -> bytes:
-    """The 64 bytes of a :class:`GroupHeader`, or of a plain tuple of its fields, which is made sooner. ``seed`` is that
-    of :func:`group_seed`."""
+    """Encode the 64 bytes of a :class:`GroupHeader`, given as such or as a plain tuple of its fields, which is faster
+    to make. ``seed`` comes from :func:`group_seed`."""
     generation, number, group_bytes, frames, offset, durable = header
     checked = _GROUP_CHECKED.pack(GROUP_MAGIC, generation, number, group_bytes, frames, offset, durable, 0, 0)
-    return checked + _U64.pack(crc32c(checked, seed))  # four bytes of it are zero
+    return checked + _U64.pack(crc32c(checked, seed))  # the upper four bytes are zero
 
 
 def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupHeader | None:
-    """The header at the start of ``block``, or None if it is not an intact one of this incarnation. The caller checks
-    that it belongs to this segment and offset."""
+    """Return the header at the start of ``block``, or None if it is not an intact one of this incarnation. The caller
+    must check that it belongs to this segment and offset."""
     if len(block) < GROUP_HEADER_BYTES:
         return None
     magic, generation, number, size, frames, offset, durable, flags, zero, crc, last = _GROUP.unpack_from(block)
@@ -116,18 +116,18 @@ def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupH
 
 
 def placement_stamp(incarnation: bytes, generation: int, offset: int, crcs: bytes | memoryview) -> int:
-    """The stamp of a frame whose bytes 52–59 are ``crcs``: it ties the frame to this place and this life of the segment
-    (S3)."""
+    """Return the stamp of a frame whose bytes 52–59 are ``crcs``. It ties the frame to this place and this life of the
+    segment (S3)."""
     return crc32c(crcs, crc32c(_PLACE.pack(generation, offset), crc32c(incarnation)))
 
 
 def stamp_seed(incarnation: bytes, generation: int) -> int:
-    """The common start of all stamps of one segment, for :func:`seeded_stamp`."""
+    """Return the common start of all stamps of one segment, for :func:`seeded_stamp`."""
     return crc32c(_U64.pack(generation), crc32c(incarnation))
 
 
 def seeded_stamp(seed: int, offset: int, crcs: bytes | bytearray | memoryview) -> int:
-    """As :func:`placement_stamp`, with the segment's seed."""
+    """Return what :func:`placement_stamp` returns, from the segment's seed."""
     return crc32c(_U64.pack(offset) + crcs, seed)
 
 
@@ -140,17 +140,17 @@ def index_name(generation: int) -> str:
 
 
 def free_name(generation: int) -> str:
-    """The name of a drained segment that is kept for recycling; the generation is that of its last life."""
+    """Return the name of a drained segment that is kept for recycling; the generation is that of its last life."""
     return f"{generation:016x}.free"
 
 
 def unsealed_name(generation: int) -> str:
-    """The name of an empty file that stands beside a segment until it has its ``.idx``. It shows that the segment
-    existed if the segment is lost."""
+    """Return the name of an empty file that exists beside a segment until the segment has its ``.idx``. If the segment
+    is lost, this file shows that it existed."""
     return f"{generation:016x}.unsealed"
 
 
 def parse_name(name: str) -> tuple[int, str] | None:
-    """``(generation, "segment" | "idx" | "free" | "unsealed")`` of a file name, or None for any other name."""
+    """Return ``(generation, "segment" | "idx" | "free" | "unsealed")`` for a file name, or None for any other name."""
     match = _NAME.fullmatch(name)
     return (int(match[1], 16), match[2]) if match else None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a segment with its ``.idx``, in numpy: the frames that a scan found against the index records. The scrubber,
-the offline check and the making of a new index use it (RULES S2, S5, S7)."""
+"""Compares the frames that a scan of a segment found with the records of its ``.idx``, in numpy. The scrubber, the
+offline check and the rebuilding of an index use it (RULES S2, S5, S7)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ Mask = npt.NDArray[np.bool_]
 
 
 class FoundFrames:
-    """The frames of entries that a scan found, for comparison with index records. About 100 bytes for each frame
-    besides the scan's 64; no Python runs for each frame."""
+    """The frames of entries that a scan found, for comparison with index records. It takes about 100 bytes for each
+    frame besides the scan's 64; no Python code runs for each frame."""
 
     def __init__(self, scan: ScannedSegment) -> None:
         rows = np.frombuffer(scan.rows, INDEX_ROW)
         self.rows = rows = rows[np.lexsort((rows["offset"], rows["ledger"]))]
-        """Sorted by ledger and offset."""
+        """The frames' index records, sorted by ledger and offset."""
         by_offset = np.argsort(rows["offset"], kind="stable")
-        self._position = by_offset.astype(np.int64)  # in ``rows``, of the frames in order of offset
+        self._position = by_offset.astype(np.int64)  # position in ``rows`` of each frame in order of offset
         self._offsets = rows["offset"][by_offset].astype(np.int64)
         self._ends = self._offsets + rows["size"][by_offset]
         breaks = np.ones(rows.size, dtype=bool)  # whether a frame does not continue the one before it
         if rows.size:
             breaks[1:] = (np.diff(rows["ledger"]) != 0) | (rows["first"][1:] != rows["last"][:-1] + 1)
         self._breaks = np.cumsum(breaks)
-        self._named = np.zeros(rows.size + 1, dtype=np.int32)  # +1 where a record begins to name frames, −1 behind
+        # +1 where a record begins to name frames, −1 behind the last frame that it names
+        self._named = np.zeros(rows.size + 1, dtype=np.int32)
 
     def confirm(self, records: Rows) -> Mask:
-        """For each index record, whether exactly the frames that it names stand where it says, with its ids. Of a run
-        all frames must be there."""
+        """Return for each index record whether the frames that it names are exactly where it says, with its ids. For a
+        run all frames must be there."""
         if not self.rows.size or not records.size:
             return np.zeros(records.size, dtype=bool)
         offsets = records["offset"].astype(np.int64)
@@ -55,7 +56,7 @@ class FoundFrames:
         return right
 
     def inside(self, runs: Rows) -> Mask:
-        """Which of :attr:`rows` lie in one of these runs, and so are its frames."""
+        """Return which of :attr:`rows` lie in one of these runs, and so belong to it."""
         hit = np.zeros(self.rows.size, dtype=bool)
         ledgers, offsets = self.rows["ledger"], self.rows["offset"]
         for ledger_id, offset, size in runs[["ledger", "offset", "size"]].tolist():
@@ -66,25 +67,25 @@ class FoundFrames:
 
     @property
     def unnamed(self) -> Mask:
-        """Which of :attr:`rows` no confirmed record has named so far."""
+        """A mask of the :attr:`rows` that no confirmed record has named so far."""
         named: Mask = np.cumsum(self._named)[:-1] == 0
         return named
 
 
 def _found(values: I64, wanted: I64) -> tuple[I64, Mask]:
-    """Where each wanted value stands among ``values`` (sorted, not empty), and whether it is there."""
+    """Return the position of each wanted value among ``values`` (sorted, not empty), and whether it is there."""
     at = np.minimum(np.searchsorted(values, wanted), values.size - 1)
     return at, values[at] == wanted
 
 
 def bad_ranges(scan: ScannedSegment) -> list[tuple[int, int]]:
-    """Offset and bytes of what is damaged."""
+    """Return the offset and size of each damaged part."""
     ranges = [(offset, max(size, 1)) for offset, size, _ in scan.damage]
     return ranges + [(frame.place.offset, frame.place.size) for frame in scan.bad_frames]
 
 
 def describe(scan: ScannedSegment) -> list[str]:
-    """A line for each piece of damage, without the segment's name."""
+    """Return a line for each damaged part, without the segment's name."""
     lines = [f"{size} bytes at {offset}: {what}" for offset, size, what in scan.damage]
     for frame in scan.bad_frames:
         header = frame.header
@@ -96,7 +97,7 @@ def describe(scan: ScannedSegment) -> list[str]:
 
 
 def entries_lost(rows: Rows, ledgers_max: int = 3) -> str:
-    """Which entries these index records name, in words."""
+    """Return a text with the entries that these index records name."""
     ledgers = np.unique(rows["ledger"])
     own = [rows[rows["ledger"] == ledger_id] for ledger_id in ledgers[:ledgers_max]]
     parts = [f"entries {one['first'].min()} to {one['last'].max()} of ledger {one['ledger'][0]}" for one in own]
@@ -105,7 +106,7 @@ def entries_lost(rows: Rows, ledgers_max: int = 3) -> str:
 
 
 def refused_words(scan: ScannedSegment) -> str:
-    """The message about blocks that the disk refused."""
+    """Return the message about blocks that the disk refused."""
     return (
         f"the disk refused {scan.refused} reads of it (EIO), so what is there is not known: see the kernel's log; it "
         "may be readable again on a later try"
@@ -113,7 +114,7 @@ def refused_words(scan: ScannedSegment) -> str:
 
 
 def overlapping(rows: Rows, ranges: Sequence[tuple[int, int]]) -> Mask:
-    """Which records have bytes in one of the ranges."""
+    """Return which records have bytes in one of the ranges."""
     hit = np.zeros(rows.size, dtype=bool)
     if not ranges:
         return hit
@@ -127,7 +128,7 @@ def overlapping(rows: Rows, ranges: Sequence[tuple[int, int]]) -> Mask:
 
 
 def names_damage(rows: Rows) -> Mask:
-    """Which records stand for entries that were lost earlier: their offset is one where no frame can stand
+    """Return which records stand for entries that were lost earlier. Their offset is one at which no frame can be
     (``reindex.py``)."""
     is_lost: Mask = rows["offset"] % FRAME_ALIGNMENT != 0
     return is_lost

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examining a data directory that no bookie uses."""
+"""Examines a data directory that no bookie uses."""

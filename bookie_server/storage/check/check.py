@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examining a data directory that no bookie uses: what is in it, what is damaged, what a start would make of it.
+"""Examines a data directory that no bookie uses: its contents, its damage, and what a start would do with it.
 
-There is one truth about damage. The start itself (``start/replay.py``) runs over files that keep in memory what it
-writes, and its report says what is lost. What a start does not read, the frames of sealed segments, the scrubber's code
-reads (``maintenance/stored.py``). Here sentences are made of both. Nothing is written but indexes, when they are to be
-repaired, and only where the segment itself is whole: of a damaged segment the start must find the damage, and an index
-would hide it.
+No code here decides what damage is. The start itself (``start/replay.py``) runs over files that keep its writes in
+memory, and its report says what is lost. The scrubber's code (``maintenance/stored.py``) reads what a start does not
+read, the frames of sealed segments. This file turns both results into sentences. It writes nothing but indexes, when
+asked to repair them, and only for a segment that is whole: in a damaged segment the start must find the damage, which
+an index would hide.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _TROUBLES = {
 }
 
 OnSegment = Callable[[str, int, int], None]
-"""Told before each segment: its name, how many were examined, how many there are."""
+"""A function that is called before each segment, with its name, the number of segments examined so far, and the number
+of all."""
 
 
 def examine(
@@ -74,11 +75,11 @@ def examine(
     files: Files | None = None,
     on_segment: OnSegment = lambda *_: None,
 ) -> DirectoryFindings:
-    """Look at everything in a data directory. ``verify`` reads every frame; without it a sealed segment is taken at its
-    index's word. ``repair`` (with ``verify``) writes indexes that are bad.
+    """Examine a data directory. With ``verify`` every frame is read; without it the index of a sealed segment is
+    trusted. ``repair`` (with ``verify``) rewrites bad indexes.
 
-    Raises DataDirectoryError if this is no data directory, a bookie uses it, or it cannot be listed, and when a repair
-    cannot be written.
+    Raises DataDirectoryError if this is no data directory, a bookie uses it, it cannot be listed, or a repair cannot be
+    written.
     """
     files, path = files or Files(), os.path.abspath(path)
     try:
@@ -94,7 +95,8 @@ def examine(
 
 @contextmanager
 def _locked(path: str, files: Files) -> Iterator[None]:
-    """Nobody else uses the directory meanwhile. A read-only file system cannot be in use."""
+    """Hold the directory's lock meanwhile. A directory on a read-only file system cannot be in use, and needs no
+    lock."""
     lock: Handle | None = None
     if files.exists(os.path.join(path, LOCK_NAME)):
         try:
@@ -114,7 +116,7 @@ def _locked(path: str, files: Files) -> Iterator[None]:
 
 
 class _Examination:
-    """One look at one directory."""
+    """One examination of one directory."""
 
     def __init__(self, path: str, files: Files, verify: bool, repair: bool) -> None:
         self._path, self._files, self._verify, self._repair = path, files, verify, repair
@@ -130,7 +132,7 @@ class _Examination:
         opening.read()
         index = opening.index
         in_trouble = {ledger_id: index.folded(ledger_id)[1] for ledger_id in (*index.ledger_ids(), EVERY_LEDGER)}
-        opening.write().close(record=False)  # which may put more of them in limbo
+        opening.write().close(record=False)  # this may put more ledgers in limbo
         self._note_ledgers(in_trouble)
         found.start = opening.report
         found.checkpoint = opening.start.checkpoint.number
@@ -150,11 +152,11 @@ class _Examination:
     # --- the directory ----------------------------------------------------------------------------------------------
 
     def _identity(self) -> Identity:
-        """The identity of the next boot. Where IDENTITY cannot be read, the newest readable segment names the
+        """Return the identity of the next boot. If IDENTITY cannot be read, the newest readable segment names the
         bookie."""
         found = self._found
         if self._files.exists(os.path.join(self._path, LOSS_NAME)):
-            found.damage.append("a start with --accept-loss did not come to its end: start it so once more")
+            found.damage.append("an earlier start with --accept-loss was interrupted: start with it again")
         try:
             found.identity = decode_identity(self._read(IDENTITY_NAME))
         except (BookKeeperError, OSError) as error:
@@ -190,10 +192,11 @@ class _Examination:
     def _read(self, name: str) -> bytes:
         return self._files.read_file(os.path.join(self._path, name))
 
-    # --- what the start says ----------------------------------------------------------------------------------------
+    # --- the start's findings ----------------------------------------------------------------------------------------
 
     def _note_ledgers(self, in_trouble: dict[LedgerId, Reason]) -> None:
-        """``in_trouble``: as they are now, before a start; what it does not name is as EVERY_LEDGER."""
+        """Collect the findings about ledgers. ``in_trouble`` has the troubles now, before a start; a ledger that it
+        does not name has the trouble of EVERY_LEDGER."""
         found, index = self._found, self._opening.index
         intervals, of_every_ledger = index.deleted_intervals(), in_trouble[EVERY_LEDGER]
         found.deleted_ledgers = int((intervals[:, 1] - intervals[:, 0] + 1).sum())
@@ -209,7 +212,7 @@ class _Examination:
             found.notes.append("every ledger is in limbo, new ones too: this bookie takes no new ledgers")
 
     def _tell(self) -> None:
-        """Sort the start's lines: those of a segment begin with its name."""
+        """Distribute the lines of the start's report: a line about a segment begins with its name."""
         found, report, start = self._found, self._opening.report, self._opening.start
         found.limbo = list(report.unnamed)
         self._lines: defaultdict[str, list[str]] = defaultdict(list)
@@ -243,7 +246,7 @@ class _Examination:
             found.index_problem = "; ".join(dict.fromkeys(pair.problems.values()))
             if scan is not None and not found.index_problem:
                 found.index_problem = "a start could not read it"
-        if scan is not None:  # by the start
+        if scan is not None:  # the start has scanned it
             rows = sorted_rows(scan.rows)
             self._count(found, rows.size, summary_of(rows))
             _note_tail(found, scan)
@@ -259,10 +262,11 @@ class _Examination:
         return found
 
     def _sealed(self, found: SegmentFindings, pair: StoredPair) -> Rows:
-        """A segment that a start does not scan, and its frames that were found here."""
+        """Record the findings about a segment that a start does not scan, and return the index records of its frames
+        found here."""
         sections = pair.index.sections
         self._count(found, sections.index_records if sections is not None else 0, pair.index.summary)
-        if pair.segment.problem and not found.damage:  # the start says as much of what it sees of it
+        if pair.segment.problem and not found.damage:  # the start reports the same problem if it sees it
             found.damage.append(pair.segment.problem)
         if pair.scan is not None:
             found.damage += describe(pair.scan)
@@ -278,7 +282,7 @@ class _Examination:
                 ledger.last, ledger.frame_bytes = max(ledger.last, last), ledger.frame_bytes + size
 
     def _lose(self, name: str, records: Iterable[Rows]) -> None:
-        """The entries of these records have no intact copy in the segment."""
+        """Note that the entries of these records have no intact copy in the segment."""
         for rows in records:
             for ledger_id, first, last in rows[["ledger", "first", "last"]].tolist():
                 if ledger_id in self._found.ledgers:

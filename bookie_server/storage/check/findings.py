@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an examination of a data directory found (``check.py``): plain values, and what they mean in words."""
+"""The findings of an examination of a data directory (``check.py``): plain values, and remedies in words."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from bookie_server.storage.disk.cookie import Identity
 from bookie_server.storage.start.replay import OpenReport
 
 SEALED, OPEN, MISSING, DRAINED = "sealed", "open", "missing", "drained"
-"""States of a segment: with an ``.idx``; without one, to be scanned at the next start; known of but not there; without
-live entries, to be recycled."""
+"""The states of a segment. SEALED: with an ``.idx``. OPEN: without one, so that the next start scans it. MISSING: its
+file is not there. DRAINED: without live entries, to be recycled."""
 
 
 @dataclass(slots=True)
 class SegmentFindings:
-    """One segment. ``damage`` and ``notes`` are sentences; ``index_problem`` says why its ``.idx`` cannot be used, and
-    ``repaired`` that it was written anew. ``live_bytes`` leaves out deleted ledgers and dropped copies."""
+    """The findings about one segment. ``damage`` and ``notes`` are sentences. ``index_problem`` says why the ``.idx``
+    cannot be used, and ``repaired`` whether it was rewritten. ``live_bytes`` excludes deleted ledgers and dropped
+    copies."""
 
     generation: int
     name: str
@@ -45,8 +46,8 @@ class LostEntries:
 
 @dataclass(slots=True)
 class LedgerFindings:
-    """One ledger that is not deleted. ``first`` and ``last`` bound what is stored, −1 without entries; ``trouble`` is
-    empty, or why what is not found is answered UNKNOWN."""
+    """The findings about one ledger that is not deleted. ``first`` and ``last`` bound the stored entries; −1 without
+    entries. ``trouble`` is the reason to answer UNKNOWN for entries that are not found; empty if there is none."""
 
     ledger_id: LedgerId
     first: EntryId = -1
@@ -59,8 +60,8 @@ class LedgerFindings:
 
 @dataclass(slots=True)
 class DirectoryFindings:
-    """The whole. ``verified``: every frame was read; otherwise only indexes and what has none. ``start``: what the next
-    start will report; ``limbo``: why it will put every ledger in limbo. ``remedies`` tell how to go on."""
+    """The findings about a whole directory. ``verified``: every frame was read; otherwise only indexes, and segments
+    without one. ``start`` is what the next start will report, and ``limbo`` why it will put every ledger in limbo."""
 
     path: str
     verified: bool
@@ -82,21 +83,21 @@ class DirectoryFindings:
 
     @property
     def lost(self) -> list[LostEntries]:
-        """All entries with a damaged copy, by ledger."""
+        """All entries with a damaged copy, in the order of ``ledgers``."""
         return [one for ledger in self.ledgers.values() for one in ledger.lost]
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything is wrong that was not repaired. A torn tail is not."""
+        """Whether there is damage that was not repaired. A torn tail is not damage."""
         return bool(self.damage or self.limbo or self.bad_indexes or any(s.damage for s in self.segments))
 
     @property
     def in_limbo(self) -> int:
-        """How many ledgers are in limbo now."""
+        """The number of ledgers that are in limbo now."""
         return sum(ledger.trouble == "limbo" for ledger in self.ledgers.values())
 
     def remedies(self) -> list[str]:
-        """How to go on, a sentence each; what matters most comes first."""
+        """Return what the operator should do, a sentence each, the most important first."""
         found: list[str] = []
         if self.identity is None:
             found.append(
@@ -118,9 +119,9 @@ class DirectoryFindings:
             found.append("Unusable indexes are rebuilt by the bookie itself, or now with --repair.")
         if self.in_limbo and not self.limbo:
             found.append(
-                f"{self.in_limbo} ledgers are in limbo: what is not found of them is answered UNKNOWN until they are "
-                "repaired from their other copies."
+                f"{self.in_limbo} ledgers are in limbo: entries of them that are not found are answered UNKNOWN until "
+                "they are repaired from their other copies."
             )
         if self.damage and not found:
-            found.append("Compare with what is named above before the bookie is started.")
+            found.append("Solve the problems named above before the bookie is started.")
         return found or ["Nothing is wrong." if self.verified else "Nothing wrong was seen."]

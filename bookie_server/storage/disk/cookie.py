@@ -2,7 +2,7 @@
 """The owner of a data directory: Apache's cookie, our identity file, and the lock (docs/formats.md §3.1, RULES S8).
 
 A directory is used only by the bookie and cluster that made it, by one process at a time. A directory that has no
-identity and is not empty is refused: a bookie never starts empty in place of lost data.
+identity and is not empty is refused, so that a bookie never starts empty in place of lost data.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
 LOSS_NAME = "LOSS"
-"""A mark: exists from the beginning of a start with lost data until all its ledgers are in limbo; nothing may be served
-meanwhile."""
+"""A mark file. It exists from the beginning of a start with lost data until all ledgers are in limbo; meanwhile nothing
+may be served."""
 LIMBO_NAME = "LIMBO"
-"""A mark: exists from when a start found that state is lost until all of that is on record. It is set before the start
-writes anything that would hide the loss (RULES S8): the start's new segment looks like one of a new directory."""
+"""A mark file. It exists from the moment when a start finds that state is lost until all of the loss is on record. It
+is set before the start writes anything that would hide the loss (RULES S8): the start's new segment looks like that of
+a new directory."""
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The writer of a data directory. ``incarnation`` is the text of a uuid, new for each directory ever created;
-    ``boot_count`` is how often the directory was opened. ``checkpoint``: number of the newest checkpoint under which
-    segments may have been recycled; 0: none. ``directories``: incarnations of all data directories of the bookie, this
-    one included, sorted; empty if it is the only one."""
+    """The identity of a data directory. ``incarnation`` is the text of a uuid, a new one for each directory ever
+    created. ``boot_count`` is how often the directory was opened. ``checkpoint`` is the number of the newest checkpoint
+    under which segments may have been recycled; 0: none. ``directories`` has the incarnations of all data directories
+    of the bookie, including this one, sorted; it is empty if this is the only one."""
 
     bookie_id: str
     cluster: str
@@ -72,7 +73,8 @@ def encode_identity(identity: Identity) -> bytes:
 
 
 def read_identity(files: Files, path: str) -> Identity:
-    """The identity of the data directory ``path``. Raises DataDirectoryError, which names the file and the remedy."""
+    """Read the identity of the data directory ``path``. Raises DataDirectoryError, which names the file and the
+    remedy."""
     name = os.path.join(path, IDENTITY_NAME)
     try:
         return decode_identity(files.read_file(name), name)
@@ -83,8 +85,8 @@ def read_identity(files: Files, path: str) -> Identity:
 
 
 def decode_identity(data: bytes, name: str = IDENTITY_NAME) -> Identity:
-    """Raises DataDirectoryError for anything but an intact identity of this version; ``name`` is the file's, for the
-    error."""
+    """Decode an identity. Raises DataDirectoryError for anything but an intact identity of this version; ``name`` is
+    the file's name for the error."""
     restore = _restore(os.path.dirname(name) or "DIR")
     try:
         fields = json.loads(data)
@@ -111,7 +113,7 @@ def decode_identity(data: bytes, name: str = IDENTITY_NAME) -> Identity:
 
 
 def _restore(path: str) -> str:
-    """The remedy for a directory whose identity or cookie is damaged."""
+    """Return the remedy for a directory whose identity or cookie is damaged."""
     return (
         f"see what is in it: bk bookie check {path}; put the file back from a copy of this directory, or keep this one "
         "and start the bookie with an empty directory and --accept-loss"
@@ -123,7 +125,7 @@ def _canonical(fields: dict[str, Any]) -> bytes:
 
 
 def cookie_of(bookie_id: str, instance_id: str, paths: Sequence[str]) -> bytes:
-    """Apache's cookie of a bookie with these data directories."""
+    """Return Apache's cookie of a bookie with these data directories."""
     named = tuple(paths)
     return encode_cookie(Cookie(bookie_host=bookie_id, journal_dirs=named, ledger_dirs=named, instance_id=instance_id))
 
@@ -134,7 +136,7 @@ class DataDirectory:
     def __init__(self, path: str, identity: Identity, cookie: bytes, files: Files, lock: int) -> None:
         self.path = path
         self.identity = identity
-        """``boot_count`` counts this opening already, and is on disk once :meth:`record_boot` returned."""
+        """``boot_count`` includes this opening. It is on disk once :meth:`record_boot` has returned."""
         self.cookie = cookie
         """Apache's cookie text, for ``cookies/<id>`` in the metadata store."""
         self.files = files
@@ -147,12 +149,13 @@ class DataDirectory:
 
     @property
     def used_before(self) -> bool:
-        """Whether an earlier boot finished opening this directory: it then has segments, or has lost them."""
+        """Whether an earlier boot finished opening this directory. Then the directory has segments, or has lost
+        them."""
         return self.identity.boot_count > 1
 
     @staticmethod
     def exists(path: str, *, files: Files | None = None) -> bool:
-        """Whether ``path`` holds an identity already."""
+        """Return whether ``path`` has an identity file."""
         return (files or Files()).exists(os.path.join(path, IDENTITY_NAME))
 
     @classmethod
@@ -167,11 +170,11 @@ class DataDirectory:
         cookie_paths: Sequence[str] = (),
         directories: tuple[str, ...] = (),
     ) -> DataDirectory:
-        """Make an empty or missing directory this bookie's, with a new incarnation, and open it.
+        """Turn an empty or missing directory into one of this bookie, with a new incarnation, and open it.
 
-        ``cookie_paths`` are the paths in the cookie, by default ``path``; ``directories`` as in the identity. Raises
-        DataDirectoryError if the directory holds anything, is in use by another process, or the disk refuses. The
-        identity is written last: a create that was cut short leaves a directory that :meth:`create` accepts again.
+        ``cookie_paths`` are the paths in the cookie, by default ``path``; ``directories`` is that of the identity.
+        Raises DataDirectoryError if the directory has anything in it or is in use by another process, and for errors of
+        the disk. The identity is written last, so :meth:`create` accepts a directory that an interrupted call left.
         """
         files = files or Files()
         path = os.path.abspath(path)
@@ -211,7 +214,7 @@ class DataDirectory:
         with _os_errors("cannot open", path):
             if not files.exists(os.path.join(path, IDENTITY_NAME)):
                 raise DataDirectoryError(
-                    "this directory has no identity file", value=path, remedy="name the right or an empty directory"
+                    "this directory has no identity file", value=path, remedy="name the right directory or a new one"
                 )
             lock = _lock(path, files)
             try:
@@ -224,10 +227,10 @@ class DataDirectory:
         return cls(path, replace(identity, boot_count=identity.boot_count + 1), cookie, files, lock)
 
     def record_boot(self) -> None:
-        """Make this boot's count durable; called once the segments are open. Raises DataDirectoryError.
+        """Make this boot's count durable. Called once the segments are open. Raises DataDirectoryError.
 
         A directory that was used before opens even on a full disk, to serve reads. Then ``boot_recorded`` stays False,
-        the store must not hear of the count, and the next boot gets the same count.
+        the count must not be written to the metadata store, and the next boot gets the same count.
         """
         with _os_errors("cannot write", self.path):
             try:
@@ -239,18 +242,18 @@ class DataDirectory:
         self.boot_recorded = True
 
     def record_checkpoint(self, number: int) -> None:
-        """Note for good that segments may be recycled under this checkpoint, which must be durable: a start that does
-        not find it then knows that state is lost (RULES S4). Takes no space if IDENTITY names it already. Raises
-        OSError as :meth:`Files.write_atomically`."""
+        """Record durably that segments may be recycled under this checkpoint, which must be durable itself. A start
+        that does not find this checkpoint then knows that state is lost (RULES S4). Takes no space if IDENTITY names
+        the checkpoint already. Raises OSError as :meth:`Files.write_atomically`."""
         if number <= self.identity.checkpoint:
-            self.files.sync_directory(self.path)  # the process that wrote it may have ended before the name was durable
+            self.files.sync_directory(self.path)  # its writer may have ended before the name was durable
             return
         identity = replace(self.identity, checkpoint=max(number, self.identity.checkpoint))
         self.files.write_atomically(os.path.join(self.path, IDENTITY_NAME), encode_identity(identity))
         self.identity = identity
 
     def belong_to(self, directories: tuple[str, ...]) -> None:
-        """These are the bookie's data directories from now on; on disk with the next write of the identity."""
+        """Set the list of the bookie's data directories. It goes to disk with the next write of the identity."""
         self.identity = replace(self.identity, directories=directories)
 
     def write_cookie(self, cookie: bytes) -> None:
@@ -260,33 +263,33 @@ class DataDirectory:
         self.cookie = cookie
 
     def has_mark(self, name: str) -> bool:
-        """Whether :meth:`set_mark` was called, perhaps by an earlier process, and :meth:`clear_mark` was not."""
+        """Return whether :meth:`set_mark` was called, perhaps by an earlier process, and :meth:`clear_mark` was not."""
         return self.files.exists(os.path.join(self.path, name))
 
     def set_mark(self, name: str) -> None:
-        """Note durably what LOSS_NAME or LIMBO_NAME stands for. Raises DataDirectoryError."""
+        """Create the mark LOSS_NAME or LIMBO_NAME durably. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.write_atomically(os.path.join(self.path, name), b"")
 
     def clear_mark(self, name: str) -> None:
-        """What the mark stands for is over, durably. Raises DataDirectoryError."""
+        """Remove a mark durably. Raises DataDirectoryError."""
         with _os_errors("cannot write", self.path):
             self.files.remove(os.path.join(self.path, name))
             self.files.sync_directory(self.path)
 
     def begin_loss(self, boot_count: int) -> None:
-        """Note durably that this directory lacks data; this boot gets at least the number ``boot_count``. Raises
+        """Record durably that this directory lacks data. This boot gets at least the number ``boot_count``. Raises
         DataDirectoryError."""
         self.set_mark(LOSS_NAME)
         self.identity = replace(self.identity, boot_count=max(boot_count, self.identity.boot_count))
 
     def place(self) -> str:
-        """Text that tells this directory from a copy of it. Raises DataDirectoryError."""
+        """Return a text that distinguishes this directory from a copy of it. Raises DataDirectoryError."""
         with _os_errors("cannot look at", self.path):
             return self.files.place_of(os.path.join(self.path, LOCK_NAME))
 
     def usage(self, kept_bytes: int = 0) -> Usage:
-        """Its file system as it is now. Blocks; raises OSError."""
+        """Return the present usage of the file system. Blocks; raises OSError."""
         return Usage(self.files.total_bytes(self.path), self.files.free_bytes(self.path), kept_bytes)
 
     def close(self) -> None:
@@ -300,7 +303,7 @@ _OURS_UNFINISHED = (COOKIE_NAME, COOKIE_NAME + ".tmp", IDENTITY_NAME + ".tmp", L
 
 @contextmanager
 def _os_errors(what: str, path: str) -> Iterator[None]:
-    """Turns an OSError into a DataDirectoryError."""
+    """Turn an OSError into a DataDirectoryError."""
     try:
         yield
     except OSError as error:

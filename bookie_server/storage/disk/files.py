@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file system as storage sees it: the only open, write, sync, rename, lock and preallocation calls (S10, S11).
+"""The file system as storage sees it. Only this file opens, writes, syncs, renames, locks and preallocates (S10, S11).
 
 Storage calls a :class:`Files`. The simulator replaces its system calls (the methods with an underscore) and keeps the
 same promises:
 
-- ``write`` is durable after ``sync_data`` on the same handle returned; a name is durable after ``sync_directory``.
-- Errors of ``write`` and of the syncs are ``OSError`` and are never retried by anyone (RULES S6).
+- ``write`` is durable after ``sync_data`` on the same handle has returned; a name is durable after ``sync_directory``.
+- Errors of ``write`` and of the syncs are ``OSError`` and are never retried (RULES S6).
 
-The platform decides how to sync: Darwin's fsync does not reach the disk, so F_FULLFSYNC is used there. No function is
-called that the platform lacks. Where O_DIRECT is missing or refused (tmpfs, overlayfs: EINVAL) the page cache is used;
-the sync after each group makes that as durable, only slower.
+The platform decides how to sync: Darwin's fsync does not reach the disk, so F_FULLFSYNC is used there. Functions that a
+platform lacks are not called there. Where O_DIRECT is missing or refused (tmpfs, overlayfs: EINVAL), writes go through
+the page cache; the sync after each group makes them equally durable, only slower.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ Handle: TypeAlias = int
 """An open file. Opaque above this module."""
 
 _BUFFERS_MAX = 512
-"""The most buffers in one system call; the system's own bound is 1,024."""
+"""The maximum number of buffers in one system call; the system's own bound is 1,024."""
 
 _REFUSED_DIRECT = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def aligned_buffer(size: int) -> mmap.mmap:
-    """Zeroed memory of at least ``size`` bytes whose address is a multiple of the page size."""
+    """Return zeroed memory of at least ``size`` bytes whose address is a multiple of the page size."""
     return private_memory(round_up(size, BLOCK))
 
 
 def is_aligned(buffer: memoryview) -> bool:
-    """Whether its address is a multiple of :data:`BLOCK`."""
+    """Return whether the buffer's address is a multiple of :data:`BLOCK`."""
     return np.frombuffer(buffer, np.uint8).ctypes.data % BLOCK == 0
 
 
 def round_up(value: int, step: int) -> int:
-    """The smallest multiple of ``step`` (a power of two) that is at least ``value``."""
+    """Return the smallest multiple of ``step`` (a power of two) that is at least ``value``."""
     return (value + step - 1) & -step
 
 
@@ -60,14 +60,14 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # <linux/falloc.h>
 
 
 def _punch_hole() -> Callable[[int, int, int, int], int] | None:
-    """Linux's fallocate, which Python does not have; None elsewhere."""
+    """Return Linux's fallocate, which Python does not have; None on other systems."""
     if sys.platform != "linux":
         return None
     try:
         fallocate = ctypes.CDLL(None).fallocate
     except (OSError, AttributeError):
         return None
-    if ctypes.sizeof(ctypes.c_long) < 8:  # off_t is another type there
+    if ctypes.sizeof(ctypes.c_long) < 8:  # off_t is not a long on such a system
         return None
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
     return cast("Callable[[int, int, int, int], int]", fallocate)
@@ -83,7 +83,7 @@ class Files:
 
     def create_preallocated(self, path: str, size: int) -> Handle:
         """Create a file of ``size`` zero bytes with its blocks allocated, open for direct writes where possible. Raises
-        FileExistsError if the name is taken. After any other error the file is gone again. The caller syncs."""
+        FileExistsError if the name is taken. After any other error the file is removed. The caller syncs."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         handle = self._open_direct(path, flags)
         try:
@@ -95,8 +95,8 @@ class Files:
         return handle
 
     def open_preallocated(self, path: str, size: int) -> Handle | None:
-        """Open an existing file of exactly ``size`` bytes with its blocks allocated, as :meth:`create_preallocated`
-        does; its content stays. None if it has another size."""
+        """Open an existing file of exactly ``size`` bytes, allocate missing blocks, and keep its content. Return None
+        if it has another size."""
         handle = self._open_direct(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
             if self.size(handle) == size:
@@ -131,8 +131,8 @@ class Files:
         os.ftruncate(handle, size)
 
     def deallocate(self, path: str, offset: int) -> int:
-        """Give the blocks from ``offset`` to the end of the file back to the file system. They read as zeros from then
-        on, and the file keeps its size. Returns the number of bytes; 0 if the system cannot do it. Not synced."""
+        """Give the blocks from ``offset`` to the end of the file back to the file system. They then read as zeros, and
+        the file keeps its size. Return the number of bytes; 0 if the system cannot do it. Not synced."""
         punch = _punch_hole()
         handle = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -142,8 +142,9 @@ class Files:
             os.close(handle)
 
     def write(self, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
-        """Write all of ``buffers``, one behind the other, at ``offset``; all of them, and it, aligned to :data:`BLOCK`.
-        One system call unless it is cut short, or the platform takes one buffer at a time."""
+        """Write all of ``buffers``, one behind the other, at ``offset``. The buffers and ``offset`` are aligned to
+        :data:`BLOCK`. This is one system call unless that writes only a part, or the platform takes one buffer at a
+        time."""
         while buffers:
             try:
                 done = self._write_some(handle, buffers, offset)
@@ -167,7 +168,7 @@ class Files:
         return os.pwrite(handle, buffers[0], offset)
 
     def _drop_direct(self, handle: Handle) -> bool:
-        """Turn O_DIRECT off on an open file; False if it was not on."""
+        """Turn O_DIRECT off on an open file; return False if it was not on."""
         direct = getattr(os, "O_DIRECT", 0)
         flags = fcntl.fcntl(handle, fcntl.F_GETFL)
         if not direct or not flags & direct:
@@ -176,12 +177,13 @@ class Files:
         return True
 
     def sync_data(self, handle: Handle) -> None:
-        """When this returns, everything written to the file, and its size, is on disk. A failure is final (S6)."""
+        """Make everything written to the file, and its size, durable. A failure is final (S6)."""
         self._platform_sync(handle)
 
     @cached_property
     def _platform_sync(self) -> Callable[[Handle], object]:
-        """How the platform syncs a file's data; asked once, because a name that is not there is slow to look up."""
+        """The platform's call to sync a file's data. It is looked up once, because the look-up of a missing name is
+        slow."""
         full = getattr(fcntl, "F_FULLFSYNC", None)
         if full is not None:
             return lambda handle: fcntl.fcntl(handle, full)
@@ -191,7 +193,7 @@ class Files:
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
     def read(self, handle: Handle, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+        """Return ``size`` bytes at ``offset``; fewer only at the end of the file."""
         data = self._pread(handle, size, offset)
         while len(data) < size and (more := self._pread(handle, size - len(data), offset + len(data))):
             data += more
@@ -201,7 +203,7 @@ class Files:
         return os.pread(handle, size, offset)
 
     def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
-        """The ``size`` bytes at ``offset`` if memory has all of them; None if the disk would have to be asked, or the
+        """Return the ``size`` bytes at ``offset`` if all of them are in the page cache; None if they are not, or the
         system cannot tell. Never blocks."""
         if _AT_ONCE is None:
             return None
@@ -212,14 +214,14 @@ class Files:
             return None
 
     def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
-        """Fill ``view`` with the bytes at ``offset``, as far as there are any; how many there were."""
+        """Fill ``view`` with the bytes at ``offset``, up to the end of the file; return their number."""
         done = 0
         while done < len(view) and (got := self._read_into(handle, view[done:], offset + done)):
             done += got
         return done
 
     def read_past_cache(self, path: str, size: int, offset: int) -> bytes:
-        """As :meth:`read`, but from the disk instead of the page cache where the platform can (RULES S5)."""
+        """Read as :meth:`read` does, but from the disk instead of the page cache, if the platform can (RULES S5)."""
         start = offset // BLOCK * BLOCK
         length = round_up(offset + size - start, BLOCK)
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
@@ -258,13 +260,14 @@ class Files:
         return len(data)
 
     def advise_random(self, handle: Handle) -> None:
-        """Switch off read-ahead on this handle: it would cache bytes beyond the durable position (RULES S5)."""
+        """Switch off read-ahead on this handle, because it would cache bytes beyond the durable position (RULES S5)."""
         if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_RANDOM"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
     def drop_cache(self, handle: Handle) -> None:
-        """Later reads come from the disk, except for bytes written and not synced. Called before a segment is scanned:
-        bytes that were read ahead of a direct write would hide what was acked since (RULES S5)."""
+        """Drop the file's cached pages, so that later reads come from the disk, except for bytes written and not
+        synced. Called before a segment is scanned: pages that were cached before a direct write would hide acknowledged
+        data (RULES S5)."""
         if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_DONTNEED"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -272,15 +275,15 @@ class Files:
         return os.fstat(handle).st_size
 
     def close(self, handle: Handle) -> None:
-        """Never raises."""
+        """Close a file. Never raises."""
         with contextlib.suppress(OSError):
             os.close(handle)
 
     # --- names and small files -------------------------------------------------------------------------------------
 
     def write_atomically(self, path: str, data: bytes) -> None:
-        """Replace the file's content: ``<path>.tmp``, fsync, rename, directory fsync. After an error the file has the
-        old content or the new one, never a mixture."""
+        """Replace the file's content by writing ``<path>.tmp``, fsync, rename, and fsync of the directory. After an
+        error the file has the old or the new content, never a mixture."""
         temporary = path + ".tmp"
         handle = self._create(temporary)
         try:
@@ -295,7 +298,7 @@ class Files:
         self.rename(temporary, path)
 
     def create(self, path: str) -> Handle:
-        """Create an empty file, to be appended to and written; an existing one is emptied. The caller syncs."""
+        """Create an empty file for appends and writes; an existing one is emptied. The caller syncs."""
         return self._create(path)
 
     def append(self, handle: Handle, data: bytes) -> None:
@@ -317,7 +320,7 @@ class Files:
             os.fsync(handle)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within a directory, durably."""
+        """Rename a file within its directory, durably."""
         self._replace(old, new)
         self.sync_directory(os.path.dirname(new))
 
@@ -325,7 +328,7 @@ class Files:
         os.replace(old, new)
 
     def sync_directory(self, path: str) -> None:
-        """When this returns, the names in the directory are on disk. A failure is final (S6)."""
+        """Make the names in the directory durable. A failure is final (S6)."""
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
             self._sync_file(handle)
@@ -346,12 +349,12 @@ class Files:
         return os.path.exists(path)
 
     def remove(self, path: str) -> None:
-        """Unlink; the caller syncs the directory if that matters."""
+        """Remove a file; the caller syncs the directory if that matters."""
         os.unlink(path)
 
     def make_directory(self, path: str) -> None:
-        """Make the directory and its missing parents; each new name is durable in its parent. So is the name of an
-        existing directory, because a process may have ended between making and syncing it."""
+        """Make the directory and its missing parents, and make each new name durable in its parent. An existing
+        directory is synced in its parent, too, because a process may have ended between making and syncing it."""
         path = os.path.abspath(path)
         parent, there = os.path.dirname(path), self._is_directory(path)
         if not there:
@@ -372,8 +375,8 @@ class Files:
             os.mkdir(path)
 
     def lock(self, path: str) -> Handle:
-        """Take an exclusive lock on a file, held until the handle is closed or the process ends. Raises BlockingIOError
-        if somebody else holds it."""
+        """Take an exclusive lock on a file. It is held until the handle is closed or the process ends. Raises
+        BlockingIOError if another process holds it."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -383,8 +386,8 @@ class Files:
         return handle
 
     def place_of(self, path: str) -> str:
-        """Text that names a file as it lies on this running machine. A copy of the file has another text, wherever it
-        is."""
+        """Return a text that identifies a file on this running machine. A copy of the file has another text, wherever
+        it is."""
         stat = os.stat(path)
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -394,12 +397,12 @@ class Files:
         return f"{machine}:{stat.st_dev:x}:{stat.st_ino:x}"
 
     def free_bytes(self, path: str) -> int:
-        """The free bytes that this process may use."""
+        """Return the free bytes that this process may use."""
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system in bytes without what is reserved for others, as ``df`` counts. So a full one has
-        a used share of 1, however much its administrator has set aside."""
+        """Return the size of the file system in bytes, without the space reserved for root, as ``df`` counts. So a full
+        file system has a used share of 1, however much is reserved."""
         stat = os.statvfs(path)
         return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize

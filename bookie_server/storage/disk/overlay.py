@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that may be written to while nothing on the disk changes: what a start does can be seen without doing it.
+"""Files that can be written without changing the disk, so that a start can be tried out.
 
-Reads come from another :class:`Files`. What is written, made, renamed and removed stays in memory and is read back from
-there. Nothing of the other files is ever written, renamed, removed or synced.
+Reads come from another :class:`Files`. Everything that is written, made, renamed and removed stays in memory and is
+read back from there. The other files are never written, renamed, removed or synced.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TypeAlias
 from bookie_server.storage.disk.files import Files, Handle, aligned_buffer
 
 _Bytes: TypeAlias = bytearray | mmap.mmap
-"""The block size of the overlay's files: a segment takes memory only where it is written."""
+"""The content of a file of the overlay. That of a segment is an mmap, which takes memory only where it is written."""
 
 
 class Overlay(Files):
-    """Files over those of ``base``. Handles of its own files are negative, all others are the base's. A segment that is
-    recycled begins with zeros here, because what it held means nothing."""
+    """Files over those of ``base``. Handles of the overlay's own files are negative; all others are the base's. A
+    recycled segment begins with zeros here, because its old content means nothing."""
 
     def __init__(self, base: Files) -> None:
         self._base = base
-        self._names: dict[str, _Bytes | str | None] = {}  # bytes, another name of a file of the base, or removed
+        self._names: dict[str, _Bytes | str | None] = {}  # content, path of a file of the base, or None: removed
         self._handles: dict[Handle, _Bytes] = {}
         self._last_handle = -1
 
@@ -41,7 +41,7 @@ class Overlay(Files):
         return bytes(memoryview(self._handles[handle])[offset : offset + size])
 
     def read_at_once(self, handle: Handle, size: int, offset: int) -> None:
-        """Nobody here must not wait."""
+        """Return None: users of the overlay may wait for the disk."""
 
     def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
         data = self.read(handle, len(view), offset)
@@ -88,7 +88,7 @@ class Overlay(Files):
     def total_bytes(self, path: str) -> int:
         return self._base.total_bytes(path)
 
-    # --- what stays in memory ---------------------------------------------------------------------------------------
+    # --- changes in memory ---------------------------------------------------------------------------------------
 
     def create_preallocated(self, path: str, size: int) -> Handle:
         if self.exists(path):
@@ -104,7 +104,7 @@ class Overlay(Files):
         return self._make(path, aligned_buffer(size)) if found == size else None
 
     def deallocate(self, path: str, offset: int) -> int:
-        """As where the system cannot do it."""
+        """Do nothing, as on a system that cannot do it."""
         return 0
 
     def sync_data(self, handle: Handle) -> None: ...
@@ -116,7 +116,7 @@ class Overlay(Files):
         self._names[path] = None
 
     def lock(self, path: str) -> Handle:
-        """Locks nothing: the command that examines a directory locks it below."""
+        """Lock nothing. The command that examines a directory locks it on disk."""
         return self._opened(bytearray())
 
     def make_directory(self, path: str) -> None:
@@ -142,7 +142,8 @@ class Overlay(Files):
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _file(self, path: str) -> _Bytes | str:
-        """What has this name: bytes of the overlay, or a path of the base. FileNotFoundError where nothing has."""
+        """Return the content of the file in the overlay, or its path in the base. Raises FileNotFoundError if there is
+        no such file."""
         file = self._names.get(path, path)
         if file is None or (path not in self._names and not self._base.exists(path)):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)

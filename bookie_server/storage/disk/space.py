@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a data directory has room for new entries: thresholds with hysteresis, and a reserve. Pure.
+"""Decides whether a data directory has room for new entries, by thresholds with hysteresis and a reserve. Pure.
 
-A bookie whose disk fills up turns read-only while there is still room, and goes on serving reads. The remaining room
-(the reserve) is for fences, recovery adds and compaction: they bring space back, and let ledgers be closed elsewhere.
-The bookie is writable again only once the disk is clearly emptier, so that it does not go back and forth. None of this
-is stored: each start judges anew.
+A bookie whose disk fills up turns read-only while there is still room, and continues to serve reads. The remaining room
+(the reserve) is for fences and recovery adds, which let ledgers be closed, and for compaction, which frees space. The
+bookie is writable again only once the disk is clearly emptier, so that it does not go back and forth. None of this is
+stored; each start decides afresh.
 
 Segments kept free for recycling, and those made ahead, count as room, because the bookie can always fill them.
 """
@@ -18,19 +18,19 @@ RESERVE_SEGMENTS = 2
 """The reserve for fences, recovery adds and compaction, in segments."""
 
 RETRY_LOOKS = 6
-"""If a commit found no space although the file system names some (a quota), new entries are tried again after so many
-looks, or once there is room for one segment more."""
+"""If a commit found no space although the file system reports some (a quota), new entries are tried again after this
+many checks, or once there is room for another segment."""
 
 EVEN_SHARE = 0.05
-"""Data directories whose used shares differ by no more than this get new ledgers alike."""
+"""Data directories whose used shares differ by no more than this get new ledgers equally."""
 
 _MIX = 0x9E3779B97F4A7C15  # odd and without a pattern, because ledger ids are often evenly spaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceLimits:
-    """``threshold`` and ``low_water`` are used shares of the file system. The bookie turns read-only above the first,
-    and is writable again at or below the second."""
+    """The limits of a data directory. ``threshold`` and ``low_water`` are used shares of the file system. The directory
+    turns read-only above the first, and is writable again at or below the second."""
 
     threshold: float
     low_water: float
@@ -38,14 +38,14 @@ class SpaceLimits:
 
     @property
     def reserve_bytes(self) -> int:
-        """With less room no new entries are taken, whatever the shares say: the next segment would leave less than the
-        reserve."""
+        """With less room than this no new entries are taken, whatever the shares are, because the next segment would
+        leave less than the reserve."""
         return (RESERVE_SEGMENTS + 1) * self.segment_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A file system as it is now, in bytes. ``kept_bytes`` are allocated to empty segments of ours."""
+    """The state of a file system, in bytes. ``kept_bytes`` are allocated to empty segments of ours."""
 
     total_bytes: int
     free_bytes: int
@@ -53,21 +53,21 @@ class Usage:
 
     @property
     def usable_bytes(self) -> int:
-        """How much may still be written."""
+        """The number of bytes that may still be written."""
         return self.free_bytes + self.kept_bytes
 
     @property
     def used_share(self) -> float:
-        """From 0 to 1; 1 if the file system does not tell its size."""
+        """The used share, from 0 to 1; 1 if the file system does not report its size."""
         return 1 - min(1.0, self.usable_bytes / self.total_bytes) if self.total_bytes > 0 else 1.0
 
 
 def choose_directory(ledger_id: int, watches: Sequence[SpaceWatch]) -> int:
-    """The number of the data directory for a new ledger; ``watches`` has one for each directory.
+    """Return the number of the data directory for a new ledger; ``watches`` has one item for each directory.
 
-    It is one of the emptiest writable directories; all within EVEN_SHARE of the emptiest get the same number of
-    ledgers. If it were always the emptiest, the other disks would stand idle until the next look. If none is writable,
-    it is the one with the most room, whose reserve takes the fence.
+    It is one of the emptiest writable directories; all within EVEN_SHARE of the emptiest one get the same number of
+    ledgers. If it were always the emptiest one, the other disks would be idle until the next check. If none is
+    writable, it is the one with the most room, whose reserve takes the fence.
     """
     writable = [number for number, watch in enumerate(watches) if not watch.read_only]
     if not writable:
@@ -78,15 +78,16 @@ def choose_directory(ledger_id: int, watches: Sequence[SpaceWatch]) -> int:
 
 
 class SpaceWatch:
-    """Judges one data directory. While ``read_only`` is True ``why`` is the reason in words; otherwise it is empty."""
+    """Watches the space of one data directory. While ``read_only`` is True, ``why`` is the reason in words; otherwise
+    it is empty."""
 
     def __init__(self, limits: SpaceLimits, usage: Usage) -> None:
-        """The first look, at a start: between the two shares the bookie is writable."""
+        """Make the first check, at a start. Between the two shares the directory is writable."""
         self._limits = limits
-        self._refused_at: int | None = None  # least usable bytes since a commit found no space
+        self._refused_at: int | None = None  # fewest usable bytes seen since a commit found no space; None: none has
         self._looks_since_refusal = 0
         self.usage = usage
-        """The usage at the last look."""
+        """The usage at the last check."""
         self.why = self._too_full(usage)
 
     @property
@@ -94,10 +95,10 @@ class SpaceWatch:
         return bool(self.why)
 
     def look(self, usage: Usage) -> bool:
-        """Judge anew; True if the verdict changed."""
+        """Check the usage; return whether ``read_only`` changed."""
         self.usage = usage
         self._looks_since_refusal += 1
-        if self._refused_at is not None:  # the look before it may be old: what the first one behind it finds is not new
+        if self._refused_at is not None:  # the first check after a refusal sets the base
             is_first = self._looks_since_refusal == 1
             self._refused_at = usage.usable_bytes if is_first else min(self._refused_at, usage.usable_bytes)
         was, too_full = self.read_only, self._too_full(usage)
@@ -108,7 +109,8 @@ class SpaceWatch:
         return self.read_only is not was
 
     def no_space(self) -> bool:
-        """A commit found no space: read-only at once, whatever the file system says. True if it was writable before."""
+        """Turn read-only at once, because a commit found no space, whatever the file system reports. Return whether the
+        directory was writable."""
         was = self.read_only
         self._refused_at, self._looks_since_refusal = self.usage.usable_bytes, 0
         self.why = "the disk refused space for a segment"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames hold which entries, and the folded state of each ledger."""
+"""The index: which frames hold which entries, and the folded state of each ledger."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bounded cache of sealed segments' ``.idx`` files, and how they are searched (RULES S7).
+"""The bounded cache for parts of the ``.idx`` files of sealed segments, and the search in them (RULES S7).
 
-Forgotten parts are read again, so the cache may be as small as one likes. A look-up still goes on, because its caller
-hands it each answer of the disk.
+Dropped parts are read again, so the cache may have any size. Even with a cache that keeps nothing a look-up makes
+progress, because its caller passes each result from the disk to it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bookie_server.storage.index.search import SPARSE_SECTION, Search
 
 INDEX_CACHE_BYTES = 64 << 20
 _ENTRY_BYTES = 300
-"""Roughly the memory of an entry besides its contents."""
+"""The approximate memory of an entry besides its contents."""
 
 
 class SparseIndex:
-    """The sparse records of a segment: which index blocks can hold an id of a ledger. ``edition`` is that of their
-    ``.idx``."""
+    """The sparse records of a segment, which tell which index blocks can hold an id of a ledger. ``edition`` is that of
+    the ``.idx``."""
 
     __slots__ = ("_first_ledgers", "_firsts", "_last_ledgers", "_peaks", "edition")
 
@@ -34,10 +34,10 @@ class SparseIndex:
         self._last_ledgers, self._peaks = column(sparse["last_ledger"]), column(sparse["max_last"])
 
     def blocks(self, ledger_id: int, first: int, last: int) -> range:
-        """The blocks that may have frames of the ledger with an id from first to last.
+        """Return the blocks that may have frames of the ledger with an id from first to last.
 
-        Left out are blocks that end below the range, because they hold smaller ledgers or have a running maximum below
-        ``first``; and blocks that begin above it.
+        This leaves out blocks that end below the range, because they hold smaller ledgers or have a running maximum
+        below ``first``, and blocks that begin above it.
         """
         low = bisect_left(self._last_ledgers, ledger_id)
         end = bisect_right(self._last_ledgers, ledger_id, low)
@@ -47,8 +47,9 @@ class SparseIndex:
         return range(low, bisect_right(self._firsts, last, start, stop))
 
     def bounds(self, number: int, ledger_id: int, first: int, last: int) -> tuple[int, int]:
-        """The least first and greatest last id of the ledger's frames in a block. At an end of the block where another
-        ledger stands the ``first`` or ``last`` of the whole segment is returned."""
+        """Return bounds of the ledger's ids in a block: the least first and the greatest last id of its frames. If
+        another ledger is at an end of the block, the bound there is the given ``first`` or ``last``, which are those of
+        the whole segment."""
         if self._first_ledgers[number] == ledger_id:
             first = self._firsts[number]
         if self._last_ledgers[number] == ledger_id:
@@ -60,11 +61,11 @@ class SparseIndex:
 
 
 Remembered: TypeAlias = SparseIndex | BlockFrames | Striping | Runs | RunMembers
-"""What the disk says about an index block, a frame whose ids must be read, or a damaged run."""
+"""The contents of an index block, the ids of a frame that had to be read, or the intact frames of a damaged run."""
 
 
 class IndexCache:
-    """Forgets the least recently used entries. One thread."""
+    """A cache of at most ``bytes_max`` that drops the least recently used entries. Only one thread may use it."""
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
@@ -92,7 +93,7 @@ class IndexCache:
             self._drop(next(iter(self._entries)))
 
     def forget(self, generation: int) -> None:
-        """The segment is gone, or has a new ``.idx``."""
+        """Drop the entries of a segment that is gone, or has a new ``.idx``."""
         for place in list(self._of_generation.get(generation, ())):
             self._drop(place)
 
@@ -124,9 +125,9 @@ def _bytes_of(entry: Remembered) -> int:
 
 
 def search_sealed(search: Search, generation: int, first: int, last: int, unreadable: set[int] | None) -> None:
-    """Give the search the frames of a sealed segment in which the ledger has ids first to last. ``unreadable`` are the
-    blocks of its ``.idx`` that fail their check. If the disk must be asked first, the search gets an unresolved block,
-    or ends before the unknown part."""
+    """Give the search the frames of a sealed segment in which the ledger has ids first to last. ``unreadable`` has the
+    blocks of its ``.idx`` that fail their check. If a block must be read from the disk first, it is added to the search
+    as unresolved, or the search is cut before it."""
     if unreadable is not None and SPARSE_SECTION in unreadable:
         search.lost.append((first, last))
         return
@@ -154,14 +155,14 @@ def search_sealed(search: Search, generation: int, first: int, last: int, unread
         assert isinstance(block, BlockFrames)
         if block.edition == sparse.edition:
             block.candidates(search)
-        else:  # the index was made anew in between, so ``number`` is another block now
+        else:  # the ``.idx`` was rebuilt in between, so ``number`` is another block in it
             _ask(search, IndexBlock(generation, SPARSE_SECTION), begin)
             _ask(search, place, begin)
 
 
 def _ask(search: Search, block: IndexBlock, begin: int) -> None:
-    """Leave a block that begins within the range for the next part of the answer; a block that reaches its first id
-    must be read now."""
+    """Cut the search before a block that begins inside the range. A block that may hold the first id must be read now,
+    so it is added as unresolved."""
     if begin > search.first:
         search.cut(begin - 1)
     elif not search.is_full:

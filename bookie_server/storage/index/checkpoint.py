@@ -2,9 +2,9 @@
 """The bytes of a checkpoint: the folded state of every ledger, the deleted ids, the segments that must exist (S4).
 docs/formats.md §3.6 is the specification.
 
-A checkpoint lets segments be recycled, because it has all ledger state of the segments up to ``through``. It may have
-newer facts too, because state folds in any order. Each block's check covers the checkpoint's number and the block's
-place. So a block of an older checkpoint, or one in the wrong place, fails it as one with a flipped bit does.
+A checkpoint lets segments be recycled, because it has all ledger state of the segments up to ``through``. It may also
+have newer facts, because state folds in any order. Each block's checksum covers the checkpoint's number and the block's
+place. So a block of an older checkpoint, or one in the wrong place, fails its check like one with a flipped bit.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NAME = re.compile(r"([0-9a-f]{16})\.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``through``: ``ledgers`` and ``deleted`` (closed intervals as rows of two) have the state of every segment with a
-    generation up to it.
-    ``segments``: those up to ``through`` that may hold live entries, ascending; all others are drained."""
+    """A decoded checkpoint. ``ledgers`` and ``deleted`` (closed intervals as rows of two) have the state of every
+    segment with a generation up to ``through``. ``segments`` are those up to ``through`` that may hold live entries,
+    ascending; all others are drained."""
 
     number: int
     incarnation: bytes
@@ -52,7 +52,7 @@ class Checkpoint:
 class CheckpointParts:
     """Makes the blocks of a checkpoint. Each ``add_…`` returns bytes to append to the file, in this order: ledgers (any
     number of calls), :meth:`add_deleted`, :meth:`add_segments`. :meth:`header` then goes to the first block, which is
-    left empty until then, so that a file that was cut short has no header."""
+    empty until then, so that an incomplete file has no header."""
 
     number: int
     incarnation: bytes
@@ -63,7 +63,8 @@ class CheckpointParts:
     _last: int = -(1 << 63)
 
     def add_ledgers(self, rows: Rows) -> bytes:
-        """Blocks for ledgers, sorted and with greater ids than before. Rows that do not fill a block wait for more."""
+        """Return blocks with ledgers, which are sorted and greater than those of earlier calls. Rows that do not fill a
+        block wait for the next call."""
         if not rows.size:
             return b""
         assert int(rows["ledger"][0]) >= self._last
@@ -75,20 +76,20 @@ class CheckpointParts:
         return self._blocks(rows[:whole], 0)
 
     def add_deleted(self, intervals: I64) -> bytes:
-        """The rest of the ledgers, and the deleted ids."""
+        """Return blocks with the rest of the ledgers, and with the deleted ids."""
         rest = self._waiting or [np.empty(0, LEDGER_ROW)]
         self._waiting = []
         pairs = np.ascontiguousarray(intervals, dtype="<i8").reshape(-1).view(PAIR_ROW)
         return self._blocks(rest[0], 0) + self._blocks(pairs, 2)
 
     def add_segments(self, generations: tuple[int, ...]) -> bytes:
-        """The segments up to ``through`` that must exist, ascending."""
+        """Return blocks with the segments up to ``through`` that must exist, ascending."""
         pairs = np.zeros(len(generations), PAIR_ROW)
         pairs["first"] = generations
         return self._blocks(pairs, 4)
 
     def header(self) -> bytes:
-        """The first block, once all others are added."""
+        """Return the first block. Call this after all others are added."""
         fields = _HEADER.pack(
             CHECKPOINT_MAGIC, FORMAT_VERSION, BLOCK, self.number, self.incarnation, self.through, *self._counts
         )
@@ -108,8 +109,9 @@ class CheckpointParts:
 
 
 def read_checkpoint(read: Callable[[int, int], bytes], size: int) -> Checkpoint:
-    """The checkpoint in a file of ``size`` bytes; ``read(bytes, offset)`` gives a part. It is read in pieces, so that
-    memory holds its records only once. Raises IntegrityError for anything but an intact file of this version."""
+    """Decode the checkpoint in a file of ``size`` bytes; ``read(bytes, offset)`` returns a part of it. It is read in
+    pieces, so that memory holds its records only once. Raises IntegrityError for anything but an intact file of this
+    version."""
     block = read(BLOCK, 0)
     if len(block) < BLOCK:
         raise IntegrityError("a checkpoint is shorter than its header", value=f"{size} bytes")
@@ -149,8 +151,8 @@ def _section(
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoints:
-    """The newest checkpoint of a directory and its size. ``damage``: a line for each checkpoint that is newer and
-    damaged."""
+    """The newest readable checkpoint of a directory and its size. ``damage`` has a line for each newer checkpoint, all
+    of which are damaged."""
 
     newest: Checkpoint | None
     file_bytes: int
@@ -190,6 +192,6 @@ def checkpoint_name(number: int) -> str:
 
 
 def parse_checkpoint_name(name: str) -> int | None:
-    """The number in the name of a checkpoint, or None for another name."""
+    """Return the number in the name of a checkpoint, or None for another name."""
     match = _NAME.fullmatch(name)
     return int(match[1], 16) if match else None

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames hold which entries, and the folded state of each ledger. In memory, one thread, no I/O (RULES S2, S7).
+"""The index of a data directory: which frames hold which entries, and the folded state of each ledger. It is in memory,
+belongs to one thread, and does no I/O (RULES S2, S7).
 
-An id is answered FOUND with a place, ABSENT, or UNKNOWN with a reason. ABSENT is said only for a healthy ledger, and
-only after every frame that could hold the id was considered. Frames of unsealed segments are all in memory. Of a sealed
-segment only a summary is; its ``.idx`` is read block by block: a look-up names the blocks that it needs as
-``unresolved``, and is repeated with their contents. State folds to the same result whatever the order of the records
-(S4). Pending adds (S1) are the machine's; only durable frames are here.
+For each id the answer is FOUND with a place, ABSENT, or UNKNOWN with a reason. It is ABSENT only for a healthy ledger,
+and only after every frame that could hold the id was considered. All frames of unsealed segments are in memory. For a
+sealed segment only a summary is in memory, and its ``.idx`` is read block by block: a look-up names the blocks that it
+needs as ``unresolved``, and is repeated with their contents. State folds to the same result whatever the order of the
+records (S4). Only durable frames are here; the machine has the pending adds (S1).
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from bookie_server.storage.index.search import DamagedPlaces, Search, greatest_i
 from bookie_server.storage.index.segment_directory import Reach, SegmentDirectory
 
 FRAMES_MAX = 64
-"""How many frames one look-up considers unless told otherwise."""
+"""The default for the number of frames that one look-up considers."""
 
-_SEGMENTS_AHEAD = 4  # sealed segments of one look-up that begin above its first id
+_SEGMENTS_AHEAD = 4  # how many sealed segments that begin above the first id one look-up considers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class Lookup:
     """The index's answer for ids first to ``through``: each is in exactly one piece, absent or unknown range.
 
     ``through`` is below the last requested id if there were more frames than one look-up considers, or if the rest must
-    be read first. While ``unresolved`` is not empty it is first − 1: the caller has the reader find out what these
-    frames and index blocks hold, and asks again.
+    be read first. If ``unresolved`` is not empty, ``through`` is first − 1: the caller must read these frames and index
+    blocks, and look up again.
     """
 
     pieces: tuple[Piece, ...]
@@ -57,7 +58,7 @@ class Lookup:
 @dataclass(frozen=True, slots=True)
 class LastEntry:
     """The greatest entry id that is known to be intact here, and the frame that ends with it; −1 and None if there is
-    none. ``bound``: no frame ends above it, damaged ones of sealed segments included."""
+    none. No frame ends above ``bound``, including damaged frames of sealed segments."""
 
     entry_id: EntryId
     place: Place | None
@@ -66,15 +67,15 @@ class LastEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DamagedIndex:
-    """``summary``: ledger, first, last and bytes of what the segment held and still counts. ``unreadable``: numbers of
-    the blocks of its ``.idx`` that must not be believed."""
+    """The part of a damaged ``.idx`` that memory has. ``summary`` has ledger, first, last and bytes of the segment's
+    live content. ``unreadable`` has the numbers of the blocks of the ``.idx`` that must not be trusted."""
 
     summary: Rows
     unreadable: frozenset[int]
 
 
 class LedgerIndex:
-    """All ledgers of a data directory."""
+    """The index of all ledgers of a data directory."""
 
     def __init__(self, index_cache_bytes: int = INDEX_CACHE_BYTES) -> None:
         self._states = LedgerStates()
@@ -82,17 +83,17 @@ class LedgerIndex:
         self._directory = SegmentDirectory()
         self.cache = IndexCache(index_cache_bytes)
         self._damage = DamagedPlaces()
-        self._unreadable: dict[int, set[int]] = {}  # blocks of an .idx
+        self._unreadable: dict[int, set[int]] = {}  # by generation, the unreadable blocks of its .idx
         self.newest_sealed = 0
-        """The greatest generation that was ever sealed here, even if it was given back since; 0 if none was."""
+        """The greatest generation that was ever sealed here, even if it was given back since; 0 if none."""
         self.damaged_indexes: set[int] = set()
-        """Sealed segments whose ``.idx`` fails a check: to be scanned and indexed anew."""
+        """Sealed segments whose ``.idx`` fails a check, and must be rebuilt by a scan."""
         self._suspects: dict[LedgerId, None] = {}
 
     # --- filling: frames --------------------------------------------------------------------------------------------
 
     def add(self, frame: bytes | bytearray | memoryview, place: Place, header: FrameHeader | None = None) -> None:
-        """Take in one durable frame of any kind."""
+        """Add a durable frame of any kind."""
         header = parse_header(frame) if header is None else header
         if header.kind != FrameKind.ENTRIES:
             self.add_record(header.kind, header.ledger_id, bytes(frame[FRAME_HEADER_BYTES : header.size]))
@@ -103,18 +104,18 @@ class LedgerIndex:
     def add_frame(
         self, ledger_id: LedgerId, extent: FrameExtent, place: Place, striping: Striping | None = None
     ) -> None:
-        """Take in one durable frame of entries of an unsealed segment. ``striping`` is that of a STRIPED frame. Without
-        it, or for IDS, the frame must be read before its ids are known."""
+        """Add a durable frame of entries in an unsealed segment. ``striping`` is that of a STRIPED frame. A frame
+        without it whose ids are not consecutive must be read before its ids are known."""
         try:
             frames = self._unsealed[place.generation][ledger_id]
-        except KeyError:  # of a deleted ledger there are none
+        except KeyError:  # there is no frame of this ledger in this segment yet
             if ledger_id in self._states.deleted:
                 return
             frames = self._frames_in(place.generation, ledger_id)
         frames.add(extent, place, striping)
 
     def add_rows(self, generation: int, rows: Rows) -> None:
-        """Take in the index records of an unsealed segment, sorted as ``sorted_rows`` does."""
+        """Add the index records of an unsealed segment, sorted as by ``sorted_rows``."""
         if not rows.size:
             return
         cuts = [0, *(np.flatnonzero(np.diff(rows["ledger"])) + 1).tolist(), rows.size]
@@ -135,9 +136,9 @@ class LedgerIndex:
     # --- filling: state ---------------------------------------------------------------------------------------------
 
     def add_record(self, kind: int, ledger_id: LedgerId, payload: bytes) -> None:
-        """Fold one durable record. Records may come in any order."""
+        """Fold a durable record into the state of its ledger. Records may come in any order."""
         if kind == FrameKind.DELETED:
-            self._states.deleted.add(ledger_id, ledger_id)  # from now on nothing else is known of it, for good
+            self._states.deleted.add(ledger_id, ledger_id)  # a deleted ledger has no other state, for good
             self._forget(ledger_id)
         elif self._states.fold(ledger_id, kind, payload):
             self._directory.forget(ledger_id, self._states.drops[ledger_id])
@@ -148,7 +149,7 @@ class LedgerIndex:
             self._directory.forget(ledger_id, self._states.drops[ledger_id])
 
     def load_deleted(self, intervals: I64) -> None:
-        """Take in deleted ledgers: an array of (first, last)."""
+        """Add deleted ledgers: an array of (first, last)."""
         for ledger_id in self._states.load_deleted(intervals):
             self._forget(ledger_id)
 
@@ -161,20 +162,22 @@ class LedgerIndex:
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def seal(self, generation: int, summary: Rows) -> None:
-        """The segment has an ``.idx`` with this summary: its frames leave the memory, if they were in it."""
+        """Turn a segment into a sealed one, whose ``.idx`` has this summary. Its frames are dropped from memory, if
+        they were there."""
         self._directory.add_segment(generation, summary[self._states.counting(generation, summary)])
         self.newest_sealed = max(self.newest_sealed, generation)
         self._unsealed.pop(generation, None)
 
     def drop_segment(self, generation: int) -> None:
-        """The segment is given back, because all its live frames stand elsewhere. No look-up names it any more."""
+        """Drop a segment that is given back, because all its live frames are elsewhere. Later look-ups do not name
+        it."""
         self._unsealed.pop(generation, None)
         self._directory.drop_segment(generation)
         self._damage.forget(generation)
         self._forget_index(generation)
 
     def index_rebuilt(self, generation: int, summary: Rows) -> None:
-        """A sealed segment has a new ``.idx``. Ignored if the segment was dropped meanwhile."""
+        """Use the new ``.idx`` of a sealed segment, with this summary. Ignored if the segment was dropped meanwhile."""
         if generation in self._directory:
             self._forget_index(generation)
             self.seal(generation, summary)
@@ -184,12 +187,12 @@ class LedgerIndex:
         self._unreadable.pop(generation, None)
         self.damaged_indexes.discard(generation)
 
-    # --- what the reader says ---------------------------------------------------------------------------------------
+    # --- results of reads ---------------------------------------------------------------------------------------
 
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
-        """The bytes at ``place`` failed their check twice (RULES S5). A frame then serves nothing, a run only its
-        intact frames, an index block nothing: ids that no other frame holds are UNKNOWN. Ignored for a place that is
-        not indexed."""
+        """Mark the bytes at ``place`` as damaged, after they failed their check twice (RULES S5). A damaged frame or
+        index block serves no entries, and a damaged run only its intact frames; ids that no other frame holds are
+        UNKNOWN. Ignored for a place that is not indexed."""
         generation = place.generation
         if isinstance(place, IndexBlock):
             if generation in self._directory:
@@ -206,16 +209,16 @@ class LedgerIndex:
         self.suspect((ledger_id,))
 
     def suspect(self, ledger_ids: Iterable[LedgerId]) -> None:
-        """Entries of these ledgers are lost here, or may be."""
+        """Note ledgers that have lost entries here, or may have."""
         self._suspects.update(dict.fromkeys(ledger_ids))
 
     def take_suspects(self) -> list[LedgerId]:
-        """The ledgers of which damage was noted since the last call, each once."""
+        """Return the ledgers for which damage was noted since the last call, each once."""
         suspects, self._suspects = list(self._suspects), {}
         return suspects
 
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: Remembered) -> None:
-        """Remember, within the cache's bound, what the reader found at an unresolved place."""
+        """Remember, within the cache's bound, the result of reading an unresolved place."""
         unsealed = self._unsealed.get(place.generation)
         if unsealed is not None and isinstance(membership, Striping) and isinstance(place, Place):
             if ledger_id in unsealed:
@@ -223,7 +226,7 @@ class LedgerIndex:
         elif unsealed is not None or place.generation in self._directory:
             self.cache.put(place, membership)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- look-ups -----------------------------------------------------------------------------------------------------
 
     def lookup(
         self,
@@ -234,8 +237,8 @@ class LedgerIndex:
         frames_max: int = FRAMES_MAX,
         resolved: Mapping[Unresolved, Remembered] | Mapping[Place, Remembered] | None = None,
     ) -> Lookup:
-        """Where the entries first to last (both inclusive) are. ``resolved`` has what the reader found at places that
-        an earlier answer named as unresolved."""
+        """Return where the entries first to last (both inclusive) are. ``resolved`` has the results of reading the
+        places that an earlier answer named as unresolved."""
         assert 0 <= first <= last
         if ledger_id in self._states.deleted:
             return Lookup((), (), (EntryRange(first, last, Reason.DELETED),), (), last)
@@ -259,8 +262,8 @@ class LedgerIndex:
         return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
 
     def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Place | None:
-        """A frame in memory that holds the whole range. No other frame needs to be considered, because all copies of an
-        entry are alike (RULES P6)."""
+        """Return a frame in memory that holds the whole range, if there is one. No other frame needs to be considered,
+        because all copies of an entry are equal (RULES P6)."""
         for generation, ledgers in reversed(self._unsealed.items()):
             frames = ledgers.get(ledger_id)
             if frames is not None and generation not in self._damage:
@@ -271,7 +274,7 @@ class LedgerIndex:
 
     def _gather(self, search: Search) -> list[IntervalSet]:
         """Give the search every frame that may hold an id from ``search.first`` to ``search.through``, which this may
-        lower. Returns the ids lost in memory."""
+        lower. Return the ids that are known to be lost."""
         ledger_id, first = search.ledger_id, search.first
         lost: list[IntervalSet] = []
         sources: list[tuple[EntryId, LedgerFrames | Reach]] = []
@@ -321,10 +324,11 @@ class LedgerIndex:
         ranges = tuple(EntryRange(low, high, Reason.DAMAGED) for low, high in sorted(unknown))
         return Lookup(pieces, tuple(absent), ranges, (), through)
 
-    # --- ends and state ---------------------------------------------------------------------------------------------
+    # --- last entries and state
+    # ---------------------------------------------------------------------------------------------
 
     def last_entry(self, ledger_id: LedgerId) -> LastEntry:
-        """The end of what is stored of a ledger, without pending adds."""
+        """Return the last stored entry of a ledger, without pending adds."""
         found: list[tuple[int, Place]] = []
         for frames in self._unsealed_frames(ledger_id):
             last, place = frames.last(ledger_id)
@@ -334,21 +338,21 @@ class LedgerIndex:
         return LastEntry(*greatest_intact(found, self._damage, self.cache.get))
 
     def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
-        """The greatest LAC carried by a frame that is not known to be damaged, and that frame; −1 and None if there is
-        none."""
+        """Return the greatest LAC carried by a frame that is not known to be damaged, and that frame; −1 and None if
+        there is none."""
         found = [frames.carried_lac(ledger_id) for frames in self._unsealed_frames(ledger_id)]
         found += self._directory.lacs(ledger_id)
         intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
         return max(intact, key=lambda item: item[0], default=(-1, None))
 
     def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
-        """The folded records of a ledger that is not deleted, and its trouble."""
+        """Return the folded state of a ledger that is not deleted, or None, and the reason to answer UNKNOWN for it."""
         state = self._states.table.get(ledger_id)
         return state, self._states.trouble(state)
 
     def troubled(self, first_ledger: LedgerId, limit: int) -> tuple[list[LedgerId], LedgerId | None]:
-        """The ledgers that may have lost entries among the next ``limit`` from ``first_ledger`` on, and the ledger to
-        continue with; None at the end. A dropped copy is none of them. :attr:`all_troubled` is said apart."""
+        """Search the next ``limit`` ledgers from ``first_ledger`` on. Return those that may have lost entries, and the
+        ledger to continue with; None at the end. Dropped copies do not count, and :attr:`all_troubled` is separate."""
         rows = self._states.table.rows_from(first_ledger, limit)
         of_all = rows["ledger"] == EVERY_LEDGER
         found: list[int] = rows["ledger"][(rows["flags"] & (NO_ADDS | KEY_CONFLICT) != 0) & ~of_all].tolist()
@@ -361,7 +365,7 @@ class LedgerIndex:
 
     @property
     def states_version(self) -> int:
-        """Another number after each change of what :meth:`folded` and :meth:`is_deleted` say."""
+        """A number that changes with each change in the results of :meth:`folded` and :meth:`is_deleted`."""
         return self._states.table.version
 
     def is_deleted(self, ledger_id: LedgerId) -> bool:
@@ -371,43 +375,44 @@ class LedgerIndex:
         return self._states.deleted.holds(ledger_ids)
 
     def ledger_ids(self) -> list[LedgerId]:
-        """Every ledger that is known and not deleted, sorted."""
+        """Return every ledger that is known and not deleted, sorted."""
         return self._states.ids()
 
     def sealed_through(self, ledger_id: LedgerId) -> int:
-        """The newest sealed generation if a sealed segment holds anything of the ledger, else 0."""
+        """Return the newest sealed generation if a sealed segment holds anything of the ledger, else 0."""
         return self.newest_sealed if self._directory.has(ledger_id) else 0
 
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
-        """Whether a frame of exactly these bounds lies in a segment of a greater generation than ``above``. It may miss
-        one in a sealed segment, which is then copied once more."""
+        """Return whether a frame of exactly these bounds and this size is in a segment of a greater generation than
+        ``above``. This may miss such a frame in a sealed segment; then the frame is copied again."""
         for generation, ledgers in self._unsealed.items():
             frames = ledgers.get(ledger_id)
             if generation > above and frames is not None and frames.has_copy(first, last, size):
                 return True
         return self._directory.has_only(ledger_id, first, last, size, above)
 
-    # --- what maintenance asks and tells ----------------------------------------------------------------------------
+    # --- for maintenance ----------------------------------------------------------------------------
 
     def export_ledgers(self, first_ledger: LedgerId, limit: int) -> Rows:
-        """A copy of at most ``limit`` ledger records from ``first_ledger`` on, sorted, EVERY_LEDGER's too; empty at the
-        end. A checkpoint goes on with the last id + 1; changes made meanwhile may be in it or not."""
+        """Return a copy of at most ``limit`` ledger records from ``first_ledger`` on, sorted, including that of
+        EVERY_LEDGER; empty at the end. A checkpoint continues with the last id + 1; it may have changes made meanwhile
+        or not."""
         return self._states.table.rows_from(first_ledger, limit)
 
     def deleted_intervals(self) -> I64:
-        """Deleted ledgers: an array of (first, last)."""
+        """Return the deleted ledgers as an array of (first, last)."""
         return self._states.deleted.pairs()
 
     def live_bytes(self) -> dict[int, int]:
-        """For each sealed segment the bytes of frames that may still be served."""
+        """Return for each sealed segment the bytes of frames that may still be served."""
         return self._directory.live_bytes()
 
     def ledgers_in(self, generation: int) -> I64:
-        """Ledgers with live frames in a sealed segment, sorted."""
+        """Return the ledgers with live frames in a sealed segment, sorted."""
         return self._directory.ledgers_in(generation)
 
     def drop_dead(self) -> list[int]:
-        """Drop every sealed segment that can serve nothing any more; returns their generations, ascending."""
+        """Drop every sealed segment without live frames; return their generations, ascending."""
         dead = sorted(generation for generation, size in self.live_bytes().items() if not size)
         for generation in dead:
             self.drop_segment(generation)
@@ -420,42 +425,42 @@ class LedgerIndex:
         return sorted(self._unsealed)
 
     def generations(self) -> tuple[list[int], list[int], int]:
-        """The sealed and the unsealed segments that are held, ascending, and the greatest generation that was ever
-        sealed."""
+        """Return the sealed and the unsealed segments that are held, ascending, and the greatest generation that was
+        ever sealed."""
         return self.sealed_generations(), self.unsealed_generations(), self.newest_sealed
 
     def is_sealed(self, generation: int) -> bool:
-        """Whether a sealed segment of this generation is held: False once it is dropped."""
+        """Return whether a sealed segment of this generation is held; False once it is dropped."""
         return generation in self._directory
 
     def damaged_index(self, generation: int) -> DamagedIndex | None:
-        """What memory knows of a sealed segment whose ``.idx`` must be made anew; None if it need not be, or is
-        dropped."""
+        """Return what memory has of a sealed segment whose ``.idx`` must be rebuilt; None if it need not be rebuilt, or
+        the segment is dropped."""
         if generation not in self.damaged_indexes or generation not in self._directory:
             return None
         return DamagedIndex(self._directory.summary(generation), frozenset(self._unreadable.get(generation, ())))
 
     def damaged_segments(self) -> set[int]:
-        """Segments with known damage in them or in their ``.idx``. They stay in this set until they are dropped or, for
-        an ``.idx``, until it is made anew."""
+        """Return the segments with known damage in them or in their ``.idx``. A segment stays in this set until it is
+        dropped or, for damage in an ``.idx``, until that is rebuilt."""
         return self._damage.generations() | self.damaged_indexes
 
     def place_copies(self, copies: Mapping[int, Rows]) -> None:
-        """Take in index records of durable copies of frames, by generation and as ``add_rows`` wants them.
+        """Add the index records of durable copies of frames, by generation and sorted as for ``add_rows``.
 
-        What was deleted since the frames were read stays dead (RULES S4). Copies in a segment that was sealed meanwhile
-        are left out: its summary names them, or they are all dead. A ledger whose copy was dropped meanwhile comes
-        back, and is dropped again.
+        Ledgers that were deleted since the frames were read stay deleted (RULES S4). Copies in a segment that was
+        sealed meanwhile are left out: its summary names them, or they are all dead. A ledger whose copy was dropped
+        meanwhile comes back, and is dropped again later.
         """
         for generation, rows in copies.items():
             was_sealed = generation <= self.newest_sealed and generation not in self._unsealed
             if generation not in self._directory and not was_sealed:
                 self.add_rows(generation, rows[self._states.counting(generation, rows)])
 
-    # --- its size ---------------------------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------------------------
 
     def memory_bytes(self) -> int:
-        """Roughly the memory of the whole index."""
+        """Return the approximate memory of the whole index."""
         frames = sum(frames.memory_bytes() for ledgers in self._unsealed.values() for frames in ledgers.values())
         parts = (self._states.table, self._directory, self.cache)
         return frames + sum(part.memory_bytes() for part in parts)

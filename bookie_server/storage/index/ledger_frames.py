@@ -2,9 +2,9 @@
 """Frames sorted by first id, in flat arrays: 56 bytes a frame, no object for each frame (RULES S2).
 
 :class:`LedgerFrames` has the frames of a ledger in an unsealed segment, :class:`BlockFrames` those of one block of a
-sealed segment's ``.idx``. ``_peaks[k]`` is the greatest last id among the ledger's frames up to k. It never falls, so
-bisection finds the first frame that can reach an id, and no frame before it matters. So every frame that could hold an
-id is found without a walk to the left.
+sealed segment's ``.idx``. ``_peaks[k]`` is the greatest last id among the ledger's frames up to k. It never decreases,
+so bisection finds the first frame that can reach an id, and no frame before it matters. So every frame that could hold
+an id is found without a search to the left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookie_server.storage.bytes.intervals import IntervalSet
 from bookie_server.storage.bytes.membership import Striping
 from bookie_server.storage.index.search import DENSE_CODE, RUN_CODE, UNRESOLVED_CODE, Search, code_of
 
-STRIDE = 4  # generation, offset, size | code << 32, LAC carried
+STRIDE = 4  # numbers of a row: generation, offset, size | code << 32, carried LAC
 _ROW = struct.Struct(f"={STRIDE}q")
 _ROW_BYTES = 8 * (3 + STRIDE)
 _SIZE_MASK = (1 << 32) - 1
@@ -31,7 +31,7 @@ _FEW = 16  # rows
 
 
 def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
-    """The ``_rows`` column for index records of one segment: STRIDE numbers for each record."""
+    """Return the ``_rows`` column for index records of one segment: STRIDE numbers for each record."""
     bits = index_rows["bits"]
     code = np.where(bits & DENSE, DENSE_CODE, UNRESOLVED_CODE).astype(np.int64)
     code[bits & RUN != 0] = RUN_CODE
@@ -47,7 +47,7 @@ def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
 
 
 class _Frames:
-    """The columns, and how they are searched."""
+    """The columns of frames, and the search in them."""
 
     __slots__ = ("_firsts", "_lasts", "_peaks", "_rows")
 
@@ -83,8 +83,8 @@ class _Frames:
 
 
 class BlockFrames(_Frames):
-    """The frames in one block of the index section of an ``.idx``, of one or several ledgers. ``edition`` is the
-    file's."""
+    """The frames in one block of the index section of an ``.idx``, of one or several ledgers. ``edition`` is that of
+    the file."""
 
     __slots__ = ("_ledgers", "edition")
 
@@ -98,7 +98,7 @@ class BlockFrames(_Frames):
         self._rows = column(columns_of_rows(generation, index_rows))
 
     def candidates(self, search: Search) -> None:
-        """As :meth:`LedgerFrames.candidates`, for the ledger of the search."""
+        """Give the search the frames of its ledger, as :meth:`LedgerFrames.candidates` does."""
         start = bisect_left(self._ledgers, search.ledger_id)
         self._candidates(search, start, bisect_right(self._ledgers, search.ledger_id, start))
 
@@ -113,15 +113,15 @@ class LedgerFrames(_Frames):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lac = -1  # the greatest that any frame here carries
-        self._lac_row = -1  # a frame that carries it; −1: unknown
+        self._lac = -1  # the greatest LAC that a frame here carries
+        self._lac_row = -1  # the row of a frame that carries it; −1: none
         self.lost: IntervalSet | None = None
-        """Ids of frames whose bytes are bad."""
+        """The ids of damaged frames; None: there are none."""
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def add(self, extent: FrameExtent, place: Place, striping: Striping | None) -> None:
-        """Take in one frame: appended in the usual case of ascending ids, otherwise inserted."""
+        """Add a frame. It is appended in the usual case of ascending ids, otherwise inserted."""
         first, last, dense, _, lac = extent
         generation, offset, size, _ = place
         code = DENSE_CODE if dense else UNRESOLVED_CODE if striping is None else code_of(striping)
@@ -143,7 +143,7 @@ class LedgerFrames(_Frames):
         self._rebuild()
 
     def add_many(self, firsts: array[int], lasts: array[int], rows: array[int]) -> None:
-        """Take in frames of one segment, all of this ledger and sorted by first id; ``rows`` as in
+        """Add frames of one segment, all of this ledger and sorted by first id. ``rows`` comes from
         :func:`columns_of_rows`."""
         ordered = not self._firsts or self._firsts[-1] <= firsts[0]
         before = len(self._firsts)
@@ -162,7 +162,8 @@ class LedgerFrames(_Frames):
         self._rebuild()
 
     def _append_peaks(self, before: int, lasts: array[int], rows: array[int]) -> None:
-        """As :meth:`_rebuild`, for few rows behind all others, where numpy's calls would cost more than their work."""
+        """Extend the peaks and the LAC for a few appended rows, for which numpy's calls would cost more than this
+        loop."""
         peak = self._peaks[-1] if self._peaks else -1
         for k, last in enumerate(lasts):
             peak = max(peak, last)
@@ -181,7 +182,7 @@ class LedgerFrames(_Frames):
                 self._lac, self._lac_row = int(lacs[k]), k
 
     def remove(self, place: Place) -> bool:
-        """The frame at ``place`` is damaged: its ids are lost unless another frame holds them. False if it
+        """Remove the damaged frame at ``place``. Its ids are lost unless another frame holds them. Return False if it
         is not here."""
         k = self._find(place)
         if k is None:
@@ -195,7 +196,7 @@ class LedgerFrames(_Frames):
         return True
 
     def learn(self, place: Place, striping: Striping) -> None:
-        """The frame at ``place`` was read and has this striping."""
+        """Note the striping of the frame at ``place``, which was read."""
         k = self._find(place)
         if k is not None:
             self._rows[k * STRIDE + 2] = place.size | code_of(striping) << 32
@@ -205,7 +206,7 @@ class LedgerFrames(_Frames):
         found = np.flatnonzero(rows[:, 1] == place.offset)
         return int(found[0]) if found.size else None
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- look-ups -----------------------------------------------------------------------------------------------------
 
     @property
     def first(self) -> int:
@@ -218,8 +219,8 @@ class LedgerFrames(_Frames):
         return self._peaks[-1]
 
     def dense_over(self, first: int, last: int) -> int | None:
-        """A row whose frame holds all of first to last, if bisection alone finds one, which is the usual case of a
-        read."""
+        """Return a row whose frame holds all ids from first to last, if bisection alone finds one, which is the usual
+        case for a read; else None."""
         k = bisect_right(self._firsts, first) - 1
         if k < 0 or self._lasts[k] < last:
             return None
@@ -230,18 +231,18 @@ class LedgerFrames(_Frames):
         self._candidates(search, 0, len(self._firsts))
 
     def last(self, ledger_id: int) -> tuple[int, Place | None]:
-        """The greatest id, and a frame that ends with it; −1 and None if there is none."""
+        """Return the greatest id, and a frame that ends with it; −1 and None if there is none."""
         if not self._peaks:
             return -1, None
         k = bisect_left(self._peaks, self._peaks[-1])
         return self._lasts[k], self.place(k, ledger_id)
 
     def carried_lac(self, ledger_id: int) -> tuple[int, Place | None]:
-        """The greatest LAC that a frame carries, and that frame; −1 and None if none carries one."""
+        """Return the greatest LAC that a frame carries, and that frame; −1 and None if no frame carries one."""
         return self._lac, self.place(self._lac_row, ledger_id) if self._lac_row >= 0 else None
 
     def has_copy(self, first: int, last: int, size: int) -> bool:
-        """Whether a frame of these bounds and this size is here."""
+        """Return whether a frame of these bounds and this size is here."""
         for k in range(bisect_left(self._firsts, first), bisect_right(self._firsts, first)):
             if self._lasts[k] == last and self._rows[k * STRIDE + 2] & _SIZE_MASK == size:
                 return True
@@ -252,7 +253,7 @@ class LedgerFrames(_Frames):
 
 
 def column(values: npt.NDArray[np.int64]) -> array[int]:
-    """A flat array, because bisecting it takes a fraction of the time that a numpy array takes."""
+    """Convert values to a flat array, because bisecting it takes a fraction of the time that a numpy array takes."""
     return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
 
 

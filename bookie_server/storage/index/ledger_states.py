@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the records of the log say about each ledger, also about deleted and unknown ones (RULES S4, S8).
-Pure memory."""
+"""The state of each ledger by the records of the log, including deleted and unknown ledgers (RULES S4, S8). Pure
+memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bookie_server.storage.index.ledger_table import (
 )
 
 EVERY_LEDGER: LedgerId = (1 << 63) - 1
-"""The ledger id of a LIMBO record that stands for every ledger of the directory, also for those it does not know. It is
-written after damage whose ledger cannot be named: all records of a ledger that was only fenced may be lost."""
+"""The ledger id of a LIMBO record that applies to every ledger of the directory, even to unknown ones. It is written
+after damage whose ledger is unknown, because all records of a ledger that was only fenced may be lost."""
 
 
 class LedgerStates:
@@ -32,11 +32,11 @@ class LedgerStates:
         self.table = LedgerTable()
         self.deleted = IntervalSet()
         self.drops: dict[LedgerId, int] = {}
-        """For ledgers with a dropped copy a generation: what they have in segments up to it is dead."""
-        self._of_every_ledger = 0  # flags
+        """For each ledger with a dropped copy, a generation: its frames in segments up to it are dead."""
+        self._of_every_ledger = 0  # flags of EVERY_LEDGER
 
     def fold(self, ledger_id: LedgerId, kind: int, payload: bytes) -> bool:
-        """Fold a record of another kind than DELETED; returns whether more of the ledger is dead than before."""
+        """Fold a record of any kind but DELETED; return whether it makes more of the ledger dead."""
         return ledger_id not in self.deleted and self._heed(self.table.fold(ledger_id, kind, payload))
 
     def _heed(self, state: LedgerState) -> bool:
@@ -52,14 +52,14 @@ class LedgerStates:
         self.drops.pop(ledger_id, None)
 
     def load(self, rows: Rows) -> list[LedgerId]:
-        """Fold ledger records of a checkpoint, sorted; returns the ledgers of which more is dead than before."""
+        """Fold ledger records of a checkpoint, sorted; return the ledgers of which this makes more dead."""
         rows = rows[~self.deleted.holds(np.ascontiguousarray(rows["ledger"]))]
         self.table.load(rows)
         special = rows[(rows["dropped"] > 0) | (rows["ledger"] == EVERY_LEDGER)]
         return [state.ledger_id for state in states_of(special) if self._heed(self.table.get(state.ledger_id) or state)]
 
     def load_deleted(self, intervals: I64) -> list[LedgerId]:
-        """Take in deleted ledgers, an array of (first, last); returns those that were known until now."""
+        """Add deleted ledgers, an array of (first, last); return those that were known until now."""
         self.table.version += 1
         for first, last in intervals.tolist():
             self.deleted.add(first, last)
@@ -68,8 +68,8 @@ class LedgerStates:
         return gone
 
     def counting(self, generation: int, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which records of a segment's summary or index count: not those of deleted ledgers and of dropped copies. The
-        ledgers of the others are known from now on."""
+        """Return which records of a segment's summary or index count: all but those of deleted ledgers and dropped
+        copies. Ledgers that are not deleted become known."""
         ledgers = np.ascontiguousarray(rows["ledger"])
         counts = ~self.deleted.holds(ledgers)
         self.table.ensure(ledgers[counts])
@@ -79,8 +79,8 @@ class LedgerStates:
         return counts
 
     def trouble(self, state: LedgerState | None) -> Reason:
-        """The reason to answer UNKNOWN instead of ABSENT for this ledger, or REASON_NONE if ABSENT is safe. ``state``
-        is None for a ledger that is not known."""
+        """Return the reason to answer UNKNOWN instead of ABSENT for this ledger, or REASON_NONE if ABSENT is safe.
+        ``state`` is None for a ledger that is not known."""
         flags = self._of_every_ledger | (state.flags if state is not None else 0)
         if flags & KEY_CONFLICT:
             return Reason.DAMAGED
@@ -89,7 +89,7 @@ class LedgerStates:
         return Reason.COPY_DROPPED if flags & NO_ABSENT else Reason.REASON_NONE
 
     def ids(self) -> list[LedgerId]:
-        """Every ledger that is known and not deleted, sorted."""
+        """Return every ledger that is known and not deleted, sorted."""
         ledger_ids: list[int] = self.table.ids().tolist()
         return ledger_ids[:-1] if EVERY_LEDGER in self.table else ledger_ids
 

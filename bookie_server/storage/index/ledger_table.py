@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folded state of every ledger, about 100 bytes each (RULES S4, S7). In memory, one thread, no I/O.
 
-Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger. They are kept in chunks, so that a
-new ledger moves little and no step takes long. State folds to the same result whatever the order of the records.
+Rows are the ledger records of a checkpoint (docs/formats.md §3.6), sorted by ledger. They are kept in chunks, so that
+adding a ledger moves few rows and no step takes long. State folds to the same result whatever the order of the records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bookie_server.storage.bytes.index_file import newer_lac
 from bookie_server.storage.bytes.index_rows import I64, Rows
 
 HAS_KEY, KEY_CONFLICT, FENCED, NO_ABSENT, NO_ADDS = 1, 2, 4, 8, 16
-"""Flags of a row; they fold by OR. NO_ABSENT: ids that are not found are UNKNOWN. NO_ADDS: normal adds are refused."""
+"""The flags of a row; they fold by OR. NO_ABSENT: ids that are not found are UNKNOWN. NO_ADDS: normal adds are
+refused."""
 BITS_OF_KIND = {int(FrameKind.LIMBO): NO_ABSENT | NO_ADDS, int(FrameKind.COPY_DROPPED): NO_ABSENT}
 """The flags that a record of limbo or of a dropped copy sets."""
 
@@ -37,12 +38,12 @@ _SIZE = _ROW.size
 assert LEDGER_ROW.itemsize == _SIZE == 80
 
 _CHUNK_ROWS = 1024
-_FEW = 256  # ledgers looked up one by one; a larger number is compared with all at once
+_FEW = 256  # up to this many ledgers are looked up one by one; more are compared in numpy
 
 
 class LedgerState(NamedTuple):
-    """One row. ``dropped``: what the ledger has in segments up to this generation is dead; 0 if no copy was dropped.
-    ``lac_body`` is empty without an explicit LAC."""
+    """The state of one ledger, which is one row. The ledger's frames in segments up to the generation ``dropped`` are
+    dead; 0 if no copy was dropped. ``lac_body`` is empty without an explicit LAC."""
 
     ledger_id: int
     dropped: int = 0
@@ -63,7 +64,7 @@ class LedgerState(NamedTuple):
         return lac_of_body(self.lac_body) if self.lac_body else -1
 
     def merged(self, other: LedgerState) -> LedgerState:
-        """Both states of the same ledger, as if all their records were folded into one."""
+        """Return the state that results from the records of both states of the same ledger."""
         keys = [state.key_bytes for state in (self, other) if state.flags & HAS_KEY]
         conflict = KEY_CONFLICT if len(set(keys)) > 1 else 0
         body = newer_lac(self.lac_body, other.lac_body) if other.lac_body else self.lac_body
@@ -72,7 +73,7 @@ class LedgerState(NamedTuple):
 
 
 def state_of(ledger_id: int, kind: int, payload: bytes) -> LedgerState:
-    """The ledger's state if this record, of another kind than DELETED, were its only one."""
+    """Return the ledger's state if this record, of any kind but DELETED, were its only one."""
     if kind == FrameKind.LEDGER_KEY:
         return LedgerState(ledger_id, key_bytes=payload, flags=HAS_KEY)
     if kind == FrameKind.FENCE:
@@ -96,7 +97,7 @@ def _packed(state: LedgerState) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
-    """Neighbouring ledgers: their ids, and their rows in the same order."""
+    """Ledgers with consecutive ranks: their ids, and their rows in the same order."""
 
     ids: array[int]
     rows: bytearray
@@ -108,16 +109,16 @@ class LedgerTable:
         self._starts = array("q")  # first id of each chunk
         self._count = 0
         self.version = 0
-        """Another number after each change."""
+        """A number that changes with each change."""
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def fold(self, ledger_id: int, kind: int, payload: bytes) -> LedgerState:
-        """Fold one record of another kind than DELETED into the ledger's state; returns the new state."""
+        """Fold a record of any kind but DELETED into the ledger's state; return the new state."""
         return self.merge(state_of(ledger_id, kind, payload))
 
     def merge(self, state: LedgerState) -> LedgerState:
-        """Fold a state that was folded elsewhere (a checkpoint); returns the new state."""
+        """Fold a state that was folded elsewhere (a checkpoint) into the ledger's state; return the new state."""
         known = self.get(state.ledger_id)
         return self._put(state if known is None else known.merged(state))
 
@@ -140,14 +141,14 @@ class LedgerTable:
         if ledger_ids.size <= _FEW:
             new = [ledger_id for ledger_id in ledger_ids.tolist() if ledger_id not in self]
         else:
-            known = np.append(self.ids(), np.iinfo(np.int64).min)  # so that there is one behind the last
+            known = np.append(self.ids(), np.iinfo(np.int64).min)  # a sentinel behind the last id
             new = ledger_ids[known[np.searchsorted(known[:-1], ledger_ids)] != ledger_ids].tolist()
         for ledger_id in new:
             if ledger_id not in self:  # it may be named twice
                 self._put(LedgerState(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger is deleted: drop its row."""
+        """Drop the row of a deleted ledger."""
         self.version += 1
         c, k = self._find(ledger_id)
         if k < 0:
@@ -188,7 +189,7 @@ class LedgerTable:
             self._chunks[c] = _Chunk(chunk.ids[:half], chunk.rows[: half * _SIZE])
 
     def _find(self, ledger_id: int) -> tuple[int, int]:
-        """The chunk where the ledger is or belongs (−1: before the first), and its row there or −1."""
+        """Return the chunk where the ledger is or belongs (−1: before the first), and its row there or −1."""
         c = bisect_right(self._starts, ledger_id) - 1
         if c < 0:
             return -1, -1
@@ -196,10 +197,10 @@ class LedgerTable:
         k = bisect_left(ids, ledger_id)
         return c, k if k < len(ids) and ids[k] == ledger_id else -1
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- look-ups -----------------------------------------------------------------------------------------------------
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """The state of a ledger; None if it is not known."""
+        """Return the state of a ledger; None if it is not known."""
         c, k = self._find(ledger_id)
         return _unpacked(self._chunks[c].rows, k * _SIZE) if k >= 0 else None
 
@@ -214,8 +215,8 @@ class LedgerTable:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def rows_from(self, first_ledger: int, limit: int) -> Rows:
-        """A copy of at most ``limit`` rows of ledgers from ``first_ledger`` on, sorted; empty at the end. A change
-        between two calls may be seen or not, which is right because state only grows."""
+        """Return a copy of at most ``limit`` rows of ledgers from ``first_ledger`` on, sorted; empty at the end. A
+        change between two calls may be in the rows or not; both are right, because state only grows."""
         c = max(bisect_right(self._starts, first_ledger) - 1, 0)
         parts: list[bytes] = []
         while c < len(self._chunks) and limit > 0:

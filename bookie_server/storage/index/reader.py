@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and checks blocks of ``.idx`` files one by one (RULES S7). Synchronous; used on the thread of the segment
-reader."""
+"""Reads and checks blocks of ``.idx`` files one by one (RULES S7). It is synchronous and used on the thread of the
+segment reader."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
 
 _Read = Callable[[int, int], bytes]
-"""Reads bytes by offset and size."""
+"""A function that reads bytes by offset and size."""
 
 
 class IndexReader:
-    """Keeps the handles and headers of the ``.idx`` files that were used last."""
+    """Reads blocks, and keeps the handles and headers of the ``.idx`` files that were used last."""
 
     def __init__(self, path: str, incarnation: bytes, files: Files, open_max: int) -> None:
         self._path, self._incarnation, self._files, self._open_max = path, incarnation, files, open_max
         self._open: OrderedDict[int, tuple[Handle, IndexSections]] = OrderedDict()
 
     def read(self, block: IndexBlock) -> SparseIndex | BlockFrames:
-        """The contents of the block. A block that fails its check is read once more past the page cache. Raises
-        IntegrityError if that fails too, or the system refuses."""
+        """Return the contents of the block. A block that fails its check is read again past the page cache. Raises
+        IntegrityError if that fails, too, or the system refuses the read."""
         try:
             handle, sections = self._opened(block.generation)
             return _decoded(sections, block, lambda at, size: self._files.read(handle, size, at))
@@ -50,16 +50,16 @@ class IndexReader:
             sections = self._sections(block.generation, past_cache)
             found = _decoded(sections, block, past_cache)
             if self._sections(block.generation, past_cache).header.edition != sections.header.edition:
-                # Each read opens the file anew: the block may be of another edition than the header.
-                raise IntegrityError("an index file was made anew while it was read", value=str(block))
+                # Each of these reads opens the file: the block may be of another edition than the header.
+                raise IntegrityError("an index file was rebuilt while it was read", value=str(block))
             return found
         except OSError as error:
             raise IntegrityError(
-                "a block of an index file cannot be read", value=f"{block}: {error}", remedy="it is made anew by a scan"
+                "a block of an index file cannot be read", value=f"{block}: {error}", remedy="a scan rebuilds it"
             ) from error
 
     def release(self, generation: int) -> None:
-        """Close the handle of a segment's ``.idx``: the file is gone or replaced."""
+        """Close the handle of a segment's ``.idx``, because the file is gone or replaced."""
         entry = self._open.pop(generation, None)
         if entry is not None:
             self._files.close(entry[0])

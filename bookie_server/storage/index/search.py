@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look-up under way: the frames that may hold ids of a range, gathered from memory and sealed segments (RULES S2).
+"""A look-up under way. It gathers the frames that may hold ids of a range, from memory and sealed segments (RULES S2).
 
-Its sources may lower ``through``, but must never leave out a frame that begins at or below it, because ABSENT is said
-up to ``through``. Pure memory; places that must be read from disk are named as ``unresolved``.
+Its sources may lower ``through``, but must never leave out a frame that begins at or below it, because ids up to
+``through`` may be answered ABSENT. Pure memory; places that must be read from disk are named as ``unresolved``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from bookie_server.machine.disk_places import Place, Unresolved
 from bookie_server.storage.bytes.membership import Frame, Membership, RunMembers, Striping, cover, runs_of
 
 UNRESOLVED_MAX = 8
-"""How many places one answer names at most."""
+"""The maximum number of unresolved places in one answer."""
 SPARSE_SECTION = -1
 OTHER_SECTIONS = -2
-"""Stands for the number of a damaged index block: the damage is in a section of the ``.idx`` that no look-up reads."""
+"""Used as the number of a damaged index block if the damage is in a section of the ``.idx`` that look-ups do not
+read."""
 
 DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # the kind of a row; codes above are indices of _STRIPINGS
 _STRIPINGS: list[Striping] = []
@@ -26,7 +27,7 @@ _CODE_OF: dict[Striping, int] = {}
 
 
 def code_of(striping: Striping) -> int:
-    """The code of a row whose frame has this striping."""
+    """Return the code of a row whose frame has this striping."""
     code = _CODE_OF.get(striping)
     if code is None:
         code = _CODE_OF[striping] = len(_STRIPINGS) + UNRESOLVED_CODE + 1
@@ -40,11 +41,11 @@ class DamagedPlaces:
     __slots__ = ("_offsets", "_runs")
 
     def __init__(self) -> None:
-        self._offsets: dict[int, list[int]] = {}  # of damaged frames
+        self._offsets: dict[int, list[int]] = {}  # by generation, the offsets of damaged frames
         self._runs: dict[int, set[Place]] = {}
 
     def add(self, place: Place) -> None:
-        """From now on only the intact frames of a damaged run serve, however often it is named."""
+        """Add a damaged frame, or a run with damaged frames, of which only the intact frames serve from then on."""
         if place.is_run:
             self._runs.setdefault(place.generation, set()).add(place)
             return
@@ -54,7 +55,7 @@ class DamagedPlaces:
             insort(offsets, place.offset)
 
     def hits(self, place: Place) -> bool:
-        """Whether the frame at ``place``, or a frame in the run there, is damaged."""
+        """Return whether the frame at ``place``, or a frame in the run there, is damaged."""
         if place.is_run and place in self._runs.get(place.generation, ()):
             return True
         offsets = self._offsets.get(place.generation)
@@ -78,17 +79,17 @@ class DamagedPlaces:
 
 
 class Columns(Protocol):
-    """Columns that have the row of a found frame."""
+    """Columns with the row of a found frame."""
 
     def place(self, k: int, ledger_id: int) -> Place: ...
 
 
 Known = Callable[[Unresolved], object | None]
-"""What the disk said about a place, if that is remembered."""
+"""A function that returns the contents of a place, if they were passed in or are in the cache."""
 
 
 class Search:
-    """The question, and what was gathered so far."""
+    """A question to the index, and the frames gathered so far."""
 
     __slots__ = (
         "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources", "through", "unresolved",
@@ -100,7 +101,7 @@ class Search:
         self.ledger_id, self.first, self.through = ledger_id, first, last
         self.frames_max, self.known, self.damage = frames_max, known, damage
         self.frames: list[Frame] = []
-        self.sources: list[tuple[Columns, int] | Place] = []  # of each frame
+        self.sources: list[tuple[Columns, int] | Place] = []  # of each frame, the columns and row, or the place
         self.unresolved: list[Unresolved] = []
         self.lost: list[tuple[int, int]] = []  # ids that may be in bytes that cannot be read
 
@@ -109,20 +110,21 @@ class Search:
         return len(self.unresolved) >= UNRESOLVED_MAX
 
     def cut(self, through: int) -> None:
-        """The answer ends at ``through``, which is not below ``first``."""
+        """Lower the end of the answer to ``through``, which is not below ``first``."""
         if through < self.through:
             self.through = through
 
     def resolve(self, place: Unresolved, first: int) -> None:
-        """Have the disk asked about ``place``, whose ids begin at ``first``. If the answer has a part before it, the
-        answer ends there instead."""
+        """Add ``place``, whose ids begin at ``first``, to the places to read. If the answer has frames before it
+        already, cut the answer there instead."""
         if first > self.first and (self.is_full or (self.frames and not self.unresolved)):
             self.cut(first - 1)
         elif not self.is_full:
             self.unresolved.append(place)
 
     def take(self, first: int, last: int, code: int, columns: Columns, k: int) -> None:
-        """Take in a row that reaches into the range. A damaged frame serves nothing, and its ids are not absent."""
+        """Add a row that overlaps the range. A damaged frame serves no entries, and its ids count as lost, not
+        absent."""
         if self.damage:
             place = columns.place(k, self.ledger_id)
             if self.damage.hits(place):
@@ -136,7 +138,7 @@ class Search:
                 self.resolve(place, first)
                 return
             assert isinstance(known, tuple)
-            membership = known  # type: ignore[assignment]  # of a frame: only a run has other members
+            membership = known  # type: ignore[assignment]  # only a run has RunMembers
         elif code > UNRESOLVED_CODE:
             membership = _STRIPINGS[code - UNRESOLVED_CODE - 1]
         self.frames.append((first, last, membership))
@@ -159,7 +161,7 @@ class Search:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def covered(self) -> tuple[list[tuple[int, int, Place]], list[tuple[int, int]]]:
-        """Which frame serves which ids, and the gaps that no frame covers, from first to ``through``."""
+        """Return which frame serves which ids, and the gaps that no frame covers, from first to ``through``."""
         first, through = self.first, self.through
         picked = [k for k, frame in enumerate(self.frames) if frame[0] <= through]
         picked.sort(key=lambda k: self.frames[k][0])
@@ -178,8 +180,8 @@ class Search:
 def greatest_intact(
     found: list[tuple[int, Place]], damage: DamagedPlaces, known: Known
 ) -> tuple[int, Place | None, int]:
-    """Among frames and runs with their last ids: the greatest intact id and its place, −1 and None if there is none;
-    and the greatest id of all."""
+    """Return, for frames and runs with their last ids, the greatest intact id and its place (−1 and None if there is
+    none), and the greatest id including damaged frames."""
     best, best_place, bound = -1, None, -1
     for last, place in found:
         bound = max(bound, last)
@@ -200,8 +202,8 @@ def greatest_intact(
 def _cover_dense(
     frames: list[Frame], first: int, last: int
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Which dense frame serves which ids, and the gaps: the usual case, without numpy. Frames are sorted by
-    first id."""
+    """Return which dense frame serves which ids, and the gaps. This is the usual case, and needs no numpy. The frames
+    are sorted by first id."""
     spans: list[tuple[int, int, int]] = []
     gaps: list[tuple[int, int]] = []
     cursor = first

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sealed segments hold frames of a ledger, and where its last entry is in each: their summaries in memory.
+"""The summaries of sealed segments, in memory: which segments hold frames of a ledger, and where its last entry is in
+each.
 
-Rows are sorted by ledger, in chunks of numpy columns, about 90 bytes for a ledger in a segment. Summaries that are
-added together (at a start) are sorted in at once, when the first question comes. One thread, no I/O.
+Rows are sorted by ledger, in chunks of numpy columns, with about 90 bytes for a ledger in a segment. Summaries that are
+added together (at a start) are merged together, at the next look-up. One thread, no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN, SUMMARY_ROW, Rows
 
 _CHUNK_ROWS = 512
-_TOPS_MAX = 16  # segments considered for the last entry: more are needed only if the greatest ones are damaged
+_TOPS_MAX = 16  # segments considered for the last entry; more would be needed only if the top ones are damaged
 _ROW = np.dtype(
     [
         ("generation", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<i8"),
@@ -52,7 +53,7 @@ class SegmentDirectory:
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def add_segment(self, generation: int, summary: Rows) -> None:
-        """Take in the summary of a sealed segment, sorted by ledger. It replaces an earlier one of this generation."""
+        """Add the summary of a sealed segment, sorted by ledger. It replaces an earlier one of this generation."""
         self.drop_segment(generation)
         rows = np.empty(summary.size, dtype=_ROW)
         rows["generation"] = generation
@@ -65,7 +66,7 @@ class SegmentDirectory:
             self._pending.append((ledgers, rows))
 
     def drop_segment(self, generation: int) -> None:
-        """The segment holds nothing any more. Ignored if it is not here."""
+        """Remove a segment's summary. Ignored if there is none."""
         ledgers = self._ledgers_of.pop(generation, None)
         if ledgers is None:
             return
@@ -75,7 +76,8 @@ class SegmentDirectory:
             self._keep(k, self._chunks[k].rows["generation"] != generation)
 
     def forget(self, ledger_id: int, through: int | None = None) -> None:
-        """The ledger is deleted. With ``through`` only its copy in segments up to this generation is dropped."""
+        """Remove a deleted ledger from all segments. With ``through`` remove it only from segments up to this
+        generation."""
         self._settle()
         for k in reversed(self._chunks_with(ledger_id)):
             chunk = self._chunks[k]
@@ -87,18 +89,18 @@ class SegmentDirectory:
             self._keep(k, ~gone)
 
     def has(self, ledger_id: int) -> bool:
-        """Whether a segment holds anything of the ledger."""
+        """Return whether a segment holds anything of the ledger."""
         self._settle()
         return any((self._chunks[k].ledgers == ledger_id).any() for k in self._chunks_with(ledger_id))
 
     def _chunks_with(self, ledger_id: int) -> range:
-        """Numbers of the chunks that may have the ledger."""
+        """Return the numbers of the chunks that may have the ledger."""
         return range(max(bisect_left(self._starts, ledger_id) - 1, 0), bisect_right(self._starts, ledger_id))
 
     def _chunks_of(self, ledgers: I64) -> list[int]:
-        """Numbers of the chunks that may have any of these sorted ledgers."""
+        """Return the numbers of the chunks that may have any of these sorted ledgers."""
         starts = np.array(self._starts, dtype=np.int64)
-        ends = np.concatenate((starts[1:], [np.iinfo(np.int64).max]))  # a ledger may go on into the next chunk
+        ends = np.concatenate((starts[1:], [np.iinfo(np.int64).max]))  # a ledger may continue in the next chunk
         low, high = np.searchsorted(ledgers, starts, "left"), np.searchsorted(ledgers, ends[: starts.size], "right")
         return [int(k) for k in np.flatnonzero(low < high)]
 
@@ -122,7 +124,7 @@ class SegmentDirectory:
         self._starts = [int(chunk.ledgers[0]) for chunk in chunks]
 
     def _settle(self) -> None:
-        """Sort in the summaries added since the last question; only changed chunks are made anew."""
+        """Merge the summaries that were added since the last look-up. Only the chunks that change are rebuilt."""
         if not self._pending:
             return
         ledgers = np.concatenate([ledgers for ledgers, _ in self._pending])
@@ -144,7 +146,7 @@ class SegmentDirectory:
             chunks += _cut(*grown)
         self._set(chunks)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- look-ups -----------------------------------------------------------------------------------------------------
 
     def _rows_of(self, ledger_id: int) -> Rows | None:
         self._settle()
@@ -159,8 +161,8 @@ class SegmentDirectory:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def reaching(self, ledger_id: int, first: int, last: int, segments_max: int) -> tuple[list[Reach], int]:
-        """The segments that may hold ids of first to last, sorted by first id: all that reach ``first``, and at most
-        ``segments_max`` that begin above it. Also the id up to which this list is complete."""
+        """Return the segments that may hold ids from first to last, sorted by first id: all that reach ``first``, and
+        at most ``segments_max`` that begin above it. Also return the id up to which this list is complete."""
         rows = self._rows_of(ledger_id)
         if rows is None:
             return [], last
@@ -174,11 +176,12 @@ class SegmentDirectory:
         return [reach for reach in reaches[:keep] if reach.last >= first and reach.first <= through], through
 
     def tops(self, ledger_id: int) -> list[tuple[int, Place]]:
-        """The greatest last ids, one for each segment, greatest first."""
+        """Return the greatest last ids and their places, one for each segment, greatest first."""
         return self._tops(ledger_id, "last", LAST_IS_RUN)
 
     def lacs(self, ledger_id: int) -> list[tuple[int, Place]]:
-        """The greatest LACs carried, one for each segment, greatest first; none below 0."""
+        """Return the greatest carried LACs and their places, one for each segment, greatest first; only those from 0
+        on."""
         return [(lac, place) for lac, place in self._tops(ledger_id, "lac", LAC_IS_RUN) if lac >= 0]
 
     def _tops(self, ledger_id: int, field: str, bit: int) -> list[tuple[int, Place]]:
@@ -196,8 +199,9 @@ class SegmentDirectory:
         ]
 
     def has_only(self, ledger_id: int, first: int, last: int, size: int, above: int) -> bool:
-        """Whether a segment of a greater generation than ``above`` is known to hold a frame of these bounds. That is
-        known only if the frame is all that the segment holds of the ledger, so False means nothing."""
+        """Return whether a segment of a greater generation than ``above`` is known to hold a frame of these bounds.
+        That is known only if the segment holds nothing else of the ledger, so False does not mean that there is no such
+        frame."""
         rows = self._rows_of(ledger_id)
         if rows is None:
             return False
@@ -212,7 +216,7 @@ class SegmentDirectory:
         return sorted(self._ledgers_of)
 
     def ledgers_in(self, generation: int) -> I64:
-        """Ledgers that have frames in the segment, sorted, without those forgotten since."""
+        """Return the ledgers that have frames in the segment, sorted, without those that were removed since."""
         self._settle()
         wanted = self._ledgers_of[generation]
         chunks = [self._chunks[k] for k in self._chunks_of(wanted)]
@@ -220,7 +224,7 @@ class SegmentDirectory:
         return np.concatenate(here) if here else wanted[:0]
 
     def summary(self, generation: int) -> Rows:
-        """Ledger, first, last and bytes of what a segment may still serve, sorted by ledger."""
+        """Return ledger, first, last and bytes of the frames that a segment may still serve, sorted by ledger."""
         self._settle()
         parts = [np.zeros(0, dtype=SUMMARY_ROW)]
         for k in self._chunks_of(self._ledgers_of[generation]):
@@ -234,7 +238,7 @@ class SegmentDirectory:
         return np.concatenate(parts)
 
     def live_bytes(self) -> dict[int, int]:
-        """For each segment the bytes of frames that may still be served."""
+        """Return for each segment the bytes of frames that may still be served."""
         return dict(self._live)
 
     def memory_bytes(self) -> int:
@@ -243,13 +247,13 @@ class SegmentDirectory:
         return rows * (_ROW.itemsize + 8) + 400 * len(self._chunks) + 8 * sum(g.size for g in self._ledgers_of.values())
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         self._settle()
         return sum(chunk.ledgers.size for chunk in self._chunks)
 
 
 def _cut(ledgers: I64, rows: Rows) -> list[_Chunk]:
-    """Chunks of sorted rows. Rows beyond the bound become two or more chunks, with room to grow."""
+    """Make chunks of sorted rows. Rows beyond the bound become two or more chunks, with room to grow."""
     if ledgers.size <= _CHUNK_ROWS:
         return [_Chunk(ledgers, rows)]
     step = _CHUNK_ROWS * 3 // 4

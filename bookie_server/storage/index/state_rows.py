@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folds the state of many ledgers at once: state records of segments and ledger records of a checkpoint (RULES S4).
 
-The rules are those of ``ledger_table.py``, which folds one record at a time; this is numpy, for a start with millions
-of them. The result does not depend on the order.
+The rules are those of ``ledger_table.py``, which folds one record at a time. This file uses numpy, for a start with
+millions of records. The result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY_BYTES, _BODY_BYTES = 20, 40
 
 
 def deleted_by(states: Rows) -> I64:
-    """The ids in the DELETED records among these state records, as disjoint closed intervals."""
+    """Return the ids in the DELETED records among these state records, as disjoint closed intervals."""
     ids = np.unique(states["ledger"][states["kind"] == FrameKind.DELETED])
     if not ids.size:
         return np.empty((0, 2), np.int64)
@@ -29,8 +29,8 @@ def deleted_by(states: Rows) -> I64:
 
 
 def ledger_rows(states: Rows) -> Rows:
-    """A ledger record for each state record but the DELETED ones, in the same order: the ledger's state if it were the
-    only record."""
+    """Return a ledger record for each state record but the DELETED ones, in the same order: the ledger's state if that
+    were its only record."""
     states = states[states["kind"] != FrameKind.DELETED]
     rows = np.zeros(states.size, LEDGER_ROW)
     kinds, payload = states["kind"], _bytes(states, "payload", _BODY_BYTES)
@@ -52,7 +52,7 @@ def ledger_rows(states: Rows) -> Rows:
 
 
 def folded(rows: Rows) -> Rows:
-    """One ledger record for each ledger, sorted, from any number of records in any order."""
+    """Fold any number of ledger records, in any order, into one record for each ledger; return them sorted."""
     ids, group, counts = np.unique(rows["ledger"], return_inverse=True, return_counts=True)
     result = np.empty(ids.size, LEDGER_ROW)
     alone = counts[group] == 1
@@ -77,7 +77,8 @@ def _folded(rows: Rows, ids: I64) -> Rows:
 
 
 def _fold_keys(rows: Rows, group: I64, result: Rows) -> I64:
-    """Store the least key of each ledger; returns the ledgers (by place in ``result``) that have two keys."""
+    """Store the least key of each ledger; return the ledgers (by position in ``result``) that have two different
+    keys."""
     having = np.flatnonzero(rows["flags"] & HAS_KEY)
     words = _bytes(rows[having], "key", _KEY_BYTES).view(">u4").astype(np.uint32)
     order = np.lexsort((*reversed(words.T), group[having]))
@@ -113,10 +114,10 @@ def _fold_lacs(rows: Rows, group: I64, result: Rows) -> None:
 
 
 def _bytes(rows: Rows, name: str, size: int) -> npt.NDArray[np.uint8]:
-    """A column of raw bytes as a matrix of bytes."""
+    """Return a column of raw bytes as a matrix of bytes."""
     return np.ascontiguousarray(rows[name]).view(np.uint8).reshape(-1, size)
 
 
 def _packed(matrix: npt.NDArray[np.uint8]) -> Rows:
-    """The rows of a matrix of bytes as raw values."""
+    """Return the rows of a matrix of bytes as raw values."""
     return np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}").reshape(-1)

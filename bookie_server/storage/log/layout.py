@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans which frames go into which group, and where, before anything is written, so that a full disk changes nothing.
-Frames keep their order."""
+"""Plans which frames go into which group, and where, before anything is written. So a commit that finds the disk full
+has changed nothing. Frames keep their order."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from bookie_server.storage.disk.files import BLOCK
 
 Frame: TypeAlias = bytes | bytearray | memoryview
 Part: TypeAlias = tuple[int, Frame, FrameHeader]
-"""A frame of a group: its offset there, its bytes and its header."""
+"""A frame of a group: its offset in the group, its bytes and its header."""
 GroupPlan: TypeAlias = tuple[Sequence[Part], int, bool]
-"""The frames of one group, its bytes with header and padding, and whether a segment begins with it."""
+"""The frames of one group, the group's size with header and padding, and whether a new segment begins with it."""
 
 
 def plan_groups(
     frames: Sequence[Frame], headers: Sequence[FrameHeader] = (), *, position: int, segment_bytes: int
 ) -> list[GroupPlan]:
-    """Groups for whole frames from ``position`` on, in new segments once this one is full (at once if ``position`` is
-    ``segment_bytes``). One block stays free for the segment's last idle group. ``headers`` are those of the frames,
-    where the caller has parsed them. Raises InvalidArgumentError for bytes that are not one whole frame, and for a
-    frame that fits in no segment."""
+    """Plan the groups for whole frames from ``position`` on, in new segments once this one is full (at once if
+    ``position`` is ``segment_bytes``). One block stays free for the segment's last idle group. ``headers`` are the
+    frames' headers, if the caller has parsed them. Raises InvalidArgumentError for bytes that are not one whole frame,
+    and for a frame that fits in no segment."""
     plan: list[GroupPlan] = []
     parts: list[Part] = []
     end, new_segment, last_block = GROUP_HEADER_BYTES, False, segment_bytes - BLOCK

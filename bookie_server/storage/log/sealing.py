@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seals a full segment: makes its ``.idx`` from what the commit side collected (RULES S7). Any thread; numpy only.
+"""Seals a full segment: makes its ``.idx`` from the rows that were collected at its commits (RULES S7). Any thread may
+do it; it is numpy only.
 
-The log goes on in the next segment meanwhile. A start scans a segment without an ``.idx``, with the same outcome, so
-nothing is lost if sealing never ends.
+The log continues in the next segment meanwhile. A start scans a segment without an ``.idx``, with the same outcome, so
+nothing is lost if sealing is interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bookie_server.storage.disk.files import Files
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealJob:
-    """A full segment that waits for its ``.idx``. Nobody changes its ``rows`` and ``states`` any more."""
+    """A full segment that waits for its ``.idx``. Its ``rows`` and ``states`` do not change."""
 
     generation: int
     rows: bytearray
@@ -29,7 +30,7 @@ class SealJob:
 
     @property
     def memory_bytes(self) -> int:
-        """Roughly the memory of the job."""
+        """The approximate memory of the job."""
         return len(self.rows) + self.states.memory_bytes
 
 
@@ -43,8 +44,8 @@ class SealedSegment:
 
 
 def seal(job: SealJob, files: Files, path: str, incarnation: bytes) -> SealedSegment:
-    """Write the ``.idx`` of a segment of the directory ``path``; durable when this returns. Raises OSError: of a full
-    disk (then it may be tried again), or of a write or sync that failed for good (S6)."""
+    """Write the ``.idx`` of a segment of the directory ``path``, durably. Raises OSError: for a full disk, and then it
+    may be tried again, or for a write or sync that failed for good (S6)."""
     header = IndexHeader(job.generation, incarnation, job.data_end, job.group_count)
     built = build_index(header, job.rows, job.states.rows())
     write_index(files, path, job.generation, built.data)
@@ -52,8 +53,8 @@ def seal(job: SealJob, files: Files, path: str, incarnation: bytes) -> SealedSeg
 
 
 def write_index(files: Files, path: str, generation: int, data: bytes) -> None:
-    """Make the ``.idx`` of a segment durable. From then on it shows that the segment exists, so ``.unsealed`` is
-    removed. Raises OSError."""
+    """Make the ``.idx`` of a segment durable. From then on the ``.idx`` shows that the segment exists, so ``.unsealed``
+    is removed. Raises OSError."""
     files.write_atomically(os.path.join(path, index_name(generation)), data)
     unmark(files, path, generation)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing side of the segment log: whole frames in, durable places out (RULES S3, S4, S6).
+"""The writing side of the segment log: it takes whole frames and returns durable places (RULES S3, S4, S6).
 
 One group commit is one write and one sync into a preallocated segment; there is no second copy. All of it is
-synchronous and belongs to one thread (S10). It knows nothing of sessions, fences or rights: frames come in
-checked, and their order is the order in the log. Work that would delay a group is done elsewhere, by a
-:class:`LogMaintenance`: spare segments come from ``segment_pool.py``, and a full segment leaves as a :class:`SealJob`.
+synchronous and belongs to one thread (S10). It does not deal with sessions, fences or rights: frames come in checked,
+and their order is the order in the log. A :class:`LogMaintenance` does the work that would delay a group: it makes
+spare segments (``segment_pool.py``), and seals full segments, which leave here as a :class:`SealJob`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ __all__ = ["NO_SPACE", "SEGMENT_SIZE_BYTES", "CommitStats", "SegmentLog"]
 
 SEGMENT_SIZE_BYTES = 256 << 20
 AHEAD_BYTES = 64 << 10
-"""A small group in blocks that were never written writes zeros behind itself, so many bytes in all. The file system
-notes for each such block that it is written now, which takes longer than the sync of the block: so one group pays for
-sixteen. The bytes stay what they were."""
+"""The size of the write for a small group in blocks that were never written: the group, and zeros behind it. The file
+system must record for each such block that it is now written, which takes longer than the sync of the block. So one
+group pays that cost for sixteen blocks. The bytes behind the group were zeros already."""
 _ZEROS = memoryview(bytes(AHEAD_BYTES))
 _TAG = struct.Struct("<I")
 _ENTRIES = int(FrameKind.ENTRIES)
-_new = tuple.__new__  # a named tuple's own constructor takes twice as long
+_new = tuple.__new__  # a named tuple's constructor takes twice as long
 SPARES_RESERVED = 1
 """Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
 
 BACKLOG_BYTES_MAX = 256 << 20
-"""Memory for the indexes of full segments that wait to be sealed: beyond it no segment is begun for new entries.
+"""The maximum memory for the indexes of full segments that wait to be sealed. Beyond it no segment is begun for new
+entries.
 
 The memory of an unsealed segment follows from its size and the smallest frames in it: about 80 bytes a frame here and
 56 in the index (500 more for each ledger in it), and up to 270 more while it is sealed. One-entry frames of 100 bytes
@@ -64,9 +65,9 @@ take 192 in a segment: 256 MiB of them are 1,400,000 frames, 200 MB, and 370 MB 
 
 @dataclass(slots=True)
 class CommitStats:
-    """Totals since the log was opened. ``frame_bytes``: frames given to the log, copies of compaction too.
-    ``written_bytes``: groups and segment headers. ``index_bytes``: ``.idx`` files. ``write_s``, ``sync_s``: what the
-    writes and the syncs of groups took."""
+    """Totals since the log was opened. ``frame_bytes`` counts the frames given to the log, including copies of
+    compaction, ``written_bytes`` groups and segment headers, and ``index_bytes`` ``.idx`` files. ``write_s`` and
+    ``sync_s`` are the time of all writes and of all syncs of groups."""
 
     groups: int = 0
     frames: int = 0
@@ -79,7 +80,7 @@ class CommitStats:
 
     @property
     def write_amplification(self) -> float:
-        """Bytes written to disk for each byte of frames given to the log; 0 before the first."""
+        """Bytes written to disk for each byte of frames given to the log; 0 before the first frame."""
         return (self.written_bytes + self.index_bytes) / self.frame_bytes if self.frame_bytes else 0.0
 
 
@@ -93,9 +94,9 @@ class _Segment:
 
     def __init__(self, spare: NewSegment, written: int, seed: int = 0) -> None:
         self.generation, self.handle, self.stamp_seed = spare.generation, spare.handle, seed
-        self.written = written  # its blocks up to here were written, now or in an earlier life
-        self.position = SEGMENT_HEADER_BYTES  # of the next group; everything below it is durable
-        self.recorded = SEGMENT_HEADER_BYTES  # position on record: above it an idle group has something new to say
+        self.written = written  # its blocks up to here were written, in this life or an earlier one
+        self.position = SEGMENT_HEADER_BYTES  # offset of the next group; everything below it is durable
+        self.recorded = SEGMENT_HEADER_BYTES  # the position on record; below ``position`` an idle group can raise it
         self.group_number = 0
         self.rows = bytearray()
         self.states = StateCollector()
@@ -106,9 +107,9 @@ class _Segment:
 class SegmentLog:
     """The open end of a bookie's segment log.
 
-    ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), ``free`` the generations of its
-    ``.free`` files. Opening writes nothing; the first segment is made when it is needed or by :meth:`prepare_segment`.
-    After a failed write or sync every call raises StorageFailedError (S6).
+    ``newest_generation`` and ``newest_sealed`` are those found on disk (0: none), and ``free`` has the generations of
+    the ``.free`` files. Opening writes nothing; the first segment is made when it is needed or by
+    :meth:`prepare_segment`. After a failed write or sync every call raises StorageFailedError (S6).
     """
 
     def __init__(
@@ -140,15 +141,15 @@ class SegmentLog:
             newest_generation=newest_generation, newest_sealed=newest_sealed, free=free,
             segments_kept_free=segments_kept_free, now_ms=now_ms,
         )  # fmt: skip
-        """Spares and drained segments; :meth:`SegmentPool.recycle` takes a drained one."""
+        """The spares and the drained segments; :meth:`SegmentPool.recycle` adds a drained one."""
         self.seal_jobs: deque[SealJob] = deque()
         """Full segments that wait for :meth:`seal_next`, oldest first; bounded by ``backlog_bytes_max``."""
-        self._full: list[SealJob] = []  # not released yet
+        self._full: list[SealJob] = []  # full segments that are not released yet
         self.group_bytes_max = min(GROUP_BYTES_MAX, segment_size_bytes - SEGMENT_HEADER_BYTES - BLOCK)
         self._arena = memoryview(aligned_buffer(max(self.group_bytes_max, BLOCK)))
         self.stats = CommitStats()
 
-    # --- what the server may look at --------------------------------------------------------------------------------
+    # --- state that the server reads --------------------------------------------------------------------------------
 
     @property
     def newest_sealed(self) -> int:
@@ -156,7 +157,7 @@ class SegmentLog:
         return self.pool.newest_sealed
 
     def note_sealed(self, generation: int) -> None:
-        """Replay has sealed this segment; segments made from here on name it."""
+        """Note that replay has sealed this segment. The headers of later segments name it."""
         self.pool.note_sealed(generation)
 
     @property
@@ -165,18 +166,19 @@ class SegmentLog:
 
     @property
     def spares_wanted(self) -> int:
-        """How many spares should be ready now: the reserve, and one more once the segment is half full."""
+        """How many spares should be ready now: the reserve, and another one once the segment is half full."""
         half_full = self._active is not None and self._active.position >= self._segment_bytes // 2
         return SPARES_RESERVED + half_full
 
     @property
     def lacks_spares(self) -> bool:
-        """Whether fewer are ready than should be."""
+        """Whether fewer spares are ready than there should be."""
         return self.pool.spares < self.spares_wanted
 
     @property
     def position(self) -> tuple[int, int]:
-        """(generation, offset) of the end of the log; everything below is durable. (0, 0) before the first segment."""
+        """The end of the log as (generation, offset); everything below it is durable. (0, 0) before the first
+        segment."""
         return (self._active.generation, self._active.position) if self._active else (0, 0)
 
     @property
@@ -191,7 +193,7 @@ class SegmentLog:
 
     @property
     def health(self) -> DiskHealth:
-        """Shared with the other writers of the directory."""
+        """The health of the disk, shared with the other writers of the directory."""
         return self._health
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -199,18 +201,18 @@ class SegmentLog:
     def append_group(
         self, frames: Sequence[Frame], *, reserve: bool = False, headers: Sequence[FrameHeader] = ()
     ) -> list[Place]:
-        """Write whole, checked frames and make them durable; returns their places, in order. ``headers`` are theirs,
-        where the caller has parsed them.
+        """Write whole, checked frames and make them durable; return their places, in order. ``headers`` are the frames'
+        headers, if the caller has parsed them.
 
-        They are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. Nobody may
-        change them before this returns, and they stay as they are: the placement stamp replaces bytes 60–63 in a copy
-        of these. ``reserve``: the last spare segment may be used, which is kept for fences, records, recovery adds and
-        compaction.
+        The frames are one group if they fit (``group_bytes_max`` and the room in the segment), otherwise several. The
+        caller must not change the buffers before this returns. This does not change them either: the placement stamp
+        replaces bytes 60–63 in a copy. With ``reserve`` the last spare segment may be used, which is kept for fences,
+        records, recovery adds and compaction.
 
         Raises InvalidArgumentError for a frame that fits in no segment, and DataDirectoryError if there is no space for
-        a segment or the backlog of full ones is at its bound: then nothing was written, and later calls may succeed.
-        Raises StorageFailedError when a write or sync failed, now or earlier: then the outcome of this call's frames is
-        unknown and nothing is written any more.
+        a segment or the backlog of full ones is at its bound. Then nothing was written, and later calls may succeed.
+        Raises StorageFailedError if a write or sync failed, now or earlier. Then the outcome of this call's frames is
+        unknown, and no later call writes anything.
         """
         self._check()
         if self._full:
@@ -224,7 +226,7 @@ class SegmentLog:
             if new_segment:
                 self._roll()
             self._commit(parts, group_bytes, places)
-        self._health.check()  # nothing is acked after another writer of this directory has failed
+        self._health.check()  # no ack after another writer of this directory has failed
         return places
 
     def _ensure_segments(self, rolls: int, reserve: bool) -> None:
@@ -236,20 +238,20 @@ class SegmentLog:
         self.pool.ensure(rolls)
 
     def has_room(self, size: int, frames: int) -> bool:
-        """Whether so many frames of so many bytes together fit into the segment that is open."""
+        """Return whether ``frames`` frames of ``size`` bytes together fit into the open segment."""
         if self._active is None:
             return False
         return self._active.position + size + frames * FRAME_ALIGNMENT + 3 * BLOCK <= self._segment_bytes
 
     def record_position(self) -> None:
         """Write an empty group that records how far the log is durable, unless that is on record (RULES S3). The server
-        calls it within 100 ms of going idle and at a clean stop. Raises StorageFailedError."""
+        calls this within 100 ms of going idle and at a clean stop. Raises StorageFailedError."""
         self._check()
         if self.position_unrecorded:
             self._commit((), BLOCK, [])
 
     def prepare_segment(self) -> None:
-        """Begin the first segment now, or make the next, so that a later group does not wait for it. Raises as
+        """Begin the first segment now, or make the next one, so that a later group does not wait for it. Raises as
         :meth:`append_group`."""
         self._check()
         self.pool.ensure(1)
@@ -257,23 +259,24 @@ class SegmentLog:
             self._roll()
 
     def release_full(self) -> None:
-        """Allow full segments to be sealed: the places of all earlier groups are on their way to the index, so it hears
-        of a frame before it hears that the frame's segment is sealed. Each group does this for those before it. Nothing
-        is released before a segment is begun, because a start that finds every segment sealed takes the newest one for
-        lost."""
+        """Allow full segments to be sealed. By now the places of all earlier groups are on their way to the index, so
+        it gets a frame before it learns that the frame's segment is sealed. Each group calls this for the groups before
+        it. Nothing is released before a new segment is begun, because a start that finds every segment sealed assumes
+        that the newest one is lost."""
         if self._full and self._active is not None:
             self.seal_jobs.extend(self._full)
             self._full.clear()
 
     def seal_later(self, job: SealJob) -> None:
-        """Seal this segment later: the start found no room for its ``.idx``, and the index knows it as unsealed."""
+        """Add a segment to be sealed later. The start found no room for its ``.idx``, and the index has it as
+        unsealed."""
         self._full.append(job)
         self.release_full()
 
     def seal_next(self) -> SealedSegment | None:
-        """Write the ``.idx`` of the oldest full segment. None if there is none, or no room for it: then it stays in
-        :attr:`seal_jobs`. This is the one method that another thread may call (one at a time). Raises
-        StorageFailedError."""
+        """Write the ``.idx`` of the oldest full segment. Return None if there is no such segment, or no room for the
+        ``.idx``; then the segment stays in :attr:`seal_jobs`. This is the only method that another thread may call (one
+        at a time). Raises StorageFailedError."""
         self._health.check()
         if not self.seal_jobs:
             return None
@@ -281,7 +284,7 @@ class SegmentLog:
         try:
             sealed = seal(job, self._files, self._path, self._incarnation)
         except OSError as error:
-            if error.errno in NO_SPACE:  # nothing is lost: a scan finds the same
+            if error.errno in NO_SPACE:  # nothing is lost: a scan finds the same rows
                 return None
             self._health.fail("the index of a full segment could not be made durable", self._path, error)
         self.seal_jobs.popleft()
@@ -290,8 +293,9 @@ class SegmentLog:
         return sealed
 
     def close(self, *, record: bool = True) -> None:
-        """Record the position (unless ``record`` is False: as a crash would) and close the files. Nothing is sealed:
-        the next start seals what :meth:`seal_next` did not. Idempotent. Raises StorageFailedError."""
+        """Record the position and close the files. With ``record`` False the position is not recorded, as in a crash.
+        This seals nothing; the next start seals what :meth:`seal_next` did not. Further calls do nothing. Raises
+        StorageFailedError."""
         if self._closed:
             return
         try:
@@ -303,10 +307,10 @@ class SegmentLog:
             if self._active is not None:
                 self._files.close(self._active.handle)
 
-    # --- carrying out -----------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------------------
 
     def _commit(self, parts: Sequence[Part], total: int, places: list[Place]) -> None:
-        """Write a group of ``total`` bytes and sync it; appends the places of its frames."""
+        """Write a group of ``total`` bytes and sync it; append the places of its frames to ``places``."""
         segment = self._active
         assert segment is not None
         position, size = segment.position, total
@@ -336,8 +340,8 @@ class SegmentLog:
         stats.sync_s += synced - written
 
     def _ahead(self, total: int, position: int) -> int:
-        """How much a group of ``total`` bytes writes in blocks that were never written; the arena has zeros behind it
-        then."""
+        """Return how many bytes to write for a group of ``total`` bytes in blocks that were never written. Puts zeros
+        behind the group in the arena."""
         size = min(AHEAD_BYTES, self._segment_bytes - position, len(self._arena))
         if total >= size:
             return total
@@ -345,9 +349,9 @@ class SegmentLog:
         return size
 
     def _fill_arena(self, parts: Sequence[Part], total: int, size: int, segment: _Segment) -> list[memoryview]:
-        """Lay out the group in the arena; returns the ``size`` bytes to write. A large frame that lies at a page is
-        written from where it was received, all but its first block, which gets the stamp, and what is left behind the
-        last whole one. All others are copied."""
+        """Lay out the group in the arena; return the ``size`` bytes to write. A large frame whose buffer is aligned is
+        written from that buffer, except its first block, which gets the stamp, and the rest behind its last whole
+        block. All other frames are copied."""
         arena, base, seed = self._arena, segment.position, segment.stamp_seed
         buffers: list[memoryview] = []
         begin, end = 0, GROUP_HEADER_BYTES
@@ -372,7 +376,7 @@ class SegmentLog:
         return buffers
 
     def _note(self, parts: Sequence[Part], segment: _Segment, places: list[Place]) -> None:
-        """Remember what the segment's ``.idx`` needs; appends the places of the frames."""
+        """Collect the frames' rows for the segment's ``.idx``, and append their places to ``places``."""
         generation, position, stats = segment.generation, segment.position, self.stats
         for at, frame, header in parts:
             at += position
@@ -387,7 +391,7 @@ class SegmentLog:
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def _roll(self) -> None:
-        """Go on in the next spare. The segment before gets its last idle group and waits for its ``.idx``."""
+        """Continue in the next spare. The old segment gets its last idle group and waits for its ``.idx``."""
         old = self._active
         if old is not None:
             self.record_position()
@@ -401,8 +405,8 @@ class SegmentLog:
             self._full.append(SealJob(old.generation, old.rows, old.states, old.data_end, old.data_groups))
 
     def _check_backlog(self) -> None:
-        """Raises DataDirectoryError if indexes that wait, because the disk has no room or is too slow, take too much
-        memory."""
+        """Check the memory of indexes that wait because the disk has no room or is too slow. Raises DataDirectoryError
+        if they take too much."""
         waiting = sum(job.memory_bytes for job in (*self.seal_jobs, *self._full))
         if waiting > self._backlog_bytes_max:
             raise DataDirectoryError(
@@ -418,36 +422,36 @@ class SegmentLog:
 
 
 class LogMaintenance:
-    """The upkeep of one log beside its commits, one step at a time: sealing, spares, giving space back. A thread of the
-    server runs it beside the commit thread; the simulator and tests run it between commits. Sealing comes first,
-    because a start scans unsealed segments. ``on_sealed`` hears of each segment that got its ``.idx``, for the index.
-    """
+    """The upkeep of one log beside its commits, one step at a time: sealing, making spares, giving space back. A thread
+    of the server runs it beside the commit thread; the simulator and tests run it between commits. Sealing comes first,
+    because a start scans unsealed segments. ``on_sealed`` is called for each segment that got its ``.idx``, for the
+    index."""
 
     def __init__(self, log: SegmentLog, on_sealed: Callable[[SealedSegment], None] = lambda _: None) -> None:
         self._log, self._on_sealed = log, on_sealed
 
     @property
     def due(self) -> bool:
-        """Whether there is something to do, even if the disk has no room for it. Any thread."""
+        """Whether there is something to do, even if the disk has no room for it. Any thread may read it."""
         return bool(self._log.seal_jobs) or self._log.lacks_spares
 
     def step(self) -> bool:
-        """Do one piece of work. False: there is nothing to do, or the disk has no room for it now.
+        """Do one piece of work. Return False if there is nothing to do, or the disk has no room for it now.
 
-        An index without room gets that of the segments kept free, because no segment above the first unsealed one is
-        ever given back: the disk would stay full. Raises StorageFailedError when a write or sync failed, now or earlier
-        (RULES S6).
+        If there is no room for an index, the segments kept free are given back to make room. Otherwise the disk would
+        stay full, because no segment above the first unsealed one is ever given back. Raises StorageFailedError if a
+        write or sync failed, now or earlier (RULES S6).
         """
         is_full = bool(self._log.seal_jobs)
         return self.seal_one() or self._make_spare() or self._log.pool.trim(0 if is_full else None)
 
     def run(self) -> None:
-        """Step until nothing can be done. Raises as :meth:`step`."""
+        """Call :meth:`step` until nothing can be done. Raises as :meth:`step`."""
         while self.step():
             pass
 
     def seal_one(self) -> bool:
-        """Seal the oldest full segment; False if there is none or no room. Raises as :meth:`step`."""
+        """Seal the oldest full segment; return False if there is none, or no room. Raises as :meth:`step`."""
         sealed = self._log.seal_next()
         if sealed is not None:
             self._on_sealed(sealed)

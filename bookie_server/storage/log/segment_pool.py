@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments before and after their use: drained ones kept for recycling, and spares made ahead (RULES S4, S5).
 
-A drained segment becomes ``<generation>.free``: its content is worthless, its blocks stay allocated. A spare has its
-blocks and the name ``<new generation>.segment.tmp``. When the log begins it, it gets a durable header and then the name
-without ``.tmp``. So a name without ``.tmp`` promises an intact header, a file with ``.tmp`` was never used, and a spare
-needs no scan. Each rename is durable before the next step, so two names that a start would believe never stand for one
-file. Frames of an older life never match the stamps and group headers of the new generation (docs/formats.md §3.4).
+A drained segment is renamed to ``<generation>.free``: its content is worthless, and its blocks stay allocated. A spare
+has allocated blocks and the name ``<new generation>.segment.tmp``. When the log begins it, it gets a durable header and
+then the name without ``.tmp``. So a name without ``.tmp`` promises an intact header, a file with ``.tmp`` was never
+used, and a spare needs no scan. Each rename is durable before the next step, so a start never sees two valid names for
+one file. Frames of an earlier life never match the stamps and group headers of the new generation (docs/formats.md
+§3.4).
 
-An empty file ``.unsealed`` stands beside a segment until it has its ``.idx``. Either shows that the segment exists, so
-that the loss of a segment is noticed whatever became of those around it. ``.unsealed`` is made once the ``.tmp`` is
-durable, and removed before the segment is put aside, because alone it means a loss.
+An empty file ``.unsealed`` exists beside a segment until the segment has its ``.idx``. Either file shows that the
+segment exists, so the loss of a segment is noticed whatever happened to its neighbours. ``.unsealed`` is made once the
+``.tmp`` is durable, and removed before the segment is put aside, because alone it means a loss.
 
-The server calls this from two threads, the one that commits and the one that makes spares. A lock guards the making of
+Two threads of the server call this: the one that commits and the one that makes spares. A lock guards the making of
 segments and the drained ones; taking a spare never waits for it.
 """
 
@@ -39,13 +40,13 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffe
 from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 
 SEGMENTS_KEPT_FREE = 4
-"""How many drained segments are kept for recycling; further ones are given back to the file system."""
+"""The number of drained segments that are kept for recycling; further ones are given back to the file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment of this generation. Nothing of this life is in it; once begun, only its header. ``recycled``: its
-    blocks were written in an earlier life; else they are allocated, and zeros."""
+    """A new segment of this generation. It has no groups yet, and a header only once it is begun. ``recycled``: its
+    blocks were written in an earlier life; otherwise they are allocated, and zeros."""
 
     generation: int
     handle: Handle
@@ -53,8 +54,9 @@ class NewSegment:
 
 
 class SegmentPool:
-    """Makes segments, from drained ones if there are any. ``newest_generation`` and ``newest_sealed`` as in
-    :class:`~bookie_server.storage.log.segment_log.SegmentLog`; ``free`` names the ``.free`` files of the directory."""
+    """Makes segments, from drained ones if there are any. ``newest_generation`` and ``newest_sealed`` are those of
+    :class:`~bookie_server.storage.log.segment_log.SegmentLog`; ``free`` has the generations of the ``.free`` files in
+    the directory."""
 
     def __init__(
         self,
@@ -79,13 +81,13 @@ class SegmentPool:
         self._block = memoryview(aligned_buffer(BLOCK))
         self._lock = threading.RLock()
         self.recycled = 0
-        """Segments made of drained ones."""
+        """The number of segments that were made from drained ones."""
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------
 
     @property
     def spares(self) -> int:
-        """Segments that are ready to be begun."""
+        """The number of segments that are ready to be begun."""
         return len(self._spares)
 
     @property
@@ -99,18 +101,18 @@ class SegmentPool:
 
     @property
     def newest_sealed(self) -> int:
-        """The generation of the newest segment with an ``.idx``; 0 if none. Segments made from here on name it."""
+        """The generation of the newest segment with an ``.idx``; 0 if none. The headers of later segments name it."""
         return self._newest_sealed
 
     def note_sealed(self, generation: int) -> None:
-        """This segment has its ``.idx``."""
+        """Note that this segment has its ``.idx``."""
         self._newest_sealed = max(self._newest_sealed, generation)
 
     # --- making -----------------------------------------------------------------------------------------------------
 
     def ensure(self, count: int) -> None:
-        """Have at least ``count`` spares ready. Raises DataDirectoryError if there is no space; spares made so far
-        stay. Raises StorageFailedError when a write or sync failed, now or earlier (RULES S6)."""
+        """Make spares until at least ``count`` are ready. Raises DataDirectoryError if there is no space; spares made
+        so far stay. Raises StorageFailedError if a write or sync failed, now or earlier (RULES S6)."""
         while len(self._spares) < count:
             with self._lock:
                 self._health.check()
@@ -118,8 +120,9 @@ class SegmentPool:
                     self._spares.append(self._make())
 
     def begin(self) -> NewSegment:
-        """Begin the oldest spare: it gets its header and its own name, durably. There must be a spare. Raises
-        StorageFailedError. The header is written now and not ahead, because it names the newest sealed segment."""
+        """Begin the oldest spare: give it its header and its own name, durably. There must be a spare. The header is
+        written now, and not when the spare is made, because it names the newest sealed segment. Raises
+        StorageFailedError."""
         spare = self._spares.popleft()
         path = os.path.join(self._path, segment_name(spare.generation))
         header = SegmentHeader(
@@ -138,8 +141,8 @@ class SegmentPool:
         return spare
 
     def _mark_unsealed(self, generation: int) -> None:
-        """Make ``.unsealed``; it becomes durable with the segment's own name. A disk without room for it
-        goes without."""
+        """Make ``.unsealed``. It becomes durable with the segment's own name. If the disk has no room for it, the
+        segment does without."""
         try:
             self._files.close(self._files.create(os.path.join(self._path, unsealed_name(generation))))
         except OSError as error:
@@ -155,11 +158,11 @@ class SegmentPool:
         return NewSegment(generation, handle, recycled is not None)
 
     def _recycle_into(self, temporary: str) -> Handle | None:
-        """A drained segment under this name, open for writing; None if none fits."""
+        """Rename a drained segment to ``temporary``, and return it open for writing; None if there is no usable one."""
         while self._free:
             path = os.path.join(self._path, free_name(self._free.popleft()))
             handle: Handle | None = None
-            with contextlib.suppress(OSError):  # not used: of another size, unreadable, or with holes on a full disk
+            with contextlib.suppress(OSError):  # such a file is not used: it is unreadable, or has holes on a full disk
                 handle = self._files.open_preallocated(path, self._segment_bytes)
             if handle is None:
                 self._unlink(path)
@@ -175,7 +178,7 @@ class SegmentPool:
 
     def _create(self, temporary: str) -> Handle:
         try:
-            if self._files.exists(temporary):  # left by a creation that a full disk ended
+            if self._files.exists(temporary):  # left by a creation that failed on a full disk
                 self._files.remove(temporary)
             handle = self._files.create_preallocated(temporary, self._segment_bytes)
         except OSError as error:
@@ -194,8 +197,8 @@ class SegmentPool:
     # --- after use --------------------------------------------------------------------------------------------------
 
     def recycle(self, generation: int) -> None:
-        """Give a drained segment, sealed or never used, to the pool; its ``.idx`` is removed. Durable when this
-        returns.
+        """Give a drained segment, sealed or never used, to the pool, and remove its ``.idx``. Both are durable when
+        this returns.
 
         The caller must know that no index entry leads into it, that a durable checkpoint holds its state (S4, I11), and
         that no reader has it open (S5). Raises StorageFailedError.
@@ -210,7 +213,7 @@ class SegmentPool:
                 for path in beside:
                     if self._files.exists(path):
                         self._files.remove(path)
-                if not self._files.exists(segment):  # lost on the disk; the index knew of it
+                if not self._files.exists(segment):  # the file is lost, but the index had the segment
                     return self._files.sync_directory(self._path)
                 self._files.rename(segment, os.path.join(self._path, free_name(generation)))
             except OSError as error:
@@ -220,7 +223,7 @@ class SegmentPool:
 
     def trim(self, kept_free_max: int | None = None) -> bool:
         """Give one drained segment back to the file system if more than ``kept_free_max`` are kept, by default the
-        configured number. False if there was none."""
+        configured number. Return False if none was given back."""
         with self._lock:
             if len(self._free) <= (self.kept_free_max if kept_free_max is None else kept_free_max):
                 return False
@@ -228,11 +231,11 @@ class SegmentPool:
             return True
 
     def _unlink(self, path: str) -> None:
-        """The file is worthless, so it does not matter whether its name stays after a crash."""
+        """Remove a worthless file. It does not matter whether its name is still there after a crash."""
         with contextlib.suppress(OSError):
             self._files.remove(path)
 
     def close(self) -> None:
-        """Close the spares; the next start gives them to the pool."""
+        """Close the spares. The next start gives them to the pool."""
         while self._spares:
             self._files.close(self._spares.popleft().handle)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading side of the segment log: frames by place, every one checked (RULES S5). Synchronous; one thread, but for
-:meth:`SegmentReader.read_at_once`, which any other may call.
+"""The reading side of the segment log: it reads frames by place and checks each (RULES S5). It is synchronous and
+belongs to one thread; only :meth:`SegmentReader.read_at_once` may be called by any thread.
 
-Of a long frame only what is needed for a few entries is read, and its columns are remembered.
+For a few entries of a long frame it reads only the bytes of these entries, and keeps the frame's columns in memory.
 
-The index takes in only durable frames, so a read never goes beyond the durable position. Read-ahead is off in segments
+The index names only durable frames, so a read never goes beyond the durable position. Read-ahead is off in segments
 without an ``.idx``, which are still being written.
 """
 
@@ -34,15 +34,15 @@ __all__ = ["OPEN_SEGMENTS_MAX", "SegmentReader", "check_stored_frame"]
 T = TypeVar("T")
 
 OPEN_SEGMENTS_MAX = 64
-"""How many segments are kept open for reads."""
+"""The maximum number of segments that are kept open for reads."""
 GIVEN_UP_MAX = 4096
-"""How many segments given up are remembered; no read of an older one is under way."""
+"""How many segments that were given up are remembered. No read of an older one can still be under way."""
 COLUMNS_BYTES_MAX = 16 << 20
-"""Columns of long frames that are remembered."""
+"""The maximum memory for the columns of long frames."""
 
 
 class _Open:
-    """An open segment. It is closed once nobody refers to it, because another thread may just read from it."""
+    """An open segment. It is closed once there is no reference to it, because another thread may be reading from it."""
 
     __slots__ = ("_files", "handle")
 
@@ -63,44 +63,45 @@ class SegmentReader:
         self._incarnation = identity.incarnation_bytes
         self._open_max = open_segments_max
         self._handles: OrderedDict[int, _Open] = OrderedDict()
-        self._columns: dict[tuple[int, int], FrameColumns] = {}  # by generation and offset, the oldest first
+        self._columns: dict[tuple[int, int], FrameColumns] = {}  # by the frame's generation and offset
         self._columns_bytes = 0
         self._indexes = IndexReader(path, self._incarnation, self._files, open_segments_max)
         self._given_up: dict[int, None] = {}
-        self._told: set[str] = set()  # files already reported as a whole, until they are replaced
+        self._told: set[str] = set()  # missing or damaged files that were logged, until they are replaced
         self._slots = Slots()
         self.reads = 0
         self.rereads = 0
-        """Reads that failed their check through the page cache; those that failed again were damage."""
+        """Reads that failed through the page cache and were repeated from the disk."""
         self.damaged = 0
-        """Reads that failed their check on the disk, too."""
+        """Reads that failed their check when repeated from the disk."""
         self.io_errors = 0
         """Reads that the system refused twice (EIO, a missing file): signs of a failing disk."""
 
     def read(self, place: Place, *, ledger_id: LedgerId | None = None) -> memoryview:
-        """The whole frame at ``place``. Both CRCs and the stamp are checked, and with ``ledger_id`` also the ledger.
+        """Return the whole frame at ``place``. Both CRCs and the stamp are checked, and with ``ledger_id`` also the
+        ledger.
 
-        A frame that fails is read once more past the page cache. If it fails again IntegrityError is raised: damage, to
-        be answered as UNKNOWN. If the system refuses the read (EIO, a missing segment) IntegrityError is chained to the
-        OSError.
+        A frame that fails is read again past the page cache. If it fails again, this raises IntegrityError: the frame
+        is damaged, and must be answered as UNKNOWN. If the system refuses the read (EIO, a missing segment), the
+        IntegrityError is chained to the OSError.
         """
         return self._read_twice(place, lambda data: self._checked(data, place, ledger_id))
 
     def read_entries(
         self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
     ) -> bytes | bytearray | memoryview | None:
-        """The entries first to last (both inclusive) of the frame at ``place`` as a frame; None if it holds none of
-        them. A run must hold all of them, and gives whole frames one behind the other. Receivers must ignore bytes
-        60–63. Raises as :meth:`read`."""
+        """Return the entries first to last (both inclusive) of the frame at ``place`` as a frame; None if it holds none
+        of them. For a run, which must hold all of them, the result is several whole frames, one behind the other.
+        Receivers must ignore bytes 60–63. Raises as :meth:`read`."""
         if place.is_run:
             return self._read_twice(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
         cut = self._cut(place, first, last) if _is_cut(place, first, last) else None
         return slice_frame(self.read(place, ledger_id=ledger_id), first, last) if cut is None else cut
 
     def read_at_once(self, place: Place, first: EntryId, last: EntryId) -> bytes | bytearray | memoryview | None:
-        """As :meth:`read_entries`, if no disk must be asked for it: few entries of a frame whose segment is open, and
-        whose columns are remembered if it is long. None: ask :meth:`read_entries`, which also judges what is wrong.
-        Any thread."""
+        """Return what :meth:`read_entries` would return, if that needs no disk access: a few entries of a frame whose
+        segment is open and, if the frame is long, whose columns are in memory. Return None in all other cases,
+        including failed checks; then call :meth:`read_entries`. Any thread may call."""
         opened = self._handles.get(place.generation)
         if opened is None or place.is_run:
             return None
@@ -119,7 +120,7 @@ class SegmentReader:
             return None
 
     def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytearray | None:
-        """A few entries of a long frame. None: the whole frame must be read, and judged."""
+        """Return a few entries of a long frame; None if the whole frame must be read and checked."""
         try:
             handle = self._handle(place.generation)
             columns = self._columns.get((place.generation, place.offset))
@@ -147,8 +148,8 @@ class SegmentReader:
             self._columns_bytes -= self._columns.pop(next(iter(self._columns))).memory_bytes
 
     def read_lac_entry(self, place: Place) -> bytes | bytearray | memoryview | None:
-        """The last entry of the frame at ``place``; of a run, the last entry of the frame that carries the greatest
-        LAC. Raises as :meth:`read`."""
+        """Return the last entry of the frame at ``place``; for a run, the last entry of the frame that carries the
+        greatest LAC. Raises as :meth:`read`."""
         frame: bytes | memoryview
         if place.is_run:
             frame = self._read_twice(place, lambda data: _lac_frame(data, place, self._incarnation))
@@ -158,8 +159,8 @@ class SegmentReader:
         return slice_frame(frame, last, last)
 
     def membership(self, place: Unresolved) -> Remembered:
-        """What a look-up must know about an unresolved place: which ids the frame holds, which frames of a damaged run
-        are intact, or the contents of an index block. Raises as :meth:`read`."""
+        """Return what a look-up needs about an unresolved place: which ids the frame holds, which frames of a damaged
+        run are intact, or the contents of an index block. Raises as :meth:`read`."""
         if isinstance(place, IndexBlock):
             return self._indexes.read(place)
         if place.is_run:
@@ -169,8 +170,8 @@ class SegmentReader:
         return striping_of(frame, header) or runs_of_ids(entry_ids_of(header, frame))
 
     def _read_twice(self, place: Place, take: Callable[[bytes | memoryview], T]) -> T:
-        """Returns what ``take`` makes of the bytes at ``place``. If it finds them bad they are read once more past the
-        cache."""
+        """Call ``take`` with the bytes at ``place``, and return its result. If it raises IntegrityError, or the read
+        fails, the bytes are read again past the page cache."""
         self.reads += 1
         try:
             return take(self._pread(place))
@@ -190,7 +191,8 @@ class SegmentReader:
             ) from error
 
     def _legible(self, place: Place) -> bytes:
-        """The bytes of a run, read past the page cache, with zeros where the system refuses."""
+        """Return the bytes of a run, read past the page cache, with zeros for blocks that the system refuses to
+        read."""
         path, end = self._segment_path(place.generation), place.offset + place.size
         parts: list[bytes] = []
         at = place.offset
@@ -204,26 +206,26 @@ class SegmentReader:
         return b"".join(parts)
 
     def release(self, generation: int) -> None:
-        """Close the open files of a segment whose ``.idx`` was made anew."""
+        """Close the open files of a segment whose ``.idx`` was rebuilt."""
         self._forget(generation)
         self._told -= {segment_name(generation), index_name(generation)}
         self._indexes.release(generation)
 
     def give_up(self, generation: int) -> None:
-        """Close the open files of a segment whose file will be used again; nobody may open it from now on. A read that
-        still names it was planned before the index dropped it, and must be planned again."""
+        """Close the open files of a segment whose file will be used again, and remember that it must not be opened. A
+        read that still names it was planned before the index dropped the segment, and must be planned again."""
         self.release(generation)
         self._given_up[generation] = None
         if len(self._given_up) > GIVEN_UP_MAX:
             del self._given_up[next(iter(self._given_up))]
 
     def is_given_up(self, generation: int) -> bool:
-        """Whether :meth:`give_up` was called for this segment lately."""
+        """Return whether :meth:`give_up` was called for this segment recently."""
         return generation in self._given_up
 
     def is_news(self, name: str) -> bool:
-        """Whether it was not said before that this file is missing or damaged. One line for each file is enough,
-        however many reads find it out."""
+        """Return whether a missing or damaged file is still to be logged, and count it as logged. One line for each
+        file is enough, however many reads find it."""
         is_news = name not in self._told
         self._told.add(name)
         return is_news
@@ -234,7 +236,8 @@ class SegmentReader:
         self._indexes.close()
 
     def _pread(self, place: Place) -> bytes | memoryview:
-        """The bytes at a place; many of them in a slot, which is used again once nobody refers to them."""
+        """Return the bytes at a place. Many bytes are read into a slot, which is reused once there is no reference to
+        them."""
         handle = self._handle(place.generation)
         if place.size < SLOT_BYTES_MIN:
             return self._files.read(handle, place.size, place.offset)
@@ -260,7 +263,7 @@ class SegmentReader:
         return handle
 
     def _forget(self, generation: int) -> None:
-        """Close a segment, unless another thread just reads from it: then that closes it."""
+        """Close a segment. If another thread is reading from it, the file is closed when that read ends."""
         self._handles.pop(generation, None)
         for at in [at for at in self._columns if at[0] == generation]:
             self._columns_bytes -= self._columns.pop(at).memory_bytes
@@ -270,12 +273,12 @@ class SegmentReader:
 
 
 def _is_cut(place: Place, first: EntryId, last: EntryId) -> bool:
-    """Whether these may be few entries of a long frame."""
+    """Return whether these may be a few entries of a long frame."""
     return place.size >= SLOT_BYTES_MIN and last - first < ENTRIES_MAX
 
 
 def _lac_frame(data: bytes | memoryview, run: Place, incarnation: bytes) -> bytes | memoryview:
-    """The frame of a run that carries the greatest LAC."""
+    """Return the frame of a run that carries the greatest LAC."""
     members = members_of_run(data, run, incarnation)
     frames = [data[at - run.offset : at - run.offset + size] for at, size in zip(*members[2:], strict=True)]
     if not frames:

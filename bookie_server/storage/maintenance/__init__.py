@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The upkeep of storage beside commits: checkpoints, compaction, scrubbing."""
+"""The upkeep of storage beside commits: checkpoints, compaction, scrubbing, rebuilding of indexes."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes checkpoints piece by piece beside all other work, and says which segments may be recycled (S4, I11).
+"""Writes checkpoints piece by piece beside all other work, and decides which segments may be recycled (S4, I11).
 
 The state is copied in chunks, on the thread that owns the index, and written here. The copy is fuzzy: records that come
-in meanwhile may or may not be in it. That is right, because state folds in any order. The state of a segment up to
-``through`` was folded before that segment was sealed, so before the copy begins. Anything later lies in a segment above
-``through``, which a start reads.
+in meanwhile may or may not be in it. Both are right, because state folds in any order. The state of each segment up to
+``through`` was folded before that segment was sealed, and so before the copy begins. Anything later is in a segment
+above ``through``, which a start reads.
 
 A checkpoint counts once it is durable *and* IDENTITY names its number: a start that finds no readable checkpoint with
 that number or a newer one knows that one was lost. No segment is recycled before that.
@@ -24,17 +24,20 @@ from bookie_server.storage.index.ledger_states import EVERY_LEDGER
 from bookie_server.storage.maintenance.index_port import IndexPort
 
 LEDGERS_PER_COPY = 8190
-"""Ledgers copied at a time: whole blocks, a few milliseconds of the thread that owns the index."""
+"""The number of ledgers copied at a time. They fill whole blocks, and take the thread that owns the index a few
+milliseconds."""
 
 
 ROOM_NAME = "checkpoint.room"
-"""In the folder of segments. Its content is worthless, and it may be missing."""
+"""The name of the file that keeps room for a checkpoint, in the folder of segments. Its content is worthless, and it
+may be missing."""
 ROOM_BYTES = 64 << 10
-"""Room kept beyond the size of the newest checkpoint: the next may be larger, and IDENTITY is written anew with it."""
+"""The room kept beyond the size of the newest checkpoint, because the next one may be larger, and IDENTITY is rewritten
+with it."""
 
 
 class CheckpointRoom:
-    """Keeps room for one checkpoint in the folder ``path``; used on the thread that writes checkpoints.
+    """Keeps room for one checkpoint in the folder ``path``. It is used on the thread that writes checkpoints.
 
     Without it a disk that is full to its last block would never get space back: segments are given back only after a
     durable checkpoint (RULES S4), and a checkpoint is a new file. If the disk has no block for it, the file that keeps
@@ -46,7 +49,7 @@ class CheckpointRoom:
         self._kept_bytes = 0
 
     def keep(self, checkpoint_bytes: int) -> None:
-        """Keep room for a checkpoint a bit larger than this. On a disk without room nothing happens until the next
+        """Keep room for a checkpoint a bit larger than this. If the disk has no room, nothing is kept until the next
         call. The file need not be durable."""
         wanted = round_up(checkpoint_bytes + checkpoint_bytes // 8 + ROOM_BYTES, ROOM_BYTES)
         if self._kept_bytes >= wanted:
@@ -71,7 +74,7 @@ class CheckpointRoom:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """The facts about a durable checkpoint that IDENTITY names. Number 0: there is none."""
+    """Facts about a durable checkpoint that IDENTITY names. Number 0: there is none."""
 
     number: int = 0
     through: int = 0
@@ -81,7 +84,7 @@ class CheckpointSummary:
 
 @dataclass(slots=True)
 class _Writing:
-    """A checkpoint under way."""
+    """A checkpoint that is being written."""
 
     parts: CheckpointParts
     segments: tuple[int, ...]
@@ -91,7 +94,7 @@ class _Writing:
 
 
 class Checkpointer:
-    """Makes checkpoints of a data directory; one thread. ``newest`` is the one that the start used; ``health`` is
+    """Makes checkpoints of a data directory, on one thread. ``newest`` is the one that the start used; ``health`` is
     shared with the directory's other writers."""
 
     def __init__(
@@ -108,26 +111,26 @@ class Checkpointer:
         self._files: Files = directory.files
         self._writing: _Writing | None = None
         self._room = CheckpointRoom(self._files, directory.segments_path)
-        self._room_in_use = False  # given up, for a checkpoint that is not durable yet
+        self._room_in_use = False  # the room was freed for a checkpoint that is not durable yet
 
     @property
     def busy(self) -> bool:
         return self._writing is not None
 
     def may_recycle(self, generation: int) -> bool:
-        """Whether a durable checkpoint holds all state of this drained segment and does not count on its file (S4,
-        I11). Only for segments that the index has dropped. The caller must see to it that no reader has the segment
+        """Return whether a durable checkpoint holds all state of this drained segment and does not require its file
+        (S4, I11). Only for segments that the index has dropped. The caller must ensure that no reader has the segment
         open."""
         return generation <= self.newest.through and generation not in self.newest.segments
 
     def keep_room(self) -> None:
-        """Allocate room for the next checkpoint, if the disk has any. Called now and then."""
+        """Allocate room for the next checkpoint, if the disk has any. Called regularly."""
         if self._writing is None and not self._room_in_use:
             self._room.keep(self.newest.file_bytes)
 
     def start(self) -> bool:
-        """Begin a checkpoint. False, and nothing changed, if one is under way or the disk has no room: then the kept
-        room is freed, for a later try. Raises StorageFailedError when a write failed, now or earlier (RULES S6)."""
+        """Begin a checkpoint. Return False if one is under way or the disk has no room; in the latter case the kept
+        room is freed for a later try. Raises StorageFailedError if a write failed, now or earlier (RULES S6)."""
         self._health.check()
         if self._writing is not None:
             return False
@@ -148,11 +151,12 @@ class Checkpointer:
         return True
 
     def step(self, budget_bytes: int) -> int:
-        """Copy and write about ``budget_bytes`` of the checkpoint under way; returns the bytes written, 0 if none is
+        """Copy and write about ``budget_bytes`` of the checkpoint under way; return the bytes written, 0 if none is
         under way.
 
-        The last step makes it durable, names it in IDENTITY and removes all checkpoints but it and the one before. On a
-        full disk it is given up, and the one before stays. Raises StorageFailedError as :meth:`start`.
+        The last step makes the checkpoint durable, names it in IDENTITY and removes all checkpoints but this and the
+        last one. On a full disk this checkpoint is given up, and the last one stays. Raises StorageFailedError as
+        :meth:`start`.
         """
         self._health.check()
         written = 0
@@ -172,12 +176,12 @@ class Checkpointer:
     # --- one checkpoint ---------------------------------------------------------------------------------------------
 
     def _next_number(self) -> int:
-        """A number above every one in the directory, readable or not."""
+        """Return a number above that of every checkpoint in the directory, readable or not."""
         found = checkpoint_numbers(self._files.names(self._directory.segments_path))
         return max([*found, self.newest.number, self._directory.identity.checkpoint]) + 1
 
     def _copy(self, writing: _Writing) -> int:
-        """Write the next chunk, or the end."""
+        """Write the next chunk of ledgers, or finish; return the bytes written, at least 1."""
         more = writing.next_ledger <= EVERY_LEDGER
         first = writing.next_ledger
         rows = self._port.ask(lambda index: index.export_ledgers(first, LEDGERS_PER_COPY)) if more else None
@@ -215,7 +219,7 @@ class Checkpointer:
         return len(data) + BLOCK
 
     def _prune(self, kept: set[int]) -> None:
-        """Remove all but these checkpoints. One that cannot be removed is tried again after the next checkpoint."""
+        """Remove all checkpoints but these. If one cannot be removed, that is tried again after the next checkpoint."""
         path = self._directory.segments_path
         with contextlib.suppress(OSError):
             for number in checkpoint_numbers(self._files.names(path)):
@@ -225,9 +229,9 @@ class Checkpointer:
     # --- failing ----------------------------------------------------------------------------------------------------
 
     def _give_up(self, error: OSError) -> None:
-        """Give up this checkpoint. On a full disk its files are removed, so that retries do not pile up. Any other
-        error is final (RULES S6) and nothing is removed: IDENTITY may name this checkpoint already, and a start that
-        misses it takes state for lost."""
+        """Give up this checkpoint. On a full disk its files are removed, so that retries do not leave many files. Any
+        other error is final (RULES S6), and nothing is removed, because IDENTITY may name this checkpoint already, and
+        a start that does not find it assumes that state is lost."""
         writing, self._writing = self._writing, None
         if error.errno in NO_SPACE:
             if writing is not None:

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compaction: copies the live frames of a mostly dead segment to the end of the log, and gives the segment up (S4).
 
-It works on one segment at a time, in steps. The segment's ``.idx`` says what is in it, the index which of that is live.
-Live frames are read in the order of their places, checked, joined where small frames of a ledger follow each other, and
-copied. Then, in this order, so that no entry is ever without a place:
+It works on one segment at a time, in steps. The segment's ``.idx`` lists its frames, and the index says which of them
+are live. Live frames are read in the order of their places, checked, and copied; consecutive small frames of a ledger
+are joined. The last steps have this order, so that no entry is ever without a place:
 
-1. the copies are durable (``copy`` returns), 2. the index learns them (``place_copies``), 3. the old segment leaves the
+1. the copies are durable (``copy`` returns), 2. the index has them (``place_copies``), 3. the old segment leaves the
 index (``drop_segment``).
 
-Maintenance gives its file back: after a durable checkpoint, when no reader has it open (I11).
+Maintenance gives the old file back after a durable checkpoint, when no reader has it open (I11).
 
-Events between the look at what is live and step 2 do no harm:
+Events between reading what is live and step 2 do no harm:
 
-- A ledger is deleted: ``place_copies`` leaves its copies out; its tombstone is sticky at a start.
-- A ledger's copy is dropped: it comes back with its copies, which are as good as any, and is dropped again.
+- A ledger is deleted: ``place_copies`` leaves its copies out, and its deletion record stays in force at a start.
+- A ledger's copy is dropped: it comes back with the copied frames, which are valid, and is dropped again.
 - An entry is added again: the bytes are the same (RULES P6), and either copy serves.
 - The copies' segment is sealed: its summary has them, and ``place_copies`` leaves them out.
-- A frame turns out to be damaged: nothing of the segment is copied any more, and it is kept.
-- The process ends, or power is lost: after 1 entries have two places, both right; before, the log has a torn tail.
+- A frame is found to be damaged: no more of the segment is copied, and the segment is kept.
+- The process ends, or power is lost: after step 1 entries have two places, both right. Before it the log has a torn
+  tail.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 4 << 20
-"""Live bytes read before they are joined and copied: compaction takes three times as much memory."""
+"""How many live bytes are read before they are joined and copied. Compaction takes three times as much memory."""
 COPY_BYTES_MAX = 2 << 20
-"""Bytes of one call of ``copy``; other groups wait for it."""
+"""The maximum size of one call of ``copy``, because other groups wait for it."""
 COPY_FRAMES_MAX = 1024
 
 Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview]], Sequence[Place]]
-"""Writes copies of frames with ``reserve=True`` of :meth:`SegmentLog.append_group`, and raises its errors; returns
-their places, durable."""
+"""A function that writes copies of frames durably, by :meth:`SegmentLog.append_group` with ``reserve=True``, and
+returns their places. It raises the errors of that method."""
 
 
 @dataclass(slots=True)
 class CompactionStats:
-    """Totals since the start. ``read_bytes``: segments and their indexes. ``copied_bytes``: frames written.
-    ``segments``: those given up after their live frames were copied. ``joined_frames``: frames that became parts of
-    larger ones. ``damaged_segments``: those kept because of damage."""
+    """Totals since the start. ``read_bytes`` counts segments and their indexes, ``copied_bytes`` and ``copied_frames``
+    the frames written, and ``joined_frames`` the frames that became parts of larger ones. ``segments`` counts those
+    given up after their live frames were copied, and ``damaged_segments`` those kept because of damage."""
 
     read_bytes: int = 0
     copied_bytes: int = 0
@@ -69,11 +70,12 @@ class CompactionStats:
 def choose(
     live_bytes: Mapping[int, int], segment_bytes: int, threshold: float, left_out: Collection[int] = ()
 ) -> int | None:
-    """The sealed segment with the least live share, the oldest of several, if the share is below ``threshold``; None if
-    there is none. Segments in ``left_out`` are not considered.
+    """Return the sealed segment with the least live share, the oldest of several, if the share is below ``threshold``;
+    else None. Segments in ``left_out`` are not considered.
 
-    The share is of the whole segment, so that segments which a restart left nearly empty are chosen as well. Segments
-    without any live frame need no reading: ``LedgerIndex.drop_dead`` is called first and gives them up at once.
+    The share is relative to the size of a whole segment, so that segments that a restart left nearly empty are chosen,
+    too. Segments without any live frame need no reading: ``LedgerIndex.drop_dead`` is called first and gives them up at
+    once.
     """
     candidates = [(live, generation) for generation, live in live_bytes.items() if generation not in left_out]
     live, generation = min(candidates, default=(segment_bytes, 0))
@@ -82,14 +84,14 @@ def choose(
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """The segment under way. ``tables``: frames read and not joined yet. ``copies``: frames to be written, from
-    ``copied`` on."""
+    """The work on one segment. ``tables`` has frames that are read and not joined yet. ``copies`` has the frames to be
+    written; those before ``copied`` are written."""
 
     generation: int
     frames: LiveFrames
     live_bytes: int
-    bytes_max: int  # writing so many would not be worth it
-    live: I64 | None = None  # ledgers; the dead frames of the others stay dead
+    bytes_max: int  # if the copies would have this size or more, they do not pay
+    live: I64 | None = None  # the ledgers with live frames; the frames of all others are dead
     is_open: bool = False
     tables: list[FrameTable] = field(default_factory=list)
     table_bytes: int = 0
@@ -98,10 +100,10 @@ class _Work:
 
 
 class SegmentCompactor:
-    """Compacts the segments in the directory ``path``, one at a time; one thread, the one that seals.
+    """Compacts the segments in the directory ``path``, one at a time, on the thread that seals.
 
-    ``files`` and ``incarnation`` are the directory's, ``copy`` writes to its log, ``segment_bytes`` is the size of a
-    segment. No state of it survives a restart or needs to.
+    ``files`` and ``incarnation`` are the directory's, ``copy`` writes to its log, and ``segment_bytes`` is the size of
+    a segment. Its state does not survive a restart, and need not.
     """
 
     def __init__(
@@ -119,12 +121,14 @@ class SegmentCompactor:
         self._copy, self._segment_bytes, self._limits = copy, segment_bytes, limits
         self._work: _Work | None = None
         self._drained: list[int] = []
-        self._packed: dict[int, tuple[int, int]] = {}  # live bytes at the last look, and the size of their copies
-        self._kept: set[int] = set()  # because of damage, until the next start
-        self._receivers: dict[int, int] = {}  # segments with our copies: live bytes when sealed; −1: unsealed
+        # by generation, the live bytes when the segment was last read, and the size that their copies would have
+        self._packed: dict[int, tuple[int, int]] = {}
+        self._kept: set[int] = set()  # segments kept until the next start because of damage
+        self._receivers: dict[int, int] = {}  # by segment with our copies, its live bytes when sealed; −1: unsealed
         self.stats = CompactionStats()
         self.starved = False
-        """The disk had no room for the last copies. The next step tries again; giving space back first helps."""
+        """Whether the disk had no room for the last copies. The next step tries again; giving space back first
+        helps."""
 
     @property
     def generation(self) -> int | None:
@@ -132,25 +136,26 @@ class SegmentCompactor:
         return self._work.generation if self._work is not None else None
 
     def step(self, budget_bytes: int, *, major: bool = False) -> int:
-        """Read and copy about ``budget_bytes`` of the segment under way; choose one first if there is none (``major``:
-        by the daily threshold). Returns the bytes read and written; 0: there is nothing to do now, or no room
-        (``starved``).
+        """Read and copy about ``budget_bytes`` of the segment under way; choose one first if there is none (with
+        ``major`` by ``major_compaction_threshold``). Return the bytes read and written; 0 if there is nothing to do
+        now, or no room (``starved``).
 
         Fully dead segments are given up first, without reading. On a full disk the next step tries the same copies
-        again. Raises StorageFailedError when a write or sync failed (RULES S6), and what the port and ``copy`` raise
-        (deadlines): then the segment under way is let go, nothing is lost, and a later step begins it anew.
+        again. Raises StorageFailedError if a write or sync failed (RULES S6), and the errors of the port and of
+        ``copy`` (deadlines). Then the segment under way is abandoned; nothing is lost, and a later step begins it
+        again.
         """
         self.starved, done, limits = False, 0, self._limits
         threshold = limits.major_compaction_threshold if major else limits.compaction_threshold
         work = self._work
         if work is not None and not self._port.ask(lambda index: index.is_sealed(work.generation)):
-            self.close()  # all its frames have died; maintenance may have given its file away
+            self.close()  # all its frames have died, and its file may be in use again
         try:
             while done < budget_bytes:
                 if self._work is None and not self._begin(threshold):
                     break
                 done += self._advance()
-        except DataDirectoryError:  # nothing of these copies was written
+        except DataDirectoryError:  # none of these copies was written
             self.starved = True
             self._drained += self._port.ask(LedgerIndex.drop_dead)
         except BaseException:
@@ -159,12 +164,13 @@ class SegmentCompactor:
         return done
 
     def take_drained(self) -> list[int]:
-        """Segments that left the index since the last call, to be recycled once a checkpoint covers them (I11)."""
+        """Return the segments that left the index since the last call. They may be recycled once a checkpoint covers
+        them (I11)."""
         drained, self._drained = self._drained, []
         return drained
 
     def close(self) -> None:
-        """Let the segment under way go. Nothing is lost: it stays in the index."""
+        """Abandon the segment under way. Nothing is lost, because it stays in the index."""
         if self._work is not None:
             self._work.frames.close()
             self._work = None
@@ -172,7 +178,7 @@ class SegmentCompactor:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _begin(self, threshold: float) -> bool:
-        """Choose a segment. False: there is none."""
+        """Choose a segment; return False if there is none."""
         self._drained += self._port.ask(LedgerIndex.drop_dead)
         live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
         enough = int(threshold * self._segment_bytes)
@@ -184,9 +190,9 @@ class SegmentCompactor:
         return True
 
     def _useless(self, live: Mapping[int, int], enough: int) -> set[int]:
-        """Segments that would be rewritten for ever: those of small frames that take more than ``enough`` however they
-        are packed; and those with our copies that are filled no better (as with large frames) and of which hardly
-        anything died since."""
+        """Return segments that would be rewritten for ever. These are segments of small frames whose copies would take
+        at least ``enough``, and segments with our copies of which hardly anything has died since they were sealed, even
+        if they are not full (as with large frames)."""
         self._packed = {g: known for g, known in self._packed.items() if live.get(g) == known[0]}
         for generation, sealed_with in list(self._receivers.items()):
             if sealed_with < 0:
@@ -198,7 +204,7 @@ class SegmentCompactor:
         return filled | {g for g, (_, packed) in self._packed.items() if packed >= enough}
 
     def _advance(self) -> int:
-        """Do the next piece of work on the segment under way; returns the bytes read and written, at least 1."""
+        """Do the next piece of work on the segment under way; return the bytes read and written, at least 1."""
         work = self._work
         assert work is not None
         before = work.frames.read_bytes
@@ -225,12 +231,12 @@ class SegmentCompactor:
             return
         work.is_open = True
         packed = work.live_bytes + work.frames.padding_bytes
-        if packed >= work.bytes_max:  # small frames that cannot be packed closer
+        if packed >= work.bytes_max:  # small frames, whose copies would not be smaller
             self._packed[work.generation] = work.live_bytes, packed
             self.close()
 
     def _read(self, work: _Work) -> None:
-        """Read one more window; join the frames read once there are enough, or no more."""
+        """Read another window; join the frames read so far if there are enough, or no more to read."""
         table = work.frames.next()
         if table is None:
             self._keep(work)
@@ -241,14 +247,14 @@ class SegmentCompactor:
             return
         try:
             work.copies = join_frames(together(work.tables))
-        except IntegrityError as error:  # both checks are right and the columns are not: it was written so
+        except IntegrityError as error:  # the checksums are right and the columns are not: it was written this way
             self._keep(work, str(error))
             return
         work.tables, work.table_bytes = [], 0
         self.stats.joined_frames += work.copies.joined
 
     def _write(self, work: _Work, copies: Copies) -> int:
-        """Write the next few copies, and tell the index their places."""
+        """Write the next few copies, and add their places to the index; return their size."""
         begin, end = work.copied, work.copied + 1
         size = len(copies.frames[begin])
         while end < min(len(copies.frames), begin + COPY_FRAMES_MAX):
@@ -259,7 +265,7 @@ class SegmentCompactor:
         rows = copies.rows[begin:end].copy()
         try:
             places = self._copy(copies.frames[begin:end])
-        except (InvalidArgumentError, IntegrityError) as error:  # larger than a segment is now
+        except (InvalidArgumentError, IntegrityError) as error:  # a frame may be larger than a segment is now
             self._keep(work, str(error))
             return size
         rows["offset"] = [place.offset for place in places]
@@ -274,15 +280,15 @@ class SegmentCompactor:
         return size
 
     def _give_up_segment(self, work: _Work) -> None:
-        """Drop the segment: all its live frames have other places, which the index knows."""
+        """Drop the segment from the index, which has other places for all its live frames."""
         self._port.ask(lambda index: index.drop_segment(work.generation))
         self._drained.append(work.generation)
         self.stats.segments += 1
         self.close()
 
     def _keep(self, work: _Work, why: str = "") -> None:
-        """Keep the segment: its damage must not be forgotten, and frames that cannot be copied must stay. A segment
-        with damaged index blocks only may be chosen again, once ``reindex.py`` has made its index anew."""
+        """Keep the segment, because its damage must not be forgotten, and frames that cannot be copied must stay. A
+        segment that has only damaged index blocks may be chosen again once ``reindex.py`` has rebuilt its index."""
         damage = work.frames.damage
         if not damage or not all(isinstance(place, IndexBlock) for _, place in damage):
             self._kept.add(work.generation)

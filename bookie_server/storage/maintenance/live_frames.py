@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the live frames of one sealed segment, checked, in the order of their places, for compaction (RULES S4, S5).
+"""Reads and checks the live frames of one sealed segment, in the order of their places, for compaction (RULES S4, S5).
 
-The ``.idx`` says what is in the segment, the index which of that is live. Live frames are read in windows; all frames
-of a window are found and checked at once. Python runs a few calls for each window, and only C calls check each frame.
-Frames that fail are read once more past the page cache, one index record at a time, before they are called damaged.
+The ``.idx`` lists the segment's frames, and the index says which of them are live. Live frames are read in windows; all
+frames of a window are found and checked at once. Python code runs a few times for each window, and only C code checks
+each frame. Frames that fail are read again past the page cache, one index record at a time, before they count as
+damaged.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.maintenance.stored import StoredIndex
 
 WINDOW_BYTES = 1 << 20
-"""Bytes of a segment read at a time; more only for a single larger frame."""
+"""How many bytes of a segment are read at a time; more only for a single larger frame."""
 GAP_BYTES = 128 << 10
-"""Dead bytes between two live frames that are read too, because that takes less time than another read."""
+"""Up to this many dead bytes between two live frames are read, too, because that takes less time than another read."""
 DAMAGE_MAX = 64
-"""After so much damage in one window the rest of it is not checked: the segment is kept anyway."""
-_CHECKED_BYTES = 52  # of a header, under its CRC together with the columns
+"""After this many damaged places in one window the rest of it is not checked, because the segment is kept anyway."""
+_CHECKED_BYTES = 52  # bytes of a header under the header's CRC, which also covers the columns
 
 
 class LiveFrames:
@@ -52,12 +53,12 @@ class LiveFrames:
         self._handle: Handle | None = None
         self.read_bytes = 0
         self.damage: list[tuple[int, Unresolved]] = []
-        """Places that failed their check twice, with their ledgers (−1: an index block). No frames are returned after
-        that."""
+        """The places that failed their check twice, with their ledgers (−1: an index block). After the first one, no
+        frames are returned."""
 
     def read_index(self, live: I64) -> bool:
-        """Read a part of the index and keep the records of these ledgers, which are sorted. True: the index is read, or
-        damaged."""
+        """Read a part of the index and keep the records of the ledgers in ``live``, which are sorted. Return True once
+        the whole index is read; damaged blocks are noted."""
         blocks = next(self._parts, None)
         if blocks is not None:
             for _, rows in blocks:
@@ -82,7 +83,7 @@ class LiveFrames:
         return not self._windows
 
     def next(self) -> FrameTable | None:
-        """The frames of the next window; there must be one. None if any of them is damaged."""
+        """Return the frames of the next window, or None if any of them is damaged. There must be a next window."""
         rows = self._rows[self._windows.pop()]
         start = int(rows["offset"][0]) // BLOCK * BLOCK
         end = round_up(int((rows["offset"] + rows["size"]).max()), BLOCK)
@@ -99,7 +100,8 @@ class LiveFrames:
         return None if self.damage else together(tables)
 
     def close(self) -> None:
-        """Idempotent. The bytes read leave the page cache, because the segment is going to be given up."""
+        """Close the file, and drop its bytes from the page cache, because the segment is going to be given up. Further
+        calls do nothing."""
         if self._handle is not None:
             self._files.drop_cache(self._handle)
             self._files.close(self._handle)
@@ -108,7 +110,7 @@ class LiveFrames:
     # --- windows ----------------------------------------------------------------------------------------------------
 
     def _window(self, start: int, size: int) -> U8:
-        """Bytes of the segment, with zeros where it ends or the system refuses."""
+        """Read bytes of the segment, with zeros behind its end, or instead of them if the system refuses the read."""
         try:
             if self._handle is None:
                 self._handle = self._files.open_read(self._path)
@@ -119,8 +121,8 @@ class LiveFrames:
         return np.frombuffer(data if len(data) == size else data.ljust(size, b"\0"), dtype=np.uint8)
 
     def _found(self, rows: Rows, data: U8, start: int) -> tuple[FrameTable, npt.NDArray[np.bool_]]:
-        """The intact frames of a window that begins at ``start`` in the segment; and for each row whether it is in
-        doubt. Frames of rows in doubt are left out."""
+        """Return the intact frames of a window that begins at ``start`` in the segment, and for each row whether it is
+        in doubt. Frames of rows in doubt are left out."""
         heads = data.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0]
         at, of = _candidates(rows, heads, start)
         heads = heads[at]
@@ -134,7 +136,8 @@ class LiveFrames:
         return _compact(FrameTable(data, at * FRAME_ALIGNMENT, heads, made)), doubtful
 
     def _are_right(self, view: memoryview, starts: I64, heads: Rows, offset: int) -> npt.NDArray[np.bool_]:
-        """For each frame whether its stamp and both CRCs are right; ``offset`` is that of ``view`` in the segment."""
+        """Return for each frame whether its stamp and both CRCs are right; ``offset`` is that of ``view`` in the
+        segment."""
         if not heads.size:
             return np.empty(0, dtype=np.bool_)
         packed = np.ascontiguousarray(heads).view(np.uint8).reshape(-1, FRAME_HEADER_BYTES)
@@ -156,7 +159,8 @@ class LiveFrames:
     # --- doubt ------------------------------------------------------------------------------------------------------
 
     def _second_look(self, row: np.void) -> FrameTable | None:
-        """The frames of one index record, read past the page cache. None if they are damaged, which is noted."""
+        """Return the frames of one index record, read past the page cache. If they are damaged, note that and return
+        None."""
         ledger_id, offset, size, bits = (int(row[name]) for name in ("ledger", "offset", "size", "bits"))
         place = Place(self._generation, offset, size, ledger_id if bits & RUN else -1)
         try:
@@ -175,7 +179,7 @@ class LiveFrames:
 
 
 def _are_of(ledgers: I64, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Whether each index record is of one of these sorted ledgers."""
+    """Return for each index record whether it is of one of these sorted ledgers."""
     if not ledgers.size:
         return np.zeros(rows.size, dtype=np.bool_)
     at = np.minimum(np.searchsorted(ledgers, rows["ledger"]), ledgers.size - 1)
@@ -184,13 +188,14 @@ def _are_of(ledgers: I64, rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def _windows(rows: Rows) -> list[slice]:
-    """Slices of rows (sorted by offset) that are read together, in reverse order."""
+    """Return the slices of rows (sorted by offset) that are read together, in reverse order."""
     if not rows.size:
         return []
     starts = rows["offset"].astype(np.int64)
     ends = np.maximum.accumulate(starts + rows["size"])
     far = np.append(True, starts[1:] - ends[:-1] > GAP_BYTES)
-    begins = starts[np.maximum.accumulate(np.where(far, np.arange(rows.size), 0))]  # of the stretch without a gap
+    # where the stretch without a large gap begins
+    begins = starts[np.maximum.accumulate(np.where(far, np.arange(rows.size), 0))]
     number = (starts - begins) // WINDOW_BYTES
     far[1:] |= np.diff(number) != 0
     cuts = [*np.flatnonzero(far).tolist(), rows.size]
@@ -202,8 +207,8 @@ def _slices(view: memoryview, begins: I64, ends: I64) -> Iterator[memoryview]:
 
 
 def _candidates(rows: Rows, heads: Rows, start: int) -> tuple[I64, I64]:
-    """Blocks of 64 bytes that look like the header of a frame of one of the rows, sorted by row and place; and their
-    rows. ``rows`` of one ledger never overlap."""
+    """Return the blocks of 64 bytes that look like the header of a frame of one of the rows, sorted by row and place,
+    and their rows. The ``rows`` of one ledger never overlap."""
     looks = (heads["magic"] == FRAME_MAGIC) & (heads["version"] == FRAME_VERSION) & (heads["kind"] == FrameKind.ENTRIES)
     at = np.flatnonzero(looks)
     ledgers, rank = np.unique(rows["ledger"], return_inverse=True)
@@ -222,7 +227,7 @@ def _candidates(rows: Rows, heads: Rows, start: int) -> tuple[I64, I64]:
 
 
 def _tiled(rows: Rows, heads: Rows, offsets: I64, of: I64) -> npt.NDArray[np.bool_]:
-    """For each row whether its frames, sorted by row and place, are exactly what it says: one frame of its size, or for
+    """Return for each row whether its frames, sorted by row and place, match it exactly: one frame of its size, or for
     a run all ids from first to last, one frame behind the other."""
     tiled = np.zeros(rows.size, dtype=np.bool_)
     if not of.size:
@@ -244,7 +249,7 @@ def _tiled(rows: Rows, heads: Rows, offsets: I64, of: I64) -> npt.NDArray[np.boo
 
 
 def _compact(table: FrameTable) -> FrameTable:
-    """Copy the frames together if much of the data lies between them."""
+    """Copy the frames into a smaller buffer if more than a quarter of the data is not theirs."""
     blocks = -(-frame_sizes(table.heads) // FRAME_ALIGNMENT)
     total = int(blocks.sum())
     if total * FRAME_ALIGNMENT * 4 >= table.data.size * 3:
@@ -256,7 +261,7 @@ def _compact(table: FrameTable) -> FrameTable:
 
 
 def _table_of(data: bytes, starts: list[int], row: np.void) -> FrameTable:
-    """A table of the checked frames of one index record."""
+    """Make a table of the checked frames of one index record."""
     padded = np.frombuffer(data.ljust(round_up(len(data), FRAME_ALIGNMENT), b"\0"), dtype=np.uint8)
     at = np.array(starts, dtype=np.int64)
     heads = padded.reshape(-1, FRAME_HEADER_BYTES).view(FRAME_HEAD)[:, 0][at // FRAME_ALIGNMENT]
@@ -267,7 +272,7 @@ def _table_of(data: bytes, starts: list[int], row: np.void) -> FrameTable:
 
 
 def _follow(firsts: tuple[int, ...], lasts: tuple[int, ...], first: int, last: int) -> bool:
-    """Whether the frames hold each id from first to last once."""
+    """Return whether the frames hold each id from first to last once."""
     return (
         bool(firsts)
         and (firsts[0], lasts[-1]) == (first, last)
@@ -276,7 +281,7 @@ def _follow(firsts: tuple[int, ...], lasts: tuple[int, ...], first: int, last: i
 
 
 def together(tables: list[FrameTable]) -> FrameTable:
-    """The frames of several tables as one table."""
+    """Join several tables into one."""
     if len(tables) == 1:
         return tables[0]
     ends = np.cumsum([table.data.size for table in tables])

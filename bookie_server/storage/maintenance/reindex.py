@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a new ``.idx`` for a sealed segment whose ``.idx`` is damaged, without forgetting what the old one named.
+"""Makes a new ``.idx`` for a sealed segment whose ``.idx`` is damaged, without forgetting the frames that the old one
+named.
 
-The segment is scanned. If it is whole, the scan finds everything. If bytes of it are bad, frames were there that the
-scan does not find. Their ids must be answered UNKNOWN and not ABSENT (RULES S2, S7), after every later start too:
+The segment is scanned. If it is whole, the scan finds everything. If bytes of it are bad, it had frames that the scan
+does not find. Their ids must be answered UNKNOWN and not ABSENT (RULES S2, S7), after every later start, too:
 
-- Records in intact index blocks that lead into bad bytes are kept as they are: reading there fails.
-- A bad index block may have named a ledger. Memory still knows how many bytes of its frames the segment held (its
-  summary). If the scan finds fewer, a record stands for the lost ones. It names every id between the ledger's first
-  and last in the segment, and an offset where no frame can stand (no multiple of 64), so that reading it always
-  fails. Ids that other frames hold are served by those.
+- Records in intact index blocks that lead into bad bytes are kept as they are, because reading there fails.
+- A bad index block may have named a ledger. Its summary in memory has the size of the ledger's frames in the segment.
+  If the scan finds less, the new index gets a record for the lost frames. This record names every id between the
+  ledger's first and last in the segment, and an offset where no frame can be (no multiple of 64), so that reading it
+  always fails. Ids that other frames hold are served by those.
 
-State records come from the old index or, if the segment is whole, from the scan. If both are damaged some may be lost,
-fences too. Then the new index must wait until a checkpoint holds the state of this segment: the next start believes an
-``.idx`` that can be read, while one that cannot be read puts the ledgers in limbo.
+State records come from the old index or, if the segment is whole, from the scan. If both are damaged, some records,
+even fences, may be lost. Then the new index must wait until a checkpoint holds the state of this segment, because the
+next start trusts an ``.idx`` that can be read, while one that cannot be read puts the ledgers in limbo.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 << 20
 PUT_OFF_STEPS = 12
-"""How often :meth:`Reindexer.step` finds nothing to do before an index that was put off is tried again."""
+"""How often :meth:`Reindexer.step` must find nothing to do before a postponed index is tried again."""
 LOST_OFFSET = 1
-"""The offset in records that name lost entries: within the segment's header, and no multiple of 64."""
+"""The offset in records that name lost entries. It is within the segment's header, and no multiple of 64."""
 _MARKS_MAX = 4096
 
 
 @dataclass(slots=True)
 class ReindexStats:
-    """Totals since the start. ``rebuilt``: indexes. ``put_off``: because of a full disk, or of state that a checkpoint
-    must hold first. ``lost_records``: records in rebuilt indexes whose entries cannot be read."""
+    """Totals since the start. ``rebuilt`` counts indexes. ``put_off`` counts postponements because of a full disk, or
+    of state that a checkpoint must hold first. ``lost_records`` counts records in rebuilt indexes whose entries cannot
+    be read."""
 
     rebuilt: int = 0
     put_off: int = 0
@@ -59,10 +61,11 @@ class ReindexStats:
 
 
 class Reindexer:
-    """Makes the indexes anew that the index behind ``port`` calls damaged; one thread, the one that recycles segments.
+    """Rebuilds the ``.idx`` files that the index behind ``port`` lists as damaged, on the thread that recycles
+    segments.
 
-    ``is_covered(generation)``: whether a durable checkpoint holds the state of this segment. ``release(generation)`` is
-    called once the new file is durable, so that readers close the old one.
+    ``is_covered(generation)`` returns whether a durable checkpoint holds the state of this segment.
+    ``release(generation)`` is called once the new file is durable, so that readers close the old one.
     """
 
     def __init__(
@@ -90,8 +93,8 @@ class Reindexer:
         return bool(self._uncovered)
 
     def step(self) -> bool:
-        """Go on by about STEP_BYTES. False: no index is damaged, or none can be made now. Raises what the port raises,
-        and StorageFailedError when a write or sync failed (RULES S6)."""
+        """Do about STEP_BYTES of work. Return False if no index is damaged, or none can be rebuilt now. Raises the
+        errors of the port, and StorageFailedError if a write or sync failed (RULES S6)."""
         if self._work is None:
             generation = self._next()
             if generation is None:
@@ -103,7 +106,7 @@ class Reindexer:
             if size is None:
                 return True
             done += size
-        self._work = work  # not after an error: then it begins anew
+        self._work = work  # after an error it is not kept, and begins again
         return True
 
     def _next(self) -> int | None:
@@ -128,7 +131,7 @@ class Reindexer:
         if states is None:
             return
         frames = FoundFrames(scan)
-        scan.rows = bytearray()  # copied
+        scan.rows = bytearray()  # ``frames`` has a copy of the rows
         kept, gaps = yield from _look_into_old(stored, known, frames)
         rows, lost = _merged(frames, kept, gaps, known, bad_ranges(scan))
         header = stored.sections.header if stored.sections is not None else None
@@ -145,7 +148,7 @@ class Reindexer:
         self._replace(generation, built, places, lost)
 
     def _scan(self, generation: int, stored: StoredIndex) -> Generator[int, None, ScannedSegment]:
-        """Returns everything that can still be read."""
+        """Scan the segment; return everything in it that can still be read."""
         segment = StoredSegment(self._files, self._path, generation, self._incarnation)
         if not segment.size:
             end = stored.data_end or 2 * BLOCK
@@ -156,13 +159,13 @@ class Reindexer:
         yield from scanner.steps()
         above = scanner.result.above
         if stored.data_end is None and above:
-            # A sealed segment's whole frames were all durable; only the headers that said so are damaged.
+            # All whole frames of a sealed segment were durable; only the group headers that recorded that are damaged.
             scanner = segment.scanner(round_up(max(frame.place.offset + frame.place.size for frame in above), BLOCK))
             yield from scanner.steps()
         return scanner.result
 
     def _states(self, generation: int, scan: ScannedSegment, stored: StoredIndex) -> Rows | None:
-        """All state records of the segment; None if some may be lost and no checkpoint has them."""
+        """Return all state records of the segment; None if some may be lost and no checkpoint has them."""
         old = stored.states()
         is_whole = stored.sections is not None and not scan.damage and not scan.bad_frames
         if old is None and not is_whole and not self._is_covered(generation):
@@ -193,7 +196,7 @@ class Reindexer:
         self._port.ask(lambda index: _take_over(index, generation, built.summary, places, lost))
         self.stats.rebuilt += 1
         self.stats.lost_records += lost.size
-        logger.warning("%s was made anew; %d records of it name entries that cannot be read", name, lost.size)
+        logger.warning("%s was rebuilt; %d of its records name entries that cannot be read", name, lost.size)
 
 
 def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[tuple[int, Place]], lost: Rows) -> None:
@@ -204,16 +207,16 @@ def _take_over(index: LedgerIndex, generation: int, summary: Rows, places: list[
 
 
 Gaps: TypeAlias = list[tuple[int, int]]
-"""The least and greatest ledgers that unreadable blocks of the old index may have named."""
+"""Ranges of ledgers that unreadable blocks of the old index may have named, as pairs of the least and the greatest."""
 
 
 def _look_into_old(
     stored: StoredIndex, known: DamagedIndex, frames: FoundFrames
 ) -> Generator[int, None, tuple[Rows, Gaps]]:
-    """Returns the records of intact blocks that the scan does not confirm, and which ledgers the other blocks may have
-    named."""
+    """Return the records of intact blocks that the scan does not confirm, and the ranges of ledgers that the other
+    blocks may have named."""
     count = stored.sections.index_blocks if stored.sections is not None else 0
-    next_number, last_ledger = 0, -1  # of the block behind the last intact one
+    next_number, last_ledger = 0, -1  # the block behind the last intact one, and that one's last ledger
     kept, gaps = [np.zeros(0, INDEX_ROW)], Gaps()
     for blocks in stored.blocks():
         yield BLOCK * len(blocks)
@@ -232,12 +235,12 @@ def _look_into_old(
 def _merged(
     frames: FoundFrames, kept: Rows, gaps: Gaps, known: DamagedIndex, ranges: list[tuple[int, int]]
 ) -> tuple[Rows, Rows]:
-    """All records of the new index, and those of them that lead nowhere."""
+    """Return all records of the new index, and those of them whose frames cannot be read."""
     is_named, is_run = names_damage(kept), kept["bits"] & RUN != 0
     suspects = set(kept["ledger"][is_named].tolist())
     kept, is_run = kept[~is_named], is_run[~is_named]
     found = frames.rows
-    # A run does not say the bytes of its frames, and a record beside a whole frame is not to be believed.
+    # A run does not have the size of its frames, and a record at the place of a whole frame cannot be trusted.
     sure = kept[~is_run & overlapping(kept, ranges) & ~np.isin(kept["offset"], found["offset"])]
     sizes = _bytes_by_ledger(np.concatenate((found, sure)))
     lost = []
@@ -250,7 +253,7 @@ def _merged(
 
 
 def _bytes_by_ledger(rows: Rows) -> dict[int, int]:
-    """For each ledger the bytes of its frames."""
+    """Return for each ledger the size of its frames."""
     ledgers, of = np.unique(rows["ledger"], return_inverse=True)
     sizes = np.bincount(of, weights=rows["size"], minlength=ledgers.size).astype(np.int64)
     return dict(zip(ledgers.tolist(), sizes.tolist(), strict=True))

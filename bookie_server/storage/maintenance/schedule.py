@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When maintenance does what: byte-rate budgets and the times of checkpoints. Pure; the time is an argument."""
+"""Decides when maintenance does its work: budgets of bytes, and the times of checkpoints and major compactions. Pure;
+the time is an argument."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 STEP_BYTES = 1 << 20
-"""About how much one step of paced work does: urgent work waits no longer than that takes."""
+"""The approximate size of one step of paced work. Urgent work waits no longer than such a step takes."""
 SEGMENTS_PER_CHECKPOINT = 8
-"""A start reads the state records of every segment sealed since the last checkpoint: at most of so many."""
+"""After this many sealed segments a checkpoint is due, because a start reads the state records of every segment sealed
+since the last checkpoint."""
 UNDER_LOAD = 8
-"""The factor by which reads of the scrubber count while commits are busy: it gives way, and still makes progress."""
+"""The factor by which reads of the scrubber count while commits are busy, so that it gives way and still makes
+progress."""
 URGENT_CHECKPOINT_S = 1.0
 """The time between checkpoints while the disk is short of space and drained segments wait for one."""
 
-_SOON_S = 0.001  # not worth waiting for
+_SOON_S = 0.001  # a shorter wait is not worth it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceLimits:
     """The settings for the maintenance of one data directory, from ``BookieConfig``.
 
-    ``compaction_threshold`` and ``major_compaction_threshold`` are live shares of a segment: below the first it is
-    rewritten, below the second by the major compaction that begins every ``major_compaction_interval_s``. The rates
-    count bytes read and written. ``scrub_interval_s`` is the pause between two passes of the scrubber. From the used
-    share ``space_low_share`` of the file system on, space given back is wanted soon.
+    ``compaction_threshold`` and ``major_compaction_threshold`` are live shares of a segment. A segment below the first
+    is rewritten at any time, and one below the second by the major compaction, which begins every
+    ``major_compaction_interval_s``. The rates count bytes read and written. ``scrub_interval_s`` is the pause between
+    two passes of the scrubber. If the used share of the file system is ``space_low_share`` or more, space must be given
+    back soon.
     """
 
     checkpoint_interval_s: float = 60.0
@@ -38,21 +42,22 @@ class MaintenanceLimits:
 
 
 class ByteBudget:
-    """A token bucket of bytes: ``bytes_per_s`` on average, at once one second's worth or STEP_BYTES. If a step uses
-    more than the budget, the next must wait for the debt. An idle bucket saves up one burst at most."""
+    """A token bucket of bytes: ``bytes_per_s`` on average, and a burst of one second's worth, at least STEP_BYTES. If a
+    step uses more than the budget, the next step must wait until the debt is paid. An idle bucket saves up one burst at
+    most."""
 
     def __init__(self, bytes_per_s: int, now_s: float) -> None:
         self._rate, self._burst = bytes_per_s, max(bytes_per_s, STEP_BYTES)
         self._level, self._at = float(self._burst), now_s
 
     def wait_s(self, now_s: float) -> float:
-        """How long until a step may begin; 0 if it may begin now."""
+        """Return how long it is until a step may begin; 0 if it may begin now."""
         self._fill(now_s)
         wait_s = (STEP_BYTES - self._level) / self._rate
         return wait_s if wait_s > _SOON_S else 0.0
 
     def use(self, size: int, now_s: float) -> None:
-        """Accounts for bytes that were read or written."""
+        """Charge the budget for bytes that were read or written."""
         self._fill(now_s)
         self._level -= size
 
@@ -62,7 +67,8 @@ class ByteBudget:
 
 
 class Load:
-    """Whether commits take more than half of the time, by how long they took in all so far. It looks once a second."""
+    """Decides whether commits take more than half of the time, from their total time so far. It decides once a
+    second."""
 
     def __init__(self, now_s: float) -> None:
         self._at, self._busy_s, self.is_high = now_s, 0.0, False
@@ -78,11 +84,11 @@ class Load:
 def checkpoint_wait_s(
     *, since_last_s: float | None, interval_s: float, waiting: int, sealed_since: int, space_is_low: bool
 ) -> float | None:
-    """How long until a checkpoint is due: 0 now, None if none is needed.
+    """Return how long it is until a checkpoint is due: 0 now, None if none is needed.
 
-    ``since_last_s`` counts from when the last one began, even if it failed (None: none since the start). ``waiting``
-    is the number of drained segments and others that wait for one, ``sealed_since`` the number of segments sealed
-    since.
+    ``since_last_s`` is the time since the last one began, even if it failed (None: none since the start). ``waiting``
+    is the number of drained segments that wait for one, plus one if an index waits, and ``sealed_since`` the number of
+    segments sealed since the last one.
     """
     if not waiting and sealed_since < SEGMENTS_PER_CHECKPOINT:
         return None
@@ -93,7 +99,7 @@ def checkpoint_wait_s(
 
 
 class MajorRuns:
-    """When the major compaction is on: from the end of each interval until it finds nothing more to do."""
+    """Decides when the major compaction is on: from the end of each interval until it finds nothing more to do."""
 
     def __init__(self, interval_s: float, now_s: float) -> None:
         self._interval_s, self._ended_s = interval_s, now_s
@@ -102,5 +108,5 @@ class MajorRuns:
         return now_s - self._ended_s >= self._interval_s
 
     def end(self, now_s: float) -> None:
-        """The major compaction found nothing more to do."""
+        """End a major compaction, which found nothing more to do."""
         self._ended_s = now_s

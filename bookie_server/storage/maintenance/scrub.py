@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scrubber: reads every sealed segment again and again, so that damage is found before a client asks for it.
+"""The scrubber reads every sealed segment again and again, so that damage is found before a client reads the data.
 
 It reads one segment at a time, the oldest generation first, past the page cache. It checks each group header, each
 frame's header and payload, each block of the ``.idx``, and that index records and frames agree (``stored.py``, which
-the offline check uses too). Damage is marked in the index, so that it is answered UNKNOWN and never ABSENT (RULES S2,
-S5), counted and logged; ``reindex.py`` makes a damaged ``.idx`` anew. Frames that cannot be read are damage, and the
-rest of their segment is still checked. Nothing is reported of a segment that was dropped meanwhile: its file may have
-begun another life while it was read.
+the offline check uses, too). Damage is marked in the index, so that it is answered UNKNOWN and never ABSENT (RULES S2,
+S5), and it is counted and logged; ``reindex.py`` rebuilds a damaged ``.idx``. Frames that cannot be read are damage,
+and the rest of their segment is still checked. Nothing is reported about a segment that was dropped meanwhile, because
+its file may have been recycled while it was read.
 
-The index tells auto-recovery (decision 0053) which ledgers are affected. The first pass after a start begins at
-``first_at``, a share of the segments, so that a bookie that is started often has all of them checked.
+Through the index the affected ledgers get to auto-recovery (decision 0053). The first pass after a start begins at
+``first_at``, a share of the segments, so that all segments are checked even if the bookie is restarted often.
 
 While a segment is checked, about 160 bytes are held for each frame of entries in it: 300 MB for a segment of 256 MiB
 full of the smallest frames, 40 KB for frames of a mebibyte. Small frames count as FRAME_WORK_BYTES each, because they
-take time and not disk.
+take processor time and not disk time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from bookie_server.storage.maintenance.stored import StoredPair, place_of
 logger = logging.getLogger(__name__)
 
 MARKS_MAX = 4096
-"""How many damaged places of a segment are marked in the index; reads find the others."""
+"""The maximum number of damaged places of a segment that are marked in the index; reads find the others."""
 LINES_MAX = 50
-"""How many lines are logged for a segment in one pass."""
+"""The maximum number of lines that are logged for a segment in one pass."""
 
 
 @dataclass(slots=True)
 class ScrubStats:
-    """Totals since the start; each pass counts damage anew. ``bytes``: looked at. ``damaged_frames``: frames, and
-    stretches of bytes that are none. ``damaged_index_blocks``: blocks of ``.idx`` files, or files that are wrong as a
-    whole. ``refused``: reads of a block that the system refused. ``passes``: over all segments."""
+    """Totals since the start; each pass counts damage again. ``bytes`` counts the bytes checked, and ``passes`` the
+    passes over all segments. ``damaged_frames`` counts frames, and stretches of bytes that are no frames.
+    ``damaged_index_blocks`` counts blocks of ``.idx`` files, or files that are wrong as a whole. ``refused`` counts
+    reads of a block that the system refused."""
 
     bytes: int = 0
     segments: int = 0
@@ -60,31 +61,31 @@ class _Findings:
     """The findings in one segment."""
 
     generation: int
-    places: list[tuple[int, Place]] = field(default_factory=list)  # with their ledgers
-    ledgers: set[int] = field(default_factory=set)  # that lost entries which no place names any more
-    is_lost: bool = False  # the whole segment
-    blocks: dict[int, str] = field(default_factory=dict)  # of the index, and what is wrong
+    places: list[tuple[int, Place]] = field(default_factory=list)  # damaged places, with their ledgers
+    ledgers: set[int] = field(default_factory=set)  # ledgers that lost entries earlier, whose places are unknown
+    is_lost: bool = False  # the whole segment is lost
+    blocks: dict[int, str] = field(default_factory=dict)  # damaged index blocks, and what is wrong with each
     lines: list[str] = field(default_factory=list)
     damaged: int = 0
     refused: int = 0
 
 
 class Scrubber:
-    """Looks at the segments of the folder ``path``; one thread. Any thread may read ``stats``."""
+    """Checks the segments of the folder ``path``, on one thread. Any thread may read ``stats``."""
 
     def __init__(self, files: Files, path: str, incarnation: bytes, port: IndexPort, *, first_at: float = 0.0) -> None:
         self._files, self._path, self._incarnation, self._port = files, path, incarnation, port
         self._first_at = first_at
-        self._left: deque[int] = deque()  # segments of this pass
+        self._left: deque[int] = deque()  # segments that are left in this pass
         self._in_pass = False
         self._work: Iterator[int] | None = None
-        self._found: _Findings | None = None  # findings that the index has not been told yet
+        self._found: _Findings | None = None  # findings that are not in the index yet
         self.stats = ScrubStats()
 
     def step(self, budget_bytes: int) -> int:
-        """Look at about so many bytes, and at most a group of frames more; returns how many. 0: a pass has ended, or
-        nothing is sealed; the next call begins another pass. Raises what the port raises; the findings are not lost by
-        that."""
+        """Check about ``budget_bytes``, and at most a group of frames more; return how many bytes were checked. 0 means
+        that a pass has ended, or nothing is sealed; the next call begins another pass. Raises the errors of the port;
+        the findings are kept then."""
         done = 0
         while done < budget_bytes:
             if self._found is not None:
@@ -118,14 +119,14 @@ class Scrubber:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _look_at(self, generation: int) -> Iterator[int]:
-        """Yields the work of each piece in bytes."""
+        """Check a segment and keep the findings; yield the work of each piece in bytes."""
         pair, found = StoredPair(self._files, self._path, generation, self._incarnation), _Findings(generation)
         yield from pair.steps()
         name, scan = segment_name(generation), pair.scan
         if pair.segment.problem:
             found.damaged += 1
             found.lines.append(f"{name}: {pair.segment.problem}")
-        if scan is None:  # reads find out that the frames in its index are gone
+        if scan is None:  # reads find that the frames in its index are gone
             found.is_lost = True
         else:
             found.damaged, found.refused = found.damaged + len(pair.ranges), scan.refused
@@ -141,7 +142,7 @@ class Scrubber:
         found.blocks = pair.problems
         self._found = found
 
-    # --- telling ----------------------------------------------------------------------------------------------------
+    # --- reporting ----------------------------------------------------------------------------------------------------
 
     def _report(self, found: _Findings) -> None:
         generation, stats = found.generation, self.stats
@@ -161,7 +162,7 @@ class Scrubber:
 
 
 def _mark(index: LedgerIndex, found: _Findings) -> bool:
-    """Mark the findings in the index. False, and nothing marked, if the segment is not the index's any more."""
+    """Mark the findings in the index. Return False, without marking anything, if the index has dropped the segment."""
     if not index.is_sealed(found.generation):
         return False
     for ledger_id, place in found.places[:MARKS_MAX]:

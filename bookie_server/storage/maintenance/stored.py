@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sealed segment and its ``.idx`` as they lie on the disk: problems are noted and not raised.
+"""Reads a sealed segment and its ``.idx`` from the disk, and collects their problems instead of raising them.
 
-:class:`StoredPair` is all that can be found out about the two: the scrubber marks places by it, the offline check makes
-sentences of it. Read past the page cache: background work must see the disk itself, and must not push out of the cache
-what readers want.
+:class:`StoredPair` has all findings about the two: the scrubber marks places from it, and the offline check makes
+sentences of it. It reads past the page cache, because background work must see the disk itself, and must not evict data
+that readers need from the cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bookie_server.storage.index.search import OTHER_SECTIONS, SPARSE_SECTION
 
 _BLOCKS_AT_ONCE = 64
 _WINDOW_BYTES = 64 << 10
-"""Read at once where a group header is wanted, so that many small groups take few reads."""
+"""How much is read at once for a group header, so that many small groups take few reads."""
 
 
 class StoredSegment:
@@ -54,17 +54,17 @@ class StoredSegment:
             self.problem = words_of(error)
 
     def scanner(self, data_end: int | None) -> SegmentScanner:
-        """A scanner that reads from the disk. ``data_end`` is the one in the index; None: the segment
-        itself must tell."""
+        """Return a scanner that reads from the disk. ``data_end`` is that of the index; with None the segment's own
+        group headers determine the end."""
         end = self.size
         if data_end is not None:
-            end = min(end, data_end + BLOCK)  # the header behind the data says how far the log was durable
+            end = min(end, data_end + BLOCK)  # the group header behind the data records how far the log was durable
         fetch = _PastCache(self._files, self._path).fetch
         return SegmentScanner(fetch, self._generation, self._incarnation, end, durable=data_end)
 
 
 class _PastCache:
-    """Reads a segment past the page cache. Little is read with what follows it."""
+    """Reads a segment past the page cache. Small reads also read the bytes that follow, for later calls."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files, self._path = files, path
@@ -85,9 +85,9 @@ class _PastCache:
 
 
 class StoredIndex:
-    """The ``.idx`` of a segment of the directory ``path``. ``problems``: what is wrong, by number of the index block,
-    or SPARSE_SECTION, or OTHER_SECTIONS. ``sections`` is None if not even the header can be used. ``summary`` is None
-    until :meth:`check_sparse_and_summary` has read it, and where it is bad."""
+    """The ``.idx`` of a segment of the directory ``path``. ``problems`` has what is wrong, by the number of the index
+    block, or by SPARSE_SECTION or OTHER_SECTIONS. ``sections`` is None if not even the header can be used. ``summary``
+    is None until :meth:`check_sparse_and_summary` has read it, and if it is bad."""
 
     def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
         self._files, self._path = files, os.path.join(path, index_name(generation))
@@ -107,18 +107,18 @@ class StoredIndex:
 
     @property
     def data_end(self) -> int | None:
-        """How far the segment was written when it was sealed; None if the header cannot be read."""
+        """The end of the segment's data when it was sealed; None if the header cannot be read."""
         return self.sections.header.data_end if self.sections is not None else None
 
     def states(self) -> Rows | None:
-        """The state records; None if they are bad, which is noted."""
+        """Return the state records. If they are bad, note that and return None."""
         sections = self.sections
         if sections is None:
             return None
         return self._decoded(OTHER_SECTIONS, lambda: decode_states(sections, self._read(sections.state_range)))
 
     def check_sparse_and_summary(self) -> int:
-        """Note what is wrong with these sections; returns their bytes."""
+        """Check the sparse records and the summary, and note their problems; return their size."""
         sections = self.sections
         if sections is None:
             return 0
@@ -128,13 +128,13 @@ class StoredIndex:
         return sections.sparse_range[1] + sections.summary_range[1]
 
     def blocks(self) -> Iterator[list[tuple[int, Rows]]]:
-        """Numbers and records of the intact index blocks, some at a time; the others are noted."""
+        """Yield the numbers and records of the intact index blocks, some at a time; note the problems of the others."""
         count = self.sections.index_blocks if self.sections is not None else 0
         for first in range(0, count, _BLOCKS_AT_ONCE):
             numbers = range(first, min(first + _BLOCKS_AT_ONCE, count))
             try:
                 data = self._files.read_past_cache(self._path, BLOCK * len(numbers), BLOCK * (1 + first))
-            except OSError:  # one of them cannot be read; reading each alone tells which
+            except OSError:  # one of them cannot be read; each is read alone to find out which
                 data = b""
             yield [(number, rows) for number in numbers if (rows := self._block(number, data, first)) is not None]
 
@@ -161,11 +161,12 @@ class StoredIndex:
 
 
 class StoredPair:
-    """A sealed segment beside its ``.idx``: what is wrong with either, and whether they say the same.
+    """A sealed segment and its ``.idx``: the problems of either, and whether they agree.
 
-    After :meth:`steps`: ``problems`` of the index as of :class:`StoredIndex`, records that lie too. If the segment was
-    scanned: ``scan``, without its rows; ``frames``, which has them; ``ranges`` of it that are damaged; ``astray``:
-    index records that lead into damage, or stand for entries lost before."""
+    After :meth:`steps`, ``problems`` has those of the index as in :class:`StoredIndex`, and blocks with wrong records.
+    If the segment was scanned, ``scan`` has the result without its rows, ``frames`` has these rows, ``ranges`` are the
+    damaged parts of the segment, and ``astray`` has index records that lead into damage, or that stand for entries that
+    were lost earlier."""
 
     def __init__(self, files: Files, path: str, generation: int, incarnation: bytes) -> None:
         self.index = StoredIndex(files, path, generation, incarnation)
@@ -177,14 +178,15 @@ class StoredPair:
         self.astray: list[Rows] = []
 
     def steps(self, *, scan: bool = True) -> Iterator[int]:
-        """Read all of both, piece by piece; yields how many bytes each is worth. Without ``scan`` the index alone."""
+        """Read both files, piece by piece; yield the work of each piece in bytes. Without ``scan`` read only the
+        index."""
         yield 2 * BLOCK
         if scan and self.segment.size:
             scanner = self.segment.scanner(self.index.data_end)
             yield from scanner.steps()
             self.scan = scanner.result
             self.frames, self.ranges = FoundFrames(self.scan), bad_ranges(self.scan)
-            self.scan.rows = bytearray()  # copied
+            self.scan.rows = bytearray()  # ``frames`` has a copy of the rows
         yield self.index.check_sparse_and_summary()
         for blocks in self.index.blocks():
             yield BLOCK * len(blocks)
@@ -198,7 +200,7 @@ class StoredPair:
         self.problems.update(self.index.problems)
 
     def _compare_records(self, blocks: list[tuple[int, Rows]], frames: FoundFrames) -> None:
-        """Records that lead nowhere: into damage, or the block that has them is wrong."""
+        """Find the records without frames. Either they lead into damage, or the block that has them is wrong."""
         rows = np.concatenate([rows for _, rows in blocks])
         numbers = np.repeat([number for number, _ in blocks], [rows.size for _, rows in blocks])
         nowhere = ~frames.confirm(rows)
@@ -208,7 +210,7 @@ class StoredPair:
         self.astray.append(rows[lost | named])
         wrong = nowhere & ~lost & (~named if self.ranges else True)
         for number in np.unique(numbers[wrong]).tolist():
-            self.problems[number] = "it does not say what is in the segment"
+            self.problems[number] = "its records do not match the segment"
 
     def _compare_sections(self, states: Rows, scan: ScannedSegment, frames: FoundFrames) -> None:
         if self.ranges or self.index.problems:
@@ -229,11 +231,11 @@ def _size_of(files: Files, path: str) -> int:
 
 
 def words_of(error: Exception) -> str:
-    """What an error says about a file."""
+    """Return the text of an error about a file."""
     return error.what if isinstance(error, IntegrityError) else str(error)
 
 
 def place_of(generation: int, row: np.void) -> Place:
-    """Where an index record says that its frames are."""
+    """Return the place at which an index record says that its frames are."""
     ledger_id = int(row["ledger"])
     return Place(generation, int(row["offset"]), int(row["size"]), ledger_id if int(row["bits"]) & RUN else -1)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a data directory: replay, and what it finds."""
+"""Opens a data directory: replays its segments and reports the findings."""

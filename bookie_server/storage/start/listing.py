@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a directory of segments holds at a start, after what a crash left half done is put right.
+"""Lists the files of a directory of segments at a start, and completes renames and removals that a crash interrupted.
 
-Names with ``.tmp`` were never used. A segment that was being made and a drained one (``.free``) go to the pool if their
-size is right; an ``.idx`` beside the ``.free`` of its generation was to go with it (docs/formats.md §3). So was an
-``.unsealed``, also one beside an ``.idx``; where it stands alone, its segment is lost.
+Files with ``.tmp`` were never used. A segment that was being made and a drained one (``.free``) go to the pool if their
+size is right. An ``.idx`` beside the ``.free`` of its generation is removed, because its segment was being drained
+(docs/formats.md §3). So is an ``.unsealed`` beside a ``.free`` or an ``.idx``. If an ``.unsealed`` is alone, its
+segment is lost.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from bookie_server.storage.disk.health import REMEDY
 
 @dataclass(slots=True)
 class Listing:
-    """Generations by what there is of them. ``free``: for the pool, of the right size. ``lost``: segments of which only
-    the ``.unsealed`` is left."""
+    """The generations with each kind of file. ``free`` are those for the pool, of the right size. ``lost`` are segments
+    of which only the ``.unsealed`` is left."""
 
     segments: set[int] = field(default_factory=set)
     indexes: set[int] = field(default_factory=set)
@@ -30,14 +31,14 @@ class Listing:
 
     @property
     def newest(self) -> int:
-        """The greatest generation that any name tells of, 0 if none: no later segment may have one as low."""
+        """The greatest generation in any file name; 0 if there is none. Later segments must have a greater one."""
         return max([0, *self.segments, *self.indexes, *self.free, *self.lost])
 
 
 def list_segments(files: Files, path: str, segment_bytes: int) -> Listing:
-    """Look at the directory ``path`` and tidy up. ``segment_bytes``: the size that a free segment must have.
+    """List the directory ``path`` and tidy it up. ``segment_bytes`` is the size that a free segment must have.
 
-    Raises OSError where it cannot be read, StorageFailedError when a sync failed.
+    Raises OSError if the directory cannot be read, and StorageFailedError if a sync fails.
     """
     found = Listing()
     unused: list[tuple[str, int]] = []
@@ -67,7 +68,8 @@ def list_segments(files: Files, path: str, segment_bytes: int) -> Listing:
 
 
 def _unmark(files: Files, path: str, names: list[str]) -> None:
-    """Take these away, durably: before what shows that they mean nothing changes its name or goes."""
+    """Remove these files durably. This must happen before the files that show that they mean nothing are renamed or
+    removed."""
     for name in names:
         files.remove(os.path.join(path, name))
     if names:

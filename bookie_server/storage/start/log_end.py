@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a data directory's log goes, found quickly: to tell a restored snapshot from the directory itself (RULES S8),
-and to give the unused end of a segment back to the file system.
+"""Finds the end of a data directory's log quickly, to recognise a restored snapshot (RULES S8), and to give the unused
+end of a segment back to the file system.
 
-What was durable once is still there after every crash, so a log that ends before a position that was durable is an
-older one, unless something in it is damaged; then the start-up finds that out.
+Data that was durable once is still there after every crash. So a log that ends before a position that was durable is
+from an older copy, unless something in it is damaged; the start finds that damage later.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 
 
 def is_older(files: Files, path: str, incarnation: bytes, generation: int, offset: int) -> bool:
-    """Whether the log in the folder ``path`` lacks what was durable in segment ``generation`` below ``offset``. OSError
-    if it cannot be read."""
+    """Return whether the log in the folder ``path`` lacks data that was durable in segment ``generation`` below
+    ``offset``. Raises OSError if the log cannot be read."""
     names = [parsed for parsed in map(parse_name, files.names(path)) if parsed is not None]
     newest = max((number for number, kind in names if kind == "segment"), default=0)
     if newest != generation:
         return newest < generation
     handle = files.open_read(os.path.join(path, segment_name(generation)))
     try:
-        with contextlib.suppress(OSError):  # the scan goes on where a block cannot be read
+        with contextlib.suppress(OSError):  # the scan below handles blocks that cannot be read
             if end_of_groups(files, handle, generation, incarnation) >= offset:
                 return False
         files.drop_cache(handle)
@@ -45,7 +45,7 @@ def is_older(files: Files, path: str, incarnation: bytes, generation: int, offse
 def end_of_groups(
     files: Files, handle: Handle, generation: int, incarnation: bytes, position: int = SEGMENT_HEADER_BYTES
 ) -> int:
-    """Where the chain of group headers that begins at ``position`` ends."""
+    """Return the end of the chain of groups that begins at ``position``."""
     while True:
         group = decode_group_header(files.read(handle, GROUP_HEADER_BYTES, position), incarnation)
         if group is None or (group.generation, group.offset) != (generation, position):
@@ -54,16 +54,16 @@ def end_of_groups(
 
 
 def give_back_unused(files: Files, path: str, segment: ScannedSegment, incarnation: bytes) -> int:
-    """Deallocate what lies behind all groups of a scanned segment of the folder ``path``; how many bytes.
+    """Deallocate the blocks behind all groups of a scanned segment in the folder ``path``; return their size.
 
-    Every start seals the segment that was being written, however little is in it: without this a bookie that is
-    restarted again and again would take a whole segment each time until compaction comes to it. The blocks are punched
-    out, not cut off: a segment that is shorter than its header says is damage (RULES S3), and stays so. What recycles
-    the segment later allocates them anew.
+    Every start seals the segment that was being written, however little is in it. Without this, each restart would take
+    a whole segment until compaction comes to it. The blocks are punched out, and the file keeps its size, because a
+    segment that is shorter than its header says counts as damage (RULES S3). When the segment is recycled, they are
+    allocated again.
 
-    Nothing in the segment is damaged. It is done once it has its ``.idx``, or before, where the start has no room. A
-    later scan finds the same: what stands above its durable position stays, the group that records that position too.
-    Where the system refuses, the blocks stay: that is only space.
+    The segment must not be damaged. This is done once the segment has its ``.idx``, or earlier if the start lacks room.
+    A later scan finds the same frames, because the data above the durable position stays, and so does the group that
+    records that position. If the system refuses, the blocks stay, which costs only space.
     """
     name = os.path.join(path, segment_name(segment.generation))
     frames = max((frame.place.offset + frame.place.size for frame in segment.above), default=0)

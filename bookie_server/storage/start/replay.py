@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a data directory: state and index of everything it holds, the tail copied, the log ready to go on.
+"""Opens a data directory: builds the index of everything in it, copies the tail, and returns a log that continues in a
+new segment.
 
-First the newest checkpoint (:class:`StartingPoint`). Then, in generation order, the segments: of one with a valid
-``.idx`` the summary, and its state records where no checkpoint has them; any other is scanned (``scan.py``); one that
-is drained is put aside unread. Then, before anything is answered (RULES S6): intact frames above the highest recorded
-durable position are copied to a new segment and synced; damage that cannot be named puts every ledger in limbo,
-durably (S8); the scanned segments are sealed at their durable position, so that each start finds only one segment to
-scan. A segment is never appended to after a restart, and nothing is ever taken for empty because it cannot be read.
+First it reads the newest checkpoint (:class:`StartingPoint`). Then it reads the segments in the order of their
+generations. For a segment with a valid ``.idx`` it reads the summary, and the state records unless the checkpoint has
+them. It scans any other segment (``scan.py``), except drained ones, which are put aside unread. Then, before the bookie
+answers anything (RULES S6), it does the following. It copies intact frames above the highest recorded durable position
+to a new segment and syncs them. If there is damage whose ledger is unknown, it durably puts every ledger in limbo (S8).
+It seals the scanned segments at their durable position, so that each start has only one segment to scan. A segment is
+never appended to after a restart, and unreadable data never counts as empty.
 """
 
 from __future__ import annotations
@@ -64,9 +66,9 @@ _COPY_BYTES = 8 << 20
 def read_header(
     files: Files, path: str, handle: Handle, generation: int, incarnation: bytes
 ) -> tuple[SegmentHeader | None, str | None]:
-    """The header of an open segment of the directory ``path``, or None if it cannot be read; and what is wrong with it,
-    or with the segment's size, in words. A header that fails its check is read once more past the page cache (RULES
-    S5)."""
+    """Read the header of an open segment of the directory ``path``. Return it, or None if it cannot be read, and a text
+    about what is wrong with it or with the segment's size, or None. A header that fails its check is read again past
+    the page cache (RULES S5)."""
     name, size = segment_name(generation), files.size(handle)
     try:
         try:
@@ -85,13 +87,13 @@ def read_header(
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """What a start knows before it looks at any segment: the newest checkpoint, and what follows from it (RULES S4,
-    S8). A checkpoint that should be there and is not, or cannot be read, is state that may be lost with the segments
-    that were recycled under it: never an empty start, but limbo.
+    """The facts that a start has before it reads any segment: the newest checkpoint, and what follows from it (RULES
+    S4, S8). If a checkpoint is missing or cannot be read, state may be lost with the segments that were recycled under
+    it. That never leads to an empty start, but to limbo.
 
-    ``checkpoint``: the one used (number 0: none); ``ledgers`` and ``deleted`` are what it says. ``damage``: a line
-    for each file that is not what it should be. ``lost``: a newer one was made and is not readable, and segments may
-    have been recycled under it."""
+    ``checkpoint`` is the one used (number 0: none); ``ledgers`` and ``deleted`` are its contents. ``damage`` has a line
+    for each bad file. ``lost``: a newer checkpoint was made and cannot be read, and segments may have been recycled
+    under it."""
 
     checkpoint: CheckpointSummary
     ledgers: Rows
@@ -100,26 +102,28 @@ class StartingPoint:
     lost: bool
 
     def covers(self, generation: int) -> bool:
-        """Whether the checkpoint holds all that this segment says of the state of ledgers."""
+        """Return whether the checkpoint holds all ledger state of this segment."""
         return generation <= self.checkpoint.through
 
     def is_drained(self, generation: int) -> bool:
-        """Whether nothing in this segment counts any more; what is left of its files is to be recycled."""
+        """Return whether this segment was drained, so that the rest of its files can be recycled."""
         return self.covers(generation) and generation not in self.checkpoint.segments
 
     def without_state(self) -> StartingPoint:
-        """The same for when the state is in the index: a hundred bytes for each ledger are free again."""
+        """Return a copy without the state, once that is in the index. This frees about a hundred bytes for each
+        ledger."""
         return replace(self, ledgers=self.ledgers[:0].copy(), deleted=self.deleted[:0].copy())
 
     @property
     def must_exist(self) -> frozenset[int]:
-        """Segments whose absence is a loss. Empty after a loss of checkpoints, which says as much of all of them."""
+        """The segments whose absence is a loss. Empty if checkpoints are lost, because that puts every ledger in limbo
+        anyway."""
         return frozenset() if self.lost else self.checkpoint.segments
 
 
 def find_starting_point(directory: DataDirectory) -> StartingPoint:
-    """Read the newest checkpoint that can be read. What is left of one in the making is removed. OSError where the
-    directory cannot be read."""
+    """Read the newest readable checkpoint, and remove the files of an unfinished one. Raises OSError if the directory
+    cannot be read."""
     files, path, identity = directory.files, directory.segments_path, directory.identity
     for name in files.names(path):
         if name.endswith(".tmp") and parse_checkpoint_name(name.removesuffix(".tmp")) is not None:
@@ -139,8 +143,8 @@ def find_starting_point(directory: DataDirectory) -> StartingPoint:
 
 @dataclass(slots=True)
 class OpenReport:
-    """What opening a data directory found and did. ``damage`` is one line for each piece of damage, for the log and the
-    operator; ``tail_bytes_dropped`` counts bytes of groups whose sync never returned."""
+    """The findings and actions of opening a data directory. ``damage`` has a line for each piece of damage, for the log
+    and the operator. ``tail_bytes_dropped`` counts bytes of groups whose sync never returned."""
 
     segments: int = 0
     indexes_loaded: int = 0
@@ -150,20 +154,20 @@ class OpenReport:
     tail_bytes_dropped: int = 0
     damage: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
-    """Those lines of ``damage`` whose ledger cannot be named: every ledger is in limbo from now on."""
+    """The lines of ``damage`` whose ledger is unknown. They put every ledger in limbo."""
     ledgers_in_limbo: list[int] = field(default_factory=list)
-    """Ledgers that lost a record of their own: in limbo from now on."""
+    """The ledgers that have lost a record of their own, and so are put in limbo."""
     newest_sealed: int = 0
     checkpoint: CheckpointSummary = field(default_factory=CheckpointSummary)
-    """The newest one that is durable: for the Checkpointer that goes on from it. Number 0: there is none."""
+    """The newest durable checkpoint, from which the Checkpointer continues. Number 0: there is none."""
     checkpoint_lost: bool = False
-    """A newer checkpoint than the one used was made and cannot be read: every ledger is in limbo from now on."""
+    """Whether a newer checkpoint than the one used was made and cannot be read. That puts every ledger in limbo."""
     drained: list[int] = field(default_factory=list)
-    """Segments that were drained before and are put aside for recycling now."""
+    """The segments that were drained earlier and that this start put aside for recycling."""
 
     @property
     def limbo(self) -> bool:
-        """Whether every ledger is in limbo from now on."""
+        """Whether every ledger is put in limbo."""
         return bool(self.unnamed)
 
 
@@ -175,11 +179,12 @@ def open_segments(
     index_cache_bytes: int = INDEX_CACHE_BYTES,
     now_ms: Callable[[], int] | None = None,
 ) -> tuple[LedgerIndex, SegmentLog, OpenReport]:
-    """Index of everything the directory holds, a log that goes on in a new segment, and what was found.
+    """Open the directory's segments. Return the index of everything in them, a log that continues in a new segment, and
+    a report.
 
-    When this returns, all that the index says is durable. Raises DataDirectoryError when a segment cannot be read for
-    a reason other than damage, or the disk is too full to copy the tail: nothing is lost, a later try may succeed.
-    StorageFailedError when a sync failed.
+    When this returns, everything in the index is durable. Raises DataDirectoryError if a segment cannot be read for a
+    reason other than damage, or the disk is too full to copy the tail; then nothing is lost, and a later try may
+    succeed. Raises StorageFailedError if a sync fails.
     """
     try:
         opening = Opening(directory, segment_size_bytes, segments_kept_free, index_cache_bytes, now_ms)
@@ -192,12 +197,13 @@ def open_segments(
 
 
 class Opening:
-    """One opening of a data directory: :meth:`read`, then :meth:`write`. The offline check lets it run over files that
-    keep in memory what is written, and looks at what it found.
+    """One opening of a data directory: :meth:`read`, then :meth:`write`. The offline check runs it over files that keep
+    its writes in memory, and uses its findings.
 
-    ``start``: what was known before any segment was looked at, without the state; ``listing``: the files there are, and
-    ``drained`` those segments of them that do not count; ``scanned`` in order, each with its rows; ``missing``: named
-    by what stays; ``lost``: named by their mark only."""
+    ``start`` has the facts before any segment was read, without the state. ``listing`` has the files that there are,
+    and ``drained`` the segments among them that do not count. ``scanned`` has the scanned segments in order, each with
+    its rows. ``missing`` are segments that are gone but named by other files, and ``lost`` those of which only the
+    ``.unsealed`` is left."""
 
     def __init__(
         self,
@@ -215,14 +221,14 @@ class Opening:
         self.start, self.listing = find_starting_point(directory), Listing()
         self.drained: set[int] = set()
         self.scanned: list[ScannedSegment] = []
-        self.missing: list[int] = []  # known from an index of nothing from now on
-        self.lost: list[int] = []  # their mark goes
+        self.missing: list[int] = []  # these get an empty index, which shows that they existed
+        self.lost: list[int] = []  # the ``.unsealed`` of these is removed
         self._sealed: set[int] = set()
         self._summaries: list[tuple[int, Rows]] = []
         self._states: list[Rows] = [np.empty(0, STATE_ROW)]
 
     def read(self) -> None:
-        """Everything that the directory says into the index and the report. Nothing is written but names tidied up."""
+        """Read the whole directory into the index and the report. This writes nothing; it only tidies up file names."""
         listing = self.listing = list_segments(self._files, self._path, self._segment_size_bytes)
         self._note_starting_point()
         self.drained = {
@@ -239,12 +245,12 @@ class Opening:
         for generation in sorted({*generations, *indexes, *self.start.must_exist}):
             self._load(generation, generation in generations, generation in indexes)
         if generations and not self.scanned and self._directory.used_before:
-            # The segment that is being written has no index, and the next one is begun before it gets one.
+            # A segment gets its index only after the next one is begun, so there is always one without an index.
             self._unnamed_damage("every segment is sealed: the newest one, which was being written, is missing")
         self._fold()
 
     def write(self) -> SegmentLog:
-        """Make durable what follows from it; the log, ready to go on."""
+        """Make the consequences of the findings durable; return the log, ready for writes."""
         log = self._open_log(self.listing)
         try:
             if self.report.limbo:
@@ -252,7 +258,7 @@ class Opening:
             self._put_aside(log)
             self._copy_tails(log)
             self._put_in_limbo(log)
-            self._with_room(log.record_position)  # what is bad in the copies from now on is damage, and no tail
+            self._with_room(log.record_position)  # bad bytes in the copies then count as damage, not as a tail
             prepared = self._prepare(log)
             self._seal_scanned(log, prepared)
             self._renew_checkpoint(log)
@@ -278,7 +284,7 @@ class Opening:
             self._unnamed_damage("segments may have been recycled under a checkpoint that is lost")
 
     def _note_lost(self, generation: int) -> None:
-        """Nothing is left of this segment but the file that says that it was there."""
+        """Record a segment of which only the ``.unsealed`` is left."""
         if self.start.covers(generation):
             unmark(self._files, self._path, generation)
         else:
@@ -291,7 +297,7 @@ class Opening:
         name = segment_name(generation)
         sealed = has_index and self._load_index(generation)
         if sealed and not has_segment:
-            # Every frame in it is named: reads of them fail and are answered UNKNOWN.
+            # The index names every frame in it, so reads of them fail and are answered UNKNOWN.
             self.report.damage.append(f"{name} is missing; its index names what was in it")
             return
         if not has_segment:
@@ -307,8 +313,8 @@ class Opening:
             self._unnamed_damage(f"{name} was sealed, its index is unreadable and nothing is found in it")
 
     def _look_into(self, name: str, handle: Handle, generation: int, *, sealed: bool) -> None:
-        """Check the header of a segment, and scan what is not sealed. What is wrong with the header or the size is
-        damage: named where an ``.idx`` says what was in the segment, else not."""
+        """Check the header of a segment, and scan the segment if it is not sealed. A wrong header or size is damage.
+        Its ledgers are known if an ``.idx`` names the segment's contents, and unknown otherwise."""
         if not sealed:
             self._files.drop_cache(handle)
         header, problem = read_header(self._files, self._path, handle, generation, self._incarnation)
@@ -324,13 +330,13 @@ class Opening:
 
     def _is_known(self, generation: int) -> bool:
         if self.start.covers(generation):
-            return True  # it is drained, or on the checkpoint's list and looked for because of that
+            return True  # it is drained, or is on the checkpoint's list and so looked for anyway
         scanned = any(segment.generation == generation for segment in self.scanned)
         return scanned or generation in self._sealed or generation in self.missing
 
     def _load_index(self, generation: int) -> bool:
-        """Take in what the ``.idx`` says. False, and nothing is taken in, if it cannot be read or its parts are not
-        intact: then the segment must be scanned."""
+        """Load the summary and the state records of an ``.idx``. Return False, without loading anything, if it cannot
+        be read or its parts are not intact; then the segment must be scanned."""
         try:
             summary, states = self._read_index(generation)
         except (IntegrityError, OSError):
@@ -343,9 +349,9 @@ class Opening:
         return True
 
     def _read_index(self, generation: int) -> tuple[Rows, Rows]:
-        """Summary and state records of an ``.idx``; no state records if a checkpoint has them. Raises
-        IntegrityError if they are not intact, its size is not what it says, or it is of another segment or
-        directory."""
+        """Return the summary and the state records of an ``.idx``; no state records if the checkpoint has them. Raises
+        IntegrityError if they are not intact, if the file's size is not that in its header, or if it belongs to another
+        segment or directory."""
         handle = self._files.open_read(os.path.join(self._path, index_name(generation)))
 
         def read(offset: int, size: int) -> bytes:
@@ -384,7 +390,7 @@ class Opening:
             self.report.damage.append(f"{segment_name(generation)}: {refused_words(segment)}")
 
     def _fold(self) -> None:
-        """Everything read so far into the index: state first, all at once."""
+        """Load everything read so far into the index: first all state at once, then the segments."""
         states = np.concatenate(self._states)
         self.index.load_deleted(self.start.deleted)
         self.index.load_deleted(deleted_by(states))
@@ -398,7 +404,7 @@ class Opening:
         for generation, summary in self._summaries:
             self.index.seal(generation, summary)
         self._summaries.clear()
-        for segment in self.scanned:  # what the tail says of ledgers holds before anything is written
+        for segment in self.scanned:  # the tail's state records hold before anything is written
             handle = self._files.open_read(os.path.join(self._path, segment_name(segment.generation)))
             try:
                 for frame in segment.above:
@@ -430,7 +436,8 @@ class Opening:
         self.report.frames_copied += copier.frames
 
     def _put_in_limbo(self, log: SegmentLog) -> None:
-        """Damage is written down, so that it is known after the scanned segment is sealed and its index trusted."""
+        """Write limbo records for the damage, so that it is still known after the scanned segment is sealed and its
+        index trusted."""
         ledger_ids = [*self.report.ledgers_in_limbo, *([EVERY_LEDGER] if self.report.limbo else ())]
         if ledger_ids:
             log.append_group([encode_record(FrameKind.LIMBO, ledger_id) for ledger_id in ledger_ids], reserve=True)
@@ -438,8 +445,9 @@ class Opening:
             self.index.add_record(FrameKind.LIMBO, ledger_id, b"")
 
     def _prepare(self, log: SegmentLog) -> bool:
-        """Begin the next segment, so that a directory in use always has one that is not sealed. On a full disk it stays
-        with reads, and the newest segment unsealed: False. A new directory must have room for its first."""
+        """Begin the next segment, so that a directory in use always has one that is not sealed. Return False on a full
+        disk; then the bookie only serves reads, and the newest segment stays unsealed. A new directory must have room
+        for its first segment."""
         try:
             if log.position == (0, 0):
                 self._with_room(log.prepare_segment)
@@ -450,7 +458,8 @@ class Opening:
         return True
 
     def _with_room(self, write: Callable[[], None]) -> None:
-        """Each start leaves a segment nearly empty: on a full disk its unused end makes room for the next one's."""
+        """Call ``write``. On a full disk first give back the unused ends of the scanned segments: each start leaves a
+        nearly empty segment, whose unused end makes room for the next one."""
         try:
             write()
         except DataDirectoryError:
@@ -479,17 +488,17 @@ class Opening:
             for frame in segment.bad_frames:
                 if frame.header.kind == FrameKind.ENTRIES:
                     self.index.mark_damaged(frame.header.ledger_id, frame.place)
-        for generation in self.missing:  # limbo is on record now; an index of nothing says that this one is known of
+        for generation in self.missing:  # limbo is on record; an empty index shows that the segment existed
             header = IndexHeader(generation, self._incarnation, SEGMENT_HEADER_BYTES, 0)
             self._seal(header, build_index(header, b"", StateCollector().rows()).data)
         for generation in self.lost:
-            unmark(self._files, self._path, generation)  # one that has an index since then has no mark
+            unmark(self._files, self._path, generation)  # a segment that has got an index has none
 
     def _seal(self, header: IndexHeader, data: bytes) -> bool:
         try:
             write_index(self._files, self._path, header.generation, data)
         except OSError as error:
-            if error.errno in NO_SPACE:  # scanned again at the next start, with the same outcome
+            if error.errno in NO_SPACE:  # the next start scans it again, with the same outcome
                 return False
             raise StorageFailedError(
                 "the index of a segment could not be made durable", value=f"{self._path}: {error}", remedy=_CHECK
@@ -498,8 +507,8 @@ class Opening:
         return True
 
     def _put_aside(self, log: SegmentLog) -> None:
-        """What a crash left of drained segments goes to the pool, once IDENTITY names the checkpoint that says so. Not
-        after a loss of checkpoints: then the next one says it again."""
+        """Give drained segments that a crash left over to the pool, after IDENTITY names the checkpoint that proves
+        that they are drained. If checkpoints are lost, this is left to a later start with a new checkpoint."""
         if not self.drained or self.start.lost:
             return
         try:
@@ -518,8 +527,8 @@ class Opening:
         self.report.drained = sorted(self.drained)
 
     def _renew_checkpoint(self, log: SegmentLog) -> None:
-        """After a loss, and once limbo is on record: else the next start would find the same loss again. A full disk
-        leaves it to that start."""
+        """Write a new checkpoint if one is lost, once limbo is on record, because otherwise the next start would find
+        the same loss again. On a full disk this is left to that start."""
         if not self.start.lost:
             return
         checkpointer = Checkpointer(self._directory, DirectIndexPort(self.index), log.health, self.start.checkpoint)

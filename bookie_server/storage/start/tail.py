@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames above the highest durable position on record may have been acked: they are made durable again, elsewhere,
-before anything is answered (RULES S6)."""
+"""Copies the frames above the highest durable position on record, which may have been acknowledged. The copies are
+durable before the bookie answers anything (RULES S6)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class TailCopier:
         self._batch_bytes = min(_COPY_BYTES, segment_bytes // 2)
         self._greatest: dict[tuple[int, int, int, int], int] = {}
         self.frames = 0
-        """Frames copied."""
+        """The number of frames copied."""
 
     def copy(self, segments: Iterable[ScannedSegment]) -> None:
-        """All of it is durable when this returns. Raises as :meth:`SegmentLog.append_group`."""
+        """Copy the tails of these segments, durably. Raises as :meth:`SegmentLog.append_group`."""
         segments = list(segments)
         self._find_earlier_copies(segments)
         for segment in segments:
@@ -53,7 +53,8 @@ class TailCopier:
             self._copy(batch)
 
     def _is_copied(self, frame: ScannedFrame) -> bool:
-        """Whether an earlier start has copied it already (its ``.idx`` was lost since)."""
+        """Return whether an earlier start has copied the frame already. Its segment is scanned again because its
+        ``.idx`` was lost since."""
         if frame.header.kind != FrameKind.ENTRIES:
             return False
         extent, place = frame_extent(self._read(frame), frame.header), frame.place
@@ -63,7 +64,7 @@ class TailCopier:
         return self._index.has_copy(*key, place.generation)
 
     def _find_earlier_copies(self, segments: list[ScannedSegment]) -> None:
-        """Which frames of the tails' ledgers stand below the durable position of a scanned segment."""
+        """Find the frames of the tails' ledgers that are below the durable position of a scanned segment."""
         entries = [
             f.header.ledger_id for segment in segments for f in segment.above if f.header.kind == FrameKind.ENTRIES
         ]

@@ -63,8 +63,8 @@ def test_healthy_directory_is_described_and_left_alone(path: Path, verify: bool)
     found = check(path, verify=verify)
     assert not found.is_damaged
     assert (
-        found.remedies()[-1] == "1 ledgers are in limbo: what is not found of them is answered UNKNOWN until they "
-        "are repaired from their other copies."
+        found.remedies()[-1] == "1 ledgers are in limbo: entries of them that are not found are answered UNKNOWN until "
+        "they are repaired from their other copies."
     )
     assert [segment.state for segment in found.segments[-2:]] == [SEALED, OPEN]
     assert found.identity is not None
