@@ -48,9 +48,9 @@ _D = ("directory",)
 METRICS: tuple[Metric, ...] = (
     Metric("bookie_info", "gauge", "1; its labels name this bookie", ("bookie", "version")),
     Metric("bookkeeper_server_SERVER_STATUS", "gauge", "1: writable, 0: read-only, -1: not registered", apache=True),
-    Metric("bookie_ready", "gauge", "1 if /ready says so"),
+    Metric("bookie_ready", "gauge", "1 if the bookie is ready, as at /ready"),
     Metric("bookie_loop_silent_seconds", "gauge", "How long the loop has not run, 0 if it runs"),
-    Metric("bookie_loop_late_max_seconds", "gauge", "The longest that the loop did not run, since the start"),
+    Metric("bookie_loop_late_max_seconds", "gauge", "The longest time that the loop did not run, since the start"),
     Metric("bookie_loop_stalls_total", "counter", f"How often the loop did not run for {STALLED_S:.0f} s"),
     # requests of clients
     Metric("bookie_requests_total", "counter", "Requests of all lanes that reached the machine", ("kind",)),
@@ -63,7 +63,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_adds_refused_total", "counter", "Sessions of writers ended by a refusal", ("reason",)),
     # work in progress
     Metric("bookie_adds_in_flight_frames", "gauge", "Frames that wait for a group commit"),
-    Metric("bookie_adds_in_flight_bytes", "gauge", "Bytes of these frames"),
+    Metric("bookie_adds_in_flight_bytes", "gauge", "Bytes of the frames that wait for a group commit"),
     Metric("bookie_adds_waiting_bytes", "gauge", "Bytes of messages held up because too much is in flight"),
     Metric("bookie_sessions", "gauge", "Open sessions of writers and recoveries"),
     Metric("bookie_reads_active", "gauge", "Parts of answers that are planned, read or sent"),
@@ -80,18 +80,18 @@ METRICS: tuple[Metric, ...] = (
     # commits
     Metric("bookie_commit_seconds", "histogram", "Time of a group commit: write and sync", _D),
     Metric("bookie_commit_groups_total", "counter", "Group commits", _D),
-    Metric("bookie_commit_frames_total", "counter", "Frames in group commits, copies of compaction included", _D),
-    Metric("bookie_commit_frame_bytes_total", "counter", "Bytes of these frames", _D),
-    Metric("bookie_commit_written_bytes_total", "counter", "Bytes written for them: groups and headers", _D),
+    Metric("bookie_commit_frames_total", "counter", "Frames in group commits, with copies of compaction", _D),
+    Metric(
+        "bookie_commit_frame_bytes_total", "counter", "Bytes of frames in group commits, with copies of compaction", _D
+    ),
+    Metric("bookie_commit_written_bytes_total", "counter", "Bytes written for group commits: groups and headers", _D),
     Metric("bookie_slow_operations_total", "counter", "Commits and reads that took slow_operation_ms or longer"),
     # ledgers and disks
     Metric("bookie_ledgers_count", "gauge", "Ledgers held", apache=True),
     Metric("bookie_directory_ledgers", "gauge", "Ledgers held", _D),
     Metric("bookie_ACTIVE_ENTRY_LOG_TOTAL", "gauge", "Sealed segments with live frames", apache=True),
-    Metric("bookie_ledgers_forgotten_total", "counter", "Deleted ledgers whose space may come back"),
-    Metric(
-        "bookie_copies_given_up_total", "counter", "Copies of ledgers that live elsewhere, whose space may come back"
-    ),
+    Metric("bookie_ledgers_forgotten_total", "counter", "Deleted ledgers that the bookie has forgotten"),
+    Metric("bookie_copies_given_up_total", "counter", "Copies given up because their ledgers live on other bookies"),
     Metric("bookie_directory_total_bytes", "gauge", "Size of the file system at the last check", _D),
     Metric("bookie_directory_usable_bytes", "gauge", "Bytes that can still be written, at the last check", _D),
     Metric("bookie_directory_writable", "gauge", "0 if it takes no new entries", _D),
@@ -118,7 +118,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("bookie_replication_entries_total", "counter", "Entries copied by repairs here"),
     Metric("bookie_replication_bytes_total", "counter", "Bytes copied by repairs here"),
     Metric("bookie_replication_running", "gauge", "Repairs under way here"),
-    Metric("bookie_replication_blocked", "gauge", "Repairs put off here; the log says why"),
+    Metric("bookie_replication_blocked", "gauge", "Blocked repairs here; the log says why"),
     Metric("bookie_auditor", "gauge", "1 if this process is the cluster's auditor"),
     Metric("bookie_auditor_marked_total", "counter", "Ledgers that the auditor here marked"),
     # the metadata store
@@ -132,7 +132,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("process_cpu_seconds_total", "counter", "CPU time, of user and system"),
     Metric("process_resident_memory_bytes", "gauge", "Memory in use"),
     Metric("process_open_fds", "gauge", "Open files"),
-    Metric("process_start_time_seconds", "gauge", "When the bookie began to start, since 1970"),
+    Metric("process_start_time_seconds", "gauge", "The time of the start, in seconds since 1970"),
 )
 
 

@@ -38,13 +38,13 @@ class BookieHealth:
         if self.failed:
             return f"it answers nothing more: {self.failed}"
         if self.stops:
-            return "it stops"
+            return "it is stopping"
         if self.silent_s >= STALLED_S:
             return f"the loop has not run for {self.silent_s:.0f} s"
         if not self.serves:
-            return "it starts: it replays its log, or is not registered yet"
+            return "it is starting: it replays its log, or is not registered yet"
         if self.read_only and self.read_only_s >= READ_ONLY_S:
-            return f"it is read-only for {self.read_only_s:.0f} s: {self.read_only}"
+            return f"it has been read-only for {self.read_only_s:.0f} s: {self.read_only}"
         return ""
 
 

@@ -104,8 +104,8 @@ class AutoRecovery:
                 failing = False
             except BookKeeperError as error:
                 if not failing:
-                    logger.warning("%s cannot look: %s", name, error)
+                    logger.warning("%s cannot work now: %s", name, error)
                 failing = True
             except Exception:
-                logger.exception("%s failed and goes on", name)
+                logger.exception("%s failed and will try again", name)
             await asyncio.sleep(self._config.poll_s)

@@ -137,9 +137,9 @@ class OwnCopies:
                 wait_s = POLL_S
             except BookKeeperError as error:
                 wait_s = min(2 * wait_s, AWAY_MAX_S)
-                logger.warning("own copies cannot be looked at, again in %.0f s: %s", wait_s, error)
+                logger.warning("own copies cannot be checked, trying again in %.0f s: %s", wait_s, error)
             except Exception:  # a bug must not end these checks: nothing else makes them
-                logger.exception("a look at own copies failed and goes on")
+                logger.exception("a check of own copies failed, and is repeated")
             await asyncio.sleep(wait_s)
 
     async def round(self) -> None:
@@ -157,7 +157,7 @@ class OwnCopies:
             except MetadataUnavailableError:
                 raise
             except BookKeeperError as error:  # a ledger that cannot be judged must not hold up the others
-                logger.warning("the own copy of ledger %d cannot be looked at: %s", ledger_id, error)
+                logger.warning("the own copy of ledger %d cannot be checked: %s", ledger_id, error)
                 self.suspects.again(ledger_id, self._clock(), tried=True)
 
     async def _look(self, ledger_id: LedgerId) -> None:

@@ -204,14 +204,13 @@ class GarbageThread:
         self._thread = threading.Thread(target=self._run, name="bookie-garbage", daemon=True)
 
     def start(self) -> None:
-        spread_ms = (
-            self._config.interval_ms // 10
-        )  # so that bookies that start together list the store at different times
+        # bookies that start together list the store at different times
+        spread_ms = self._config.interval_ms // 10
         self._events.append(gc.Started(max(1, random.randint(spread_ms // 2, spread_ms * 3 // 2))))
         self._thread.start()
 
     def hint(self, ledger_ids: Sequence[LedgerId]) -> None:
-        """A client says that these ledgers were deleted."""
+        """Pass on a client's report that these ledgers were deleted."""
         with self._wake:
             room = self._config.candidates_max - len(self._hinted)
             self._hinted.update(dict.fromkeys(ledger_ids[: max(0, room)]))
@@ -303,9 +302,8 @@ class GarbageThread:
 
     def _compare(self, records: bool) -> gc.Event:
         try:
-            held = np.unique(
-                np.fromiter(self._held(), np.int64)
-            )  # taken before the list: a ledger that arrives later is new
+            # taken before the list: a ledger that arrives later is new
+            held = np.unique(np.fromiter(self._held(), np.int64))
             found = self._evidence.compare(held, records=records) if held.size else gc.Compared((), 0)
         except BookKeeperError as error:
             self._failed("the ledgers held could not be compared with those listed", error)

@@ -66,7 +66,7 @@ class Availability:
         self._paths, self._told = tuple(paths), (False,) * len(paths)
         self._positions, self._noted = positions, dict[str, Position]()
         self._ordered = ""  # why the bookie is read-only by order, empty if it is not
-        self._registered: bool | None = None  # as read-only or not; None: not at all
+        self._registered: bool | None = None  # whether it is registered as read-only; None: not registered
         self._ending = False
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -150,10 +150,10 @@ class Availability:
                 self._on_failed(error)
                 return
             except (BookKeeperError, OSError) as error:
-                logger.error("the bookie's space or registration could not be looked at, trying again: %s", error)
+                logger.error("the bookie's space or registration could not be checked, trying again: %s", error)
             except Exception as error:
-                logger.exception("looking after the bookie's space and registration failed")
-                self._on_failed(LocalProtocolError("looking after space and registration failed", value=repr(error)))
+                logger.exception("checking the bookie's space and registration failed")
+                self._on_failed(LocalProtocolError("checking space and registration failed", value=repr(error)))
                 return
 
     async def _look_around(self) -> None:
@@ -190,9 +190,9 @@ class Availability:
                 "bookie %s is read-only: %s; it serves reads, fences and recovery, and takes new entries again when %s",
                 self._info.bookie_id,
                 self.why_read_only,
-                f"told to (bk bookie read-only {self._info.bookie_id} off)"
+                f"ordered to (bk bookie read-only {self._info.bookie_id} off)"
                 if self._ordered
-                else "space came back (delete ledgers, or make the disk larger)",
+                else "there is space again (delete ledgers, or make the disk larger)",
             )
         elif not self.read_only and (self._registered is None or all(before)):
             logger.info("bookie %s takes new entries", self._info.bookie_id)

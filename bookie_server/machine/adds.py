@@ -328,7 +328,7 @@ class Adds:
         problem = self._state_problem(session, ledger)  # a fence may have come in between (MUST 2)
         if not problem and differing:
             session.differing = differing
-            problem = (Reason.INTEGRITY, f"another entry stands at an id of {header.first_entry_id} and following")
+            problem = (Reason.INTEGRITY, f"another entry is stored at an id from {header.first_entry_id} on")
         if problem:
             self._released(session, frame.nbytes)
             self._refuse(session, problem)

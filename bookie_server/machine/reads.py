@@ -221,7 +221,7 @@ class Reads(Path):
             self._requests.run(request)
         idle = self.turns.to_end(self._waiting.streams())
         if idle is not None:
-            self._core.effects.append(CloseStream(idle, "it takes nothing of its answers, and others wait for room"))
+            self._core.effects.append(CloseStream(idle, "the client reads no answers, and other reads wait for room"))
 
 
 def _cut_problem(event: ReadRequested, cut: Cut) -> str:

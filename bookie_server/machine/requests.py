@@ -119,10 +119,8 @@ class Requests:
         if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
         if request.request_id in self._by_id or request.request_id in self._asked_of:
-            return (
-                Reason.BAD_REQUEST,
-                f"request {request.request_id[1]} is under way",
-            )  # or a read of it in storage is
+            # the request itself is, or its read in storage
+            return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"
         limits, under_way = self._core.limits, len(self._by_id) - self.watches
         first = request.fencing or self._under_way_of(request.stream) < _FEW
         if under_way >= (2 if first else 1) * limits.requests_max:

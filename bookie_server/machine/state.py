@@ -58,10 +58,10 @@ class MachineLimits:
     watches_max: int = 100_000
     watches_per_stream_max: int = 1 << 14
     hints_max: int = 1 << 16
-    """Explicit LACs that are only in memory."""
+    """Explicit LACs that are only in memory. Further ones are refused until these are given to the log."""
     read_part_bytes: int = 1 << 20
     read_bytes_max: int = 64 << 20
-    """The most bytes that one read answers, whatever it asks for."""
+    """The maximum size of the answer to one read, whatever it asks for."""
     lac_persist_ms: int = 1000
 
 

@@ -60,12 +60,12 @@ def _cannot_listen(error: OSError, where: str, option: str) -> InvalidArgumentEr
     elif error.errno in (errno.EACCES, errno.EPERM):
         what, remedy = (
             "this process may not listen on the port",
-            f"name another {option}: ports below 1024 need a right",
+            f"name another {option}: ports below 1024 need a privilege",
         )
     elif error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         what, remedy = "this machine has no such address", "give an address of this machine, or 0.0.0.0 for all"
     else:
-        what, remedy = "the port cannot be listened on", f"name another {option} or another address"
+        what, remedy = "this process cannot listen on the port", f"name another {option} or another address"
     return InvalidArgumentError(what, value=where, remedy=remedy)
 
 

@@ -78,7 +78,7 @@ class SharedStore:
         """Return the store, and open it if it is closed. Raises the errors of opening a store."""
         with self._lock:
             if self._is_ended:
-                raise MetadataUnavailableError("this port is closed", remedy="ask when it is open again")
+                raise MetadataUnavailableError("this port is closed", remedy="ask again when it is open")
             if self._store is None:
                 self._store = self._open_it()
             return self._store

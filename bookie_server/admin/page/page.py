@@ -317,7 +317,7 @@ def _limit(asked: Asked) -> int:
 
 
 def _refuse(name: str, text: str) -> NoReturn:
-    raise HttpRefused(400, f"{name} is none: {text[:40]!r}")
+    raise HttpRefused(400, f"{name} is not valid: {text[:40]!r}")
 
 
 def _json(status: int, value: object) -> HttpAnswer:

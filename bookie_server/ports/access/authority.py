@@ -90,7 +90,7 @@ def _read_keys(path: Path) -> tuple[object, Keys]:
     try:
         text = read_key_file(path, secret=True).decode("ascii")
     except (OSError, ValueError) as error:  # the text must not show any part of a key
-        why = "it is no text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         raise InvalidArgumentError(
             "the file of grant keys cannot be used",
             value=f"{path}: {why}",

@@ -41,7 +41,7 @@ class Principal:
         return {"identity": self.identity, "proof": self.proof.value, "address": self.peer}
 
     def __str__(self) -> str:
-        """For a log."""
+        """Return a text for logs."""
         return self.peer if self.identity is None else f"{self.identity} ({self.proof.value}) at {self.peer}"
 
 

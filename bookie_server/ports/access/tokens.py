@@ -94,11 +94,11 @@ def parse_keys(text: bytes) -> dict[str, Key]:
         raise ValueError("it is nested too deeply") from error
     entries = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(entries, list):
-        raise ValueError('it is no set of keys: {"keys": […]} is wanted')
+        raise ValueError('it is not a set of keys: {"keys": […]} is expected')
     keys: dict[str, Key] = {}
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
-            raise ValueError(f"key {number} is no object")
+            raise ValueError(f"key {number} is not an object")
         kid = entry.get("kid", "")
         if not isinstance(kid, str) or kid in keys or not (kid or len(entries) == 1):
             raise ValueError(f"key {number}: each of several keys has a kid of its own")
@@ -138,7 +138,7 @@ def _key_of(entry: Mapping[str, Any], name: str) -> Key | None:
     except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
     if kind == "RSA" and public.key_size < _RSA_BITS_MIN:
-        raise ValueError(f"{name} has {public.key_size} bits, and {_RSA_BITS_MIN} are the least")
+        raise ValueError(f"{name} has {public.key_size} bits; at least {_RSA_BITS_MIN} are needed")
     encoding, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     return Key(algorithm, public, hashlib.sha256(public.public_bytes(encoding, form)).hexdigest())
 
@@ -176,9 +176,9 @@ class TokenKeys:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidArgumentError(
-                "the file of the keys of tokens cannot be used",
+                "the file of token keys cannot be used",
                 value=f"{self._path}: {why}",
-                remedy="public keys as a JWKS are wanted; bk token keys makes one",
+                remedy="give public keys as a JWKS; bk token keys makes one",
             ) from error
 
 
@@ -195,7 +195,7 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "
         text = token.decode("ascii")
         header = jwt.get_unverified_header(text)
     except (ValueError, RecursionError, jwt.PyJWTError) as error:
-        raise TokenRefusedError(f"it is no token: {type(error).__name__}") from None
+        raise TokenRefusedError(f"it is not a token: {type(error).__name__}") from None
     key = _chosen(header, keys)
     try:
         claims = jwt.decode(
@@ -217,7 +217,7 @@ def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
     kid = header.get("kid")
     key = next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid or "")
     if key is None:
-        why = "no key with its kid is known here" if kid else "it names no key, of several"
+        why = "no key with its kid is known here" if kid else "it names no key, and there are several"
         raise TokenRefusedError(why, said=str(kid or ""))
     if header.get("alg") != key.algorithm:
         raise TokenRefusedError(f"its key is for {key.algorithm}, and it says another algorithm")
@@ -238,7 +238,7 @@ def _refusal(jwt: Any, error: Exception, text: str) -> TokenRefusedError:
     }
     found = wrong_claims.get(type(error))
     if found is None:
-        return TokenRefusedError(f"it is no token of ours: {type(error).__name__}")
+        return TokenRefusedError(f"it is not a valid token: {type(error).__name__}")
     return TokenRefusedError(*found, subject=jwt.decode(text, options={"verify_signature": False}).get("sub"))
 
 
@@ -246,7 +246,7 @@ def _checked(claims: Mapping[str, Any], key: Key) -> Claims:
     """Check what PyJWT does not check, and return the claims."""
     begins, ends, subject = claims["iat"], claims["exp"], claims["sub"]
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in (begins, ends)):
-        raise TokenRefusedError("its times are no numbers", subject=subject)
+        raise TokenRefusedError("its times are not numbers", subject=subject)
     if ends - begins > LIFE_S_MAX:
         raise TokenRefusedError("it lives longer than 24 hours", "the token lives longer than 24 hours", subject)
     if not 0 < len(subject) <= SUBJECT_CHARACTERS_MAX or not subject.isprintable():

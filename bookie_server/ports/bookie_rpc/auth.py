@@ -78,6 +78,6 @@ class _TokenSession:
             return pb.AuthMessage(authPluginName=DISABLED, payload=b"")
         if message.authPluginName != PLUGIN:
             self._tls.refused(self.principal.peer, "Apache's wire", "its AUTH is of another plug-in")
-            raise AuthenticationError(f"the plug-in {PLUGIN} is wanted")
+            raise AuthenticationError(f"the plug-in {PLUGIN} is expected")
         self.principal = self._tls.admitted(self.principal, message.payload, "Apache's wire")
         return pb.AuthMessage(authPluginName=PLUGIN, payload=b"")

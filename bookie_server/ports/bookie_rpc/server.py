@@ -204,7 +204,7 @@ class _Peer(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._writable = False
         self._timers.start("stall", self._clients.read_stall_s, self.connection.stall)
-        self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.connection.cut("the client takes nothing"))
+        self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.connection.cut("the client reads nothing"))
         self._flow()
 
     def resume_writing(self) -> None:
@@ -254,7 +254,7 @@ class _Peer(asyncio.BufferedProtocol):
             self._transport.write(message[0] if len(message) == 1 else b"".join(message))
             answers.message_left()
         if connection.closing and not self._transport.is_closing() and not answers.waiting:
-            self._timers.start("end", GRACE_S, lambda: connection.cut("the client takes nothing"))
+            self._timers.start("end", GRACE_S, lambda: connection.cut("the client reads nothing"))
             self._transport.close()
         if not (connection.flows and self._reading and self._writable):
             self._flow()

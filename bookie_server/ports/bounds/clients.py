@@ -105,7 +105,7 @@ class Clients:
             silent = [stream for stream in self.streams if loop.time() - stream.reading_since > SILENT_S]
             if not silent:
                 continue
-            logger.warning("%d MiB of memory are taken: %d silent streams are ended", taken >> 20, len(silent))
+            logger.warning("%d MiB of memory are in use: %d silent streams are ended", taken >> 20, len(silent))
             for stream in silent:
                 stream.cut("memory is short, and nothing came on this stream")
             await asyncio.sleep(_WATCH_INTERVAL_S)  # until their services have released them
@@ -120,7 +120,7 @@ class Clients:
             await asyncio.sleep(_IDENTITIES_INTERVAL_S)
             closed &= self.streams
             for stream in closed:
-                stream.cut("its client does not take the last answers")
+                stream.cut("its client does not read the last answers")
             why = outlived({each.principal for each in self.streams})
             for stream in [each for each in self.streams if each.principal in why and each not in closed]:
                 logger.info("a connection of %s ends: %s", stream.principal, why[stream.principal])

@@ -232,7 +232,7 @@ class _Connection:
             return
         self._read()
         if self.stream.closing and not self._timers.runs("end"):
-            self._timers.start("end", GRACE_S, lambda: self.stream.cut("the client takes nothing"))
+            self._timers.start("end", GRACE_S, lambda: self.stream.cut("the client reads nothing"))
         if not self.stream.engine.tells_a_commit:
             self._socket.wake()
 
@@ -253,7 +253,7 @@ class _Connection:
     def _stuck(self) -> None:
         self._is_stuck = True
         self._timers.start("stall", self._clients.read_stall_s, self.stream.stall)
-        self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.stream.cut("the client takes nothing"))
+        self._timers.start("write", WRITE_TIMEOUT_S, lambda: self.stream.cut("the client reads nothing"))
 
     def _left(self) -> None:
         if self._is_stuck:

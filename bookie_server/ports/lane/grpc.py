@@ -63,7 +63,7 @@ class GrpcServer:
             # raises an error with the reason, which gRPC does not give
             listening_socket(listen_address, port, "--grpc-port").close()
             raise PortInUseError(
-                "the port cannot be listened on",
+                "this process cannot listen on the port",
                 value=f"{address}: {error}",
                 remedy="stop the other program, or name another --grpc-port",
             ) from error
@@ -213,6 +213,6 @@ async def _write(stream: LaneStream, context: Any, stall_s: float, awake: asynci
             if stream.closing:
                 return
     except TimeoutError:
-        stream.cut("the client takes nothing")
+        stream.cut("the client reads nothing")
     except _GONE as error:
         stream.close(f"the client is gone: {error!r}")

@@ -65,7 +65,7 @@ _RECOVERS = "attach RECOVER"
 _LOOK_S = 60.0
 """The longest time between two checks of the grants of sessions. It is short because the system's clock may be set."""
 
-_TELL_CLIENT = 'tell it: security="secure" (Spark: option security, bk: --security)'
+_TELL_CLIENT = 'set security="secure" in the client (Spark: option security, bk: --security)'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class LaneStream:
     """The maximum size of a message without its frames."""
 
     waiting_max = 0
-    """The amount of waiting answers above which nothing is received, in units of ``waiting``."""
+    """If more answers than this wait for the client, nothing is received. The unit is that of ``waiting``."""
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         self.engine, self.facts, self.principal = engine, facts, principal
@@ -237,7 +237,7 @@ class LaneStream:
         if self.gate is not None and not self.principal.identity:
             return Reason.UNAUTHENTICATED, "this bookie is secure, and this client has shown no identity"
         if self.gate is not None and not said.grants:
-            return Reason.UNAUTHENTICATED, f"this bookie is secure, and this client does not know; {_TELL_CLIENT}"
+            return Reason.UNAUTHENTICATED, f"this bookie is secure, and this client is not; {_TELL_CLIENT}"
         return Reason.REASON_NONE, ""
 
     def _enter(self) -> Refusal:
@@ -299,7 +299,7 @@ class LaneStream:
         """Handle a client that has read nothing for a while. The driver calls this while it writes."""
         self._stalled = True
         if self.closing or self.waiting > self.waiting_max:
-            self.cut("the client takes nothing")
+            self.cut("the client reads nothing")
         else:
             self.engine.feed(events.StreamStalled(self.stream))
 

@@ -245,7 +245,7 @@ def test_a_bookie_is_not_ready_before_it_is_registered(tmp_path: Path, uri: str)
 
     asyncio.run(story())
     assert store.answer[0] == 503
-    assert "it starts" in store.answer[1]
+    assert "it is starting" in store.answer[1]
 
 
 def test_a_user_and_a_password_in_the_uri_are_not_shown() -> None:
@@ -297,8 +297,8 @@ def test_a_port_in_use_is_noticed_before_anything_is_written(store: MetadataStor
     ("health", "word"),
     [
         (BookieHealth(serves=True, stops=False), ""),
-        (BookieHealth(serves=False, stops=False), "starts"),
-        (BookieHealth(serves=True, stops=True), "stops"),
+        (BookieHealth(serves=False, stops=False), "it is starting"),
+        (BookieHealth(serves=True, stops=True), "it is stopping"),
         (BookieHealth(serves=True, stops=False, failed="a sync failed"), "a sync failed"),
         (BookieHealth(serves=True, stops=False, silent_s=STALLED_S), "loop"),
         (BookieHealth(serves=True, stops=False, read_only="disk full", read_only_s=READ_ONLY_S - 1), ""),

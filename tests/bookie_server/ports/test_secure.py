@@ -274,7 +274,7 @@ def test_a_client_that_carries_no_grants_is_told_what_to_set(lane: str, tmp_path
         with pytest.raises(AuthenticationError) as caught:
             async with world.lane(lane, "client", secure=False) as there:
                 await there.link.bookie_info(deadline_s=DEADLINE_S)
-        assert 'tell it: security="secure"' in caught.value.remedy
+        assert 'set security="secure" in the client' in caught.value.remedy
 
     with_secure_bookie(tmp_path, story)
 

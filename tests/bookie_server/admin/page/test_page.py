@@ -206,7 +206,7 @@ def test_ledgers_are_found_by_state_and_by_bookie(store: MetadataStore, serve: C
         [two],
         [],
     )
-    assert "state is none" in served.get("/page/ledgers?state=open")[1]
+    assert "state is not valid" in served.get("/page/ledgers?state=open")[1]
 
 
 def test_a_ledger_is_told_with_its_members_and_the_last_of_its_fragments(
