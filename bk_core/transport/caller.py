@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity and settings of a client's connections to bookies, the same for all its links."""
+"""The identity and the settings of a client's connections to bookies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the links of a client have in common.
+    """The identity and the settings that all links of a client share.
 
     ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
-    bookie's log. ``connect_timeout_s`` bounds connecting and hello together. ``lanes``: best first; empty: all there
-    are. ``batch_reads``: a lane that reads entry by entry may open a second connection on which it need not. ``tls``:
-    every connection is one over TLS, whatever the bookie registered. ``wallet``: only bookies that allow nothing
-    without a grant are used, and all links keep their grants there. ``mixed``: also bookies that have Apache's wire
-    alone, which knows no grants. ``token``: identifies this client, over TLS only.
+    bookie's log. ``connect_timeout_s`` limits connecting and hello together. ``lanes`` are the lanes to use, best
+    first; empty means all lanes. ``batch_reads``: a lane that reads entry by entry may open a second connection, on
+    which it reads batches. ``tls``: every connection uses TLS, whatever the bookie registered. ``wallet``: all links
+    keep their grants there, and only bookies that require grants are used. ``mixed``: bookies that have only Apache's
+    wire, which carries no grants, are used too. ``token`` identifies this client, over TLS only.
     """
 
     instance_id: str = ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's transport: to each bookie one connection, over the first of the caller's lanes that the bookie offers.
+"""A client's transport. It has one link to each bookie, over the first of the caller's lanes that the bookie offers.
 
-A bookie publishes an endpoint for each lane that it serves. A connection is made on first use and again after a break;
-nothing is made at import or in ``__init__``, because Spark forks (K4).
+A bookie publishes an endpoint for each lane that it serves. A connection is made on first use and again after a break.
+Nothing is made at import or in ``__init__``, because Spark forks (K4).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bk_core.transport.port import Link
 from bk_core.transport.whereabouts import At, LookUp, Whereabouts
 
 Connect = Callable[[At, Caller, Whereabouts], Link]
-"""Makes a link to a bookie that is registered there. It does not connect yet, and does not block. The link follows the
-bookie to another address until a connection has come about."""
+"""Makes a link to a bookie that is registered there, without connecting or blocking. Until its first connection
+succeeds, the link follows the bookie to other addresses."""
 
 
 def _grpc() -> Connect:
@@ -43,18 +43,18 @@ def _bookie_rpc() -> Connect:
 
 
 LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, GRPC: _grpc, BOOKIE_RPC: _bookie_rpc}
-"""The lanes by the protocol of a bookie's endpoint, best first. Each is imported when a bookie is reached over it. What
-the links of a client share is made then, too: buffers of what they receive, or what they packed."""
+"""The lanes by the protocol of a bookie's endpoint, best first. A lane is imported for the first link that uses it. The
+objects that all links of a client share are made then too: buffers for received messages, or the packer of requests."""
 
 
 def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) -> Endpoint | None:
-    """Where this client talks to a bookie; None if the bookie offers no lane of this client."""
+    """Return the endpoint at which this client talks to a bookie, or None if the bookie offers none of its lanes."""
     return next((endpoint for lane in lanes if (endpoint := info.endpoint(lane))), None)
 
 
 class LaneTransport:
-    """:class:`~bk_core.transport.port.Transport` to the bookies of a cluster. Belongs to the loop it is first used on.
-    ``look_up`` finds bookies that have moved; without it a bookie is where :meth:`update_bookies` says.
+    """:class:`~bk_core.transport.port.Transport` to the bookies of a cluster. It belongs to the loop it is first used
+    on. ``look_up`` finds bookies that have moved; without it a bookie is where :meth:`update_bookies` says.
 
     A bookie that offers gRPC alone is refused with ForkedHandleError in a child of a process that used gRPC
     (:mod:`bk_core.after_fork`).
@@ -70,10 +70,10 @@ class LaneTransport:
         self._caller = caller
         self._lanes = {lane: lanes[lane] for lane in caller.lanes or lanes if lane in lanes}
         if caller.tls is not None and not caller.tls.paths.verify_host:
-            self._lanes.pop(GRPC, None)  # it always compares the host's name
+            self._lanes.pop(GRPC, None)  # gRPC always compares the host's name
         self._refuses_apaches = caller.wallet is not None and not caller.mixed
         if self._refuses_apaches:
-            self._lanes.pop(BOOKIE_RPC, None)  # it has no place for grants, and no word for what the bookie is
+            self._lanes.pop(BOOKIE_RPC, None)  # this wire has no grants, and cannot say that a bookie is secure
         self._connects: dict[str, Connect] = {}
         self._whereabouts = Whereabouts(look_up, self._endpoint_of)
         self._links: dict[BookieId, Link] = {}
@@ -100,13 +100,13 @@ class LaneTransport:
         return link
 
     def _endpoint_of(self, info: BookieServiceInfo) -> Endpoint | None:
-        """The endpoint that this client may use; None if there is none."""
+        """Return the endpoint that this client may use, or None if there is none."""
         endpoint = endpoint_of(info, self._lanes)
         return None if endpoint is None or self._is_plain_refused(endpoint) else endpoint
 
     def _is_plain_refused(self, endpoint: Endpoint) -> bool:
-        """Whether the bookie wants TLS there, which this client does not speak. Bookies of Apache's may take plain
-        clients all the same."""
+        """Return whether this endpoint requires TLS and this client has none. Apache's bookies may accept clients
+        without TLS even at an endpoint with TLS."""
         return self._caller.tls is None and endpoint.protocol != BOOKIE_RPC and endpoint.tls
 
     def _connect(self, lane: str) -> Connect:
@@ -122,9 +122,9 @@ class LaneTransport:
 def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None, refuses_apaches: bool) -> BookieUnreachableError:
     if info is not None and refuses_apaches and info.endpoint(BOOKIE_RPC) is not None:
         return InsecureBookieError(
-            f"bookie {bookie_id} offers Apache's wire alone, and this client was told to use secure bookies only",
+            f"bookie {bookie_id} offers only Apache's wire, and this client must use secure bookies only",
             value="security=secure",
-            remedy="where there are bookies of Apache's, give this client security=mixed",
+            remedy="give this client security=mixed, if the cluster has bookies of Apache's",
         )
     if info is None:
         what, value = f"no address of bookie {bookie_id} is known", "it is not registered"
@@ -132,13 +132,13 @@ def _no_way_to(bookie_id: BookieId, info: BookieServiceInfo | None, refuses_apac
     else:
         what = f"bookie {bookie_id} offers no lane that this client knows"
         value = ", ".join(each.protocol for each in info.endpoints) or "it published no endpoint"
-        remedy = "look at its version"
+        remedy = "compare its version with this client's"
     return BookieUnreachableError(what, value=value, remedy=remedy, outcome=Outcome.NOT_APPLIED)
 
 
 def _plain_refused(bookie_id: BookieId, endpoint: Endpoint) -> TlsError:
     return TlsError(
-        f"bookie {bookie_id} takes only clients that speak TLS, and this one was not told to",
+        f"bookie {bookie_id} accepts only clients that use TLS, and this client has no settings for TLS",
         value=f"{endpoint.protocol} at {endpoint.where}",
         remedy="give tls_ca_path (Spark: option tls.ca.path, bk: --tls-ca-path)",
         outcome=Outcome.NOT_APPLIED,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port to bookies: a client asks its :class:`Transport` for the :class:`Link` to a bookie, which a lane makes.
 
-The transport of a client is in ``lanes.py``, the link of its lane in ``grpc.py``; tests have a transport without a
-network, ``tests/kit/memory_transport.py``. Each request ends with exactly one answer or failure; a passed deadline is a
-failure. All methods and all callbacks are called on the driver's loop. Nothing here knows the protocol's quorums.
+A client's transport is in ``lanes.py``, and the links of the lanes are in ``lane/`` and ``bookie_rpc/``; tests have a
+transport without a network, ``tests/kit/memory_transport.py``. Each request ends with exactly one answer or failure; a
+passed deadline is a failure. All methods and all callbacks are called on the driver's loop. Nothing here knows the
+protocol's quorums.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
 
 
 class RefusedError(TransportError):
-    """A bookie refused a request, for ``reason``. The outcome is UNKNOWN for FENCED and TIMEOUT, else NOT_APPLIED."""
+    """A bookie refused a request for ``reason``. The outcome is UNKNOWN for FENCED and TIMEOUT, otherwise
+    NOT_APPLIED."""
 
     code = "BK_REFUSED"
     outcome = Outcome.NOT_APPLIED
@@ -35,16 +37,17 @@ class AddListener(Protocol):
     """Gets the callbacks of a session (P1)."""
 
     def on_acked(self, session: int, frames: int) -> None:
-        """The first ``frames`` frames of the session are durable; the number never falls."""
+        """Note that the first ``frames`` frames of the session are durable; the number never falls."""
         ...
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
-        """The bookie refused the attach or a frame; the first ``frames`` frames are durable. The session's last
-        callback."""
+        """Note that the bookie refused the attach or a frame; the first ``frames`` frames are durable. This is the
+        session's last callback."""
         ...
 
     def on_broken(self, session: int, message: str) -> None:
-        """The stream broke; frames above the last ack may or may not be durable. The session's last callback."""
+        """Note that the stream broke; frames above the last ack may or may not be durable. This is the session's last
+        callback."""
         ...
 
 
@@ -63,16 +66,16 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """A part of an answer: one or more whole frames, in a buffer that nobody changes."""
+    """A part of an answer: one or more whole frames, in a buffer that must not be changed."""
 
     frames: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """What a bookie says about itself: the bytes of its data directories together, the name of its software, and of how
-    many ledgers it knows that its own copies are incomplete, because of limbo or of damage. Not every wire has a field
-    for all but the bytes."""
+    """A bookie's report about itself. The bytes are those of all its data directories together. ``version`` names its
+    software. ``limbo_ledgers`` and ``damaged_ledgers`` count the ledgers whose copies it knows to be incomplete.
+    Apache's wire carries only the bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -83,7 +86,7 @@ class BookieInfo:
 
 
 class ToldRead:
-    """What a read is beside an iterator where its answers can be told as they come, which costs less."""
+    """A read that can pass its answers to a listener as they come, which costs less than iterating."""
 
     def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
         """Give all answers to ``listener``, which must not raise. The last is a trailer or an error."""
@@ -97,14 +100,14 @@ class ToldRead:
 class Link(Protocol):
     """One connection to one bookie over one lane. It connects on first use.
 
-    A link breaks once: then all that waits on it fails, and the transport makes a new one. A call raises
-    BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
+    A link breaks only once: all calls that wait on it fail, and the transport makes a new link at the next use. A call
+    raises BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
     :class:`RefusedError` if the bookie refuses the request.
     """
 
     @property
     def broken(self) -> TransportError | None:
-        """Why the link broke."""
+        """Why the link broke; None while it is whole."""
         ...
 
     def attach(self, session: NewSession) -> None:
@@ -113,7 +116,7 @@ class Link(Protocol):
         ...
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
-        """Queue one frame, whose bytes 60–63 hold ``session`` already. Frames queued for a bookie in one turn of the
+        """Queue one frame, whose bytes 60–63 already hold ``session``. Frames queued for a bookie in one turn of the
         loop leave in one write (L4). Frames of an ended session are dropped."""
         ...
 
@@ -122,7 +125,7 @@ class Link(Protocol):
         ...
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Returns once the bookie has synced every frame that this session, which still lives, had acked before."""
+        """Return once the bookie has synced every frame that it had acked in this session, which must still be open."""
         ...
 
     def read(
@@ -137,29 +140,30 @@ class Link(Protocol):
         ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """The entries ``first`` to ``last``, both inclusive, or fewer; ends with a trailer, or raises. With
-        ``fence_key`` it is a recovery read, which fences first. With ``cut`` parts of the entries are enough; a bookie
-        that cannot cut answers with whole ones. With ``ids_only`` the answer is a trailer alone, about some of the ids:
-        one that is neither absent nor unknown is there; a wire without that refuses it as UNIMPLEMENTED. Closing the
-        iterator cancels the request. The iterator may be a :class:`ToldRead`."""
+        """Read the entries ``first`` to ``last``, both inclusive, or fewer of them; end with a trailer, or raise. With
+        ``fence_key`` it is a recovery read, which fences first. With ``cut`` the bookie sends only these parts of the
+        entries, or whole entries if it cannot cut. With ``ids_only`` the answer is only a trailer, about some of the
+        ids: the bookie has each of them that is neither absent nor unknown. A wire without such a request refuses it as
+        UNIMPLEMENTED. Closing the iterator cancels the request. The iterator may be a :class:`ToldRead`."""
         ...
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        """Returns once this client may do that with the ledger, as far as anybody can say without doing it: at least
-        it is let in. Raises AuthenticationError; RefusedError, PERMISSION_DENIED if no role gives the right."""
+        """Return once this client has the right on the ledger. A client or a wire without grants finds out only that
+        the bookie lets it in. Raises AuthenticationError, and RefusedError: PERMISSION_DENIED if no role gives the
+        right."""
         ...
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...
     async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence: ...
     async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
-        """Returns once the bookie has evidence of a LAC above ``previous_lac``, or after ``timeout_s``."""
+        """Return evidence once the bookie has a LAC above ``previous_lac``, or after ``timeout_s``."""
         ...
 
     async def write_lac(
         self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None: ...
     def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
-        """As ``write_lac``, but nobody waits for the answer, and nobody hears of a failure."""
+        """Send a LAC as ``write_lac`` does, but wait for no answer and ignore a failure."""
         ...
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
@@ -168,11 +172,11 @@ class Link(Protocol):
         ...
 
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
-        """What the bookie says about itself; it is that bookie, and not another one at its address."""
+        """Ask the bookie about itself. The answer is this bookie's, never that of another bookie at its address."""
         ...
 
     async def close(self) -> None:
-        """Break the link; returns once its tasks and its connection have ended."""
+        """Break the link; return once its tasks and its connection have ended."""
         ...
 
 
@@ -180,8 +184,8 @@ class Transport(Protocol):
     """The links to bookies, made on first use and shared."""
 
     def link(self, bookie_id: BookieId) -> Link:
-        """The link to a bookie; a new one if the last one broke. Raises BookieUnreachableError if no way to the bookie
-        is known, TransportError once the transport is closed."""
+        """Return the link to a bookie, a new one if the last one broke. Raises BookieUnreachableError if the transport
+        has no usable endpoint of the bookie, TransportError once the transport is closed."""
         ...
 
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:

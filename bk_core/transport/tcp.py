@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How lanes with sockets of their own connect."""
+"""Connects over TCP, for lanes that have sockets of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 async def over_tcp(host: str, port: int) -> socket.socket:
-    """A new connection, which does not block. Raises OSError."""
+    """Connect, and return the socket, which does not block. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     error = OSError("the host has no address")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grants of a client, in mode ``secure``: asked for once a ledger, kept, and renewed after half their life.
+"""The grants of a client with ``security`` other than ``open``. A client asks once for each ledger and right, keeps the
+grant, and renews it after half its life.
 
-A grant of one bookie is good at all others of the cluster, so the links of a client share a :class:`Wallet`. What a
-link does before it may send is in :class:`Permits`.
+All bookies of a cluster accept a grant of any one of them, so the links of a client share a :class:`Wallet`. A link has
+:class:`Permits`, which get the grant for a request before the request is sent.
 """
 
 from __future__ import annotations
@@ -26,17 +27,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRANTS_KEPT = 16_384
+"""The maximum number of grants that a client keeps; beyond it the grant that is oldest goes."""
+
 GRANT_DEADLINE_S = 10.0
+"""How many seconds a bookie has to answer a request for a grant."""
+
 RENEW_AGAIN_S = 15.0
-"""A bookie that could not renew a grant is asked again after this time."""
+"""How many seconds after a failed renewal the grant is asked for again."""
 ASK_ANOTHER_S = 0.5
-"""A bookie that keeps silent for so long does not keep others from being asked."""
+"""How many seconds a caller waits for another caller that asks for the same grant. Then it asks its own bookie, because
+the other bookie may be silent."""
 
 _RIGHTS = {AttachMode.WRITE: Right.WRITE, AttachMode.RECOVER: Right.RECOVER}
 
 
 class Held(NamedTuple):
-    """A grant, and until when it is good, and when it is to be renewed, by the loop's clock."""
+    """A grant with its rights. ``until`` is the loop's time at which it ends, ``renew_at`` that of its renewal."""
 
     grant: bytes
     rights: Right
@@ -48,7 +54,7 @@ Ask = Callable[[LedgerId, Right], Awaitable[Held]]
 
 
 class Wallet:
-    """Belongs to one loop."""
+    """The grants of one client, by ledger. It belongs to one loop."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
@@ -56,19 +62,21 @@ class Wallet:
         self._throttle = LogThrottle()
 
     def tells(self, ledger_id: LedgerId) -> bool:
-        """Whether to log that a grant is not renewed: each of the ledger's bookies may refuse that, again and again."""
+        """Return whether to log that a grant was not renewed: each bookie of the ledger may refuse that, again and
+        again."""
         return self._throttle.allows(ledger_id)
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
-        """A grant for this, if there is one."""
+        """Return the kept grant of this right, or None if there is none or it has ended."""
         held = self._held.get(ledger_id)
         if held is None or right not in held.rights or held.until <= asyncio.get_running_loop().time():
             return None
         return held
 
     async def get(self, ledger_id: LedgerId, right: Right, ask: Ask, *, fresh: bool = False) -> Held:
-        """Returns a grant. Callers that want the same grant at the same time wait for the one that asks. ``fresh``: it
-        need not be renewed yet. Raises RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
+        """Return a kept grant, or ask for one. If another caller is asking for the same grant, wait for its answer, at
+        most ASK_ANOTHER_S; then ask too. With ``fresh``, a kept grant that is due for renewal does not count. Raises
+        RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
         waited = False
         while True:
             held = self.now(ledger_id, right)
@@ -85,16 +93,16 @@ class Wallet:
             except BookKeeperError as error:
                 if isinstance(error, RefusedError) and error.reason is Reason.PERMISSION_DENIED:
                     raise
-                # another bookie could not say: this one is asked, too
+                # the other caller's bookie could not say: look again, and ask if no other caller does
 
     def renew(self, ledger_id: LedgerId, right: Right, ask: Ask) -> None:
-        """See to it that there will be a newer one; nobody waits for it."""
+        """Ask for a newer grant, unless a request is under way; do not wait for it."""
         if (ledger_id, right) not in self._asking:
             self._ask(ledger_id, right, ask)
 
     def _ask(self, ledger_id: LedgerId, right: Right, ask: Ask) -> asyncio.Task[Held]:
         task = self._asking[ledger_id, right] = asyncio.ensure_future(self._asked(ledger_id, right, ask))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiting caller hears of it
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved: the caller gets it
         return task
 
     async def _asked(self, ledger_id: LedgerId, right: Right, ask: Ask) -> Held:
@@ -111,7 +119,7 @@ class Wallet:
 
 
 class GrantedStream(Protocol):
-    """What of a stream is needed here."""
+    """The part of a stream that shows grants."""
 
     def show(self, ledger_id: LedgerId, grant: bytes) -> None:
         """Show a grant, unless it was shown on this stream."""
@@ -135,8 +143,8 @@ class _Waiting(NamedTuple):
 
 
 class Permits:
-    """The grants of one link: gets them before a request that needs one is sent, and renews those of its sessions.
-    ``ask`` asks this link's bookie."""
+    """Gets the grants for the requests of one link before they are sent, and renews those of its sessions. ``ask`` asks
+    this link's bookie for a grant."""
 
     def __init__(self, wallet: Wallet, ask: Ask) -> None:
         self._wallet, self._asked = wallet, ask
@@ -148,7 +156,7 @@ class Permits:
         self._stream: AddStream | None = None
 
     async def get(self, ledger_id: LedgerId, right: Right) -> bytes:
-        """Raises RefusedError, TransportError."""
+        """Return a grant, kept or new. Raises RefusedError, TransportError."""
         held = self.now(ledger_id, right) or await self._wallet.get(ledger_id, right, self._asked)
         return held.grant
 
@@ -159,9 +167,9 @@ class Permits:
         return held
 
     def distrust(self) -> None:
-        """This link's bookie does not accept a grant that another one made: its keys or its clock differ. From here on
-        it makes all that it is shown."""
-        logger.warning("a bookie does not accept the grants of others: compare their files of keys, and their clocks")
+        """Note that this link's bookie does not accept another bookie's grant, because its keys or its clock differ.
+        From here on this bookie is asked for all grants that it is shown."""
+        logger.warning("a bookie does not accept grants of other bookies: compare their key files and their clocks")
         self._wallet = Wallet()
 
     # --- adds ---
@@ -177,14 +185,15 @@ class Permits:
             self.waiting[session.number] = _Waiting(session, [], task)
 
     def holds(self, session: int, frame: bytes | bytearray | memoryview) -> bool:
-        """Whether the session waits for its grant, and so keeps the frame here. Its window bounds them."""
+        """Keep the frame if its session waits for its grant, and return whether it does. The writer's window limits the
+        frames kept here."""
         waiting = self.waiting.get(session)
         if waiting is not None:
             waiting.frames.append(frame)
         return waiting is not None
 
     def detach(self, session: int) -> bool:
-        """Whether the session has not begun yet: then it is gone."""
+        """Forget a session. Return True if it still waited for its grant, so that no stream knows it."""
         self._sessions.pop(session, None)
         waiting = self.waiting.pop(session, None)
         if waiting is not None:
@@ -221,7 +230,7 @@ class Permits:
             self._renewing = asyncio.get_running_loop().call_at(when, lambda: self._spawn(self._renew()))
 
     async def _renew(self) -> None:
-        """Show newer grants for all sessions that run."""
+        """Get newer grants for all open sessions, and show them."""
         self._renewing = None
         stream, again = self._stream, asyncio.get_running_loop().time() + RENEW_AGAIN_S
         for ledger_id, right in dict.fromkeys(self._sessions.values()):
@@ -229,7 +238,7 @@ class Permits:
                 held = await self._wallet.get(ledger_id, right, self._asked, fresh=True)
             except BookKeeperError as error:
                 if self._wallet.tells(ledger_id):
-                    logger.warning("the grant for ledger %d is not renewed: %s", ledger_id, error)
+                    logger.warning("the grant for ledger %d could not be renewed: %s", ledger_id, error)
                 self._renew_at(again)
                 continue
             if stream is not None:
@@ -255,12 +264,12 @@ class Permits:
     # --- ends ---
 
     def ended(self, sessions: Iterable[int]) -> None:
-        """These sessions are over on the stream."""
+        """Forget sessions that have ended on the stream."""
         for session in sessions:
             self._sessions.pop(session, None)
 
     def lost(self, message: str) -> None:
-        """The link broke."""
+        """End all work, because the link broke; tell the sessions that wait for a grant."""
         waiting, self.waiting = self.waiting, {}
         if self._renewing is not None:
             self._renewing.cancel()

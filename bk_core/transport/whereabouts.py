@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the bookies are, and how a connection finds one that has moved.
+"""Remembers where the bookies are, and finds a bookie that has moved.
 
-A bookie keeps its id and may return at another address. So a connection that does not come about, or is refused by
-a peer that answers there, says nothing about the bookie until its registration has been looked up again (P3, L1).
+A bookie keeps its id and may return at another address. So a failed connection, or a refusal by the process at that
+address, proves nothing about the bookie until its registration has been looked up again (P3, L1).
 
-A search for a bookie begins with the first connection that fails and ends when a connection comes about. The longer it
-takes, the longer are the pauses between look-ups, so that bookies that are gone do not load the metadata store.
+A search for a bookie begins with the first connection that fails and ends when a connection succeeds. The longer a
+search takes, the longer are the pauses between look-ups, so that lost bookies do not load the metadata store.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from bk_core.model import BookieId, BookieServiceInfo, Endpoint
 logger = logging.getLogger(__name__)
 
 LookUp: TypeAlias = Callable[[BookieId], BookieServiceInfo | None]
-"""Reads the present registration of a bookie; None if there is none. It blocks, and raises BookKeeperError."""
+"""Reads the current registration of a bookie; None if there is none. It blocks, and raises BookKeeperError."""
 
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 10.0
-"""The shortest and the longest pause between two look-ups of a bookie. In between it is a tenth of the time for which
-the bookie has been searched, so a writer looks a dozen times within the two seconds of its reconnect budget."""
+"""The shortest and the longest pause between two look-ups of a bookie. Between these limits a pause is a tenth of the
+time for which the bookie has been searched, so a writer looks a dozen times within the two seconds of its reconnect
+budget."""
 
 LOOK_UP_S_MAX = 1.0
-"""A connection waits so long for a look-up. A store that takes longer is away, and a writer has two seconds in all."""
+"""How many seconds a connection waits for a look-up. A store that takes longer is unavailable, and a writer has only
+two seconds in all."""
 
 SILENT_S = 0.25
-"""A bookie that has not answered a new connection after this time is looked up, and again after each such time. A host
-that is gone drops packets, and would otherwise take the whole time for connecting."""
+"""A bookie that has not answered a new connection after this many seconds is looked up, and again after each such time.
+Packets to a lost host are dropped, so a connection to it would otherwise use up the whole connect timeout."""
 
 T = TypeVar("T")
 
@@ -72,16 +74,16 @@ class Whereabouts:
         return self._infos.get(bookie_id)
 
     def reached(self, bookie_id: BookieId) -> None:
-        """A connection to the bookie came about: the search for it is over."""
+        """End the search for the bookie, because a connection to it succeeded."""
         self._searches.pop(bookie_id, None)
 
     def broke(self, bookie_id: BookieId) -> None:
-        """A link to the bookie broke. Another bookie may answer at its address next."""
+        """Note that a link to the bookie broke: another bookie may answer at its address next."""
         self._doubted.add(bookie_id)
 
     async def checked(self, at: At) -> At:
-        """Where to connect on a wire on which a bookie does not say its id: after a break the registration is looked
-        up before the address is used again (L1), even if it was looked up a moment ago."""
+        """Return where to connect, for a wire on which a bookie does not say its id. After a break, look up the
+        registration before the address is used again (L1), even if it was looked up a moment ago."""
         bookie_id = at.info.bookie_id
         if bookie_id not in self._doubted:
             return at
@@ -94,8 +96,8 @@ class Whereabouts:
         return await self.moved(at) or at
 
     async def moved(self, at: At) -> At | None:
-        """Where the bookie that was not reached at ``at`` is registered now; None if it is there or nowhere, offers
-        another lane now, or is not to be looked up yet."""
+        """Return where the bookie, which was not reached at ``at``, is registered now. Return None if it is registered
+        there or nowhere, if it offers another lane now, or if nothing newer is known."""
         bookie_id = at.info.bookie_id
         if self._infos.get(bookie_id) == at.info and self._look_up is not None:
             await self._looked_up(bookie_id, self._look_up)
@@ -110,7 +112,7 @@ class Whereabouts:
         return At(info, endpoint)
 
     async def _looked_up(self, bookie_id: BookieId, look_up: LookUp) -> None:
-        """Returns once the bookie was looked up; at once if that is not due, or takes too long already."""
+        """Return once the bookie was looked up; at once if that is not due, or has already taken too long."""
         now = asyncio.get_running_loop().time()
         search = self._searches.setdefault(bookie_id, _Search(now))
         if search.asking is None and now >= search.next_at:
@@ -148,8 +150,8 @@ async def reach(
     reached: Callable[[], bool],
     moved: Callable[[At], Coroutine[None, None, At | None]],
 ) -> T:
-    """Make an ``attempt`` at a connection, and another one wherever the bookie has moved to, until it is ``reached``.
-    Returns and raises as the last attempt. ``moved`` is asked when an attempt fails, and while it is silent."""
+    """Attempt to connect. If the bookie has moved, attempt again at its new address, until ``reached`` is true. Returns
+    and raises as the last attempt. ``moved`` is asked when an attempt fails, and while it is silent."""
     while True:
         trying = asyncio.ensure_future(attempt(at))
         try:
@@ -164,4 +166,4 @@ async def reach(
             trying.cancel()
             await asyncio.wait([trying])
             if not trying.cancelled():
-                trying.exception()  # it is retrieved: the next attempt counts
+                trying.exception()  # marks it as retrieved: the next attempt counts

@@ -15,7 +15,7 @@ STREAMS = (
     Mutant(
         "a session is detached before its last frame",
         CLIENT_STREAMS,
-        "        if not (self._frames or self._attaches):  # a session is detached only behind its last frame\n"
+        "        if not (self._frames or self._attaches):  # a session is detached only after its last frame\n"
         "            detaches, self._detaches = self._detaches, []\n",
         "        detaches, self._detaches = self._detaches, []\n",
         (LANE + "detach_leaves_behind_the_last_frame",),

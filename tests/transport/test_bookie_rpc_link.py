@@ -156,7 +156,7 @@ def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
         link.send(1, frame(LEDGER, 0, [b"acked twice"], session=1))
         await listener.broken(1)
         assert link.broken is not None
-        assert "nobody asked" in str(link.broken)
+        assert "what was not asked" in str(link.broken)
 
     told(story)
 

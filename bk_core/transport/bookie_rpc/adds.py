@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions over single adds: frames in, requests out; answers of single entries in, in any order; out comes how many
-whole frames of a session are durable (P1). Pure.
+"""Sessions over single adds. Frames come in and requests go out; answers about single entries come in, in any order,
+and listeners learn how many whole frames of a session are durable (P1). Pure.
 
-States of a session: *open*; *refused* from the first frame that is not taken, here or by the bookie: what it has not
-sent yet is dropped, and it ends once all frames before that one are durable. An add that is refused because the bookie
-has too much to do is sent again after a pause, in smaller numbers; after ``PAUSES_MAX`` pauses in which the bookie took
-nothing the session ends as OVERLOADED.
+States of a session: *open*; then *refused*, once this side or the bookie refuses a frame. A refused session drops the
+frames that it has not sent, and ends once all frames before the refused one are durable. If the bookie refuses an add
+because it has too much to do, the add is sent again after a pause, with fewer adds in flight. After ``PAUSES_MAX``
+pauses in which the bookie took nothing, the session ends as OVERLOADED.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from bk_core.wire.bookie_rpc.status import Status, reason_of
 from bk_core.wire.lane.reasons import AttachMode, Reason
 
 ADDS_MAX = 5_000
-"""The most adds of one client that wait for answers of one bookie; Apache's bookies refuse what exceeds 10,000 of all
-clients."""
+"""The most adds of one client that wait for answers of one bookie. Apache's bookies refuse adds beyond 10,000 of all
+clients together."""
 
 ADDS_MIN = 16
+"""The limit of adds in flight is never halved below this."""
+
 PAUSES_MAX = 8
+"""How many pauses in a row, without an add that the bookie took, end a session as OVERLOADED."""
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class WireSession:
     number: int
     how: How
     listener: AddListener
-    frames: deque[int] = field(default_factory=deque)  # entries without an answer, of each frame that is not durable
+    frames: deque[int] = field(default_factory=deque)  # entries not durable yet, of each frame not acked
     acked: int = 0  # frames that are durable
     told: int = 0
     refused_at: int | None = None  # the first frame that was refused
@@ -53,7 +56,7 @@ class WireSession:
 
 @dataclass(slots=True, eq=False)
 class SentPiece:
-    """A piece on its way to this bookie. ``session`` is None once nobody wants to know any more."""
+    """A piece on its way to this bookie. ``session`` is None once the session has ended."""
 
     session: WireSession | None
     frame: int  # number of its frame in the session
@@ -80,7 +83,7 @@ class WireAdds:
         self._again: deque[tuple[SentPiece, I64]] = deque()  # entries to be sent again
         self._flight: Waiting[SentPiece] = Waiting()
         self._news: dict[int, WireSession] = {}
-        self._last_txn = 0  # the first of the frame that was sent last
+        self._last_txn = 0  # the first transaction of the frame that was sent last
         self.in_flight = 0
         self.limit = ADDS_MAX
         self.pauses = 0  # in a row without an add that was taken
@@ -94,7 +97,7 @@ class WireAdds:
         self._sessions[session.number] = WireSession(session.number, how, session.listener)
 
     def has(self, session: int) -> bool:
-        """Whether the session lives."""
+        """Return whether the session has not ended."""
         return session in self._sessions
 
     def send(self, number: int, frame: Buffer) -> None:
@@ -106,7 +109,7 @@ class WireAdds:
             pieces = self._pieces(session, frame)
         except IntegrityError as error:
             self._refuse(session, at, Reason.INTEGRITY, str(error))
-        except BookKeeperError as error:  # of another ledger, or a record
+        except BookKeeperError as error:  # a frame of another ledger, or a record
             self._refuse(session, at, Reason.BAD_REQUEST, str(error))
         else:
             sizes = [int(piece.entry_ids.size) for piece in pieces]
@@ -116,7 +119,7 @@ class WireAdds:
 
     def _pieces(self, session: WireSession, frame: Buffer) -> tuple[AddPiece, ...]:
         pieces = self._packer.pieces(frame, session.how)
-        if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs transactions of its own
+        if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs new transactions
             self._packer.forget()
             pieces = self._packer.pieces(frame, session.how)
         self._last_txn = pieces[0].first_txn
@@ -128,7 +131,7 @@ class WireAdds:
             self._drop(session)
 
     def _drop(self, session: WireSession) -> None:
-        """Sends nothing more for a session, and listens to no answers for it."""
+        """Send nothing more for a session, and ignore the answers to it."""
         self._news.pop(session.number, None)
         self._drop_queued(session, 0)
         for sent in self._flight.owners():
@@ -136,13 +139,13 @@ class WireAdds:
                 sent.session = None
 
     def resume(self) -> None:
-        """The pause is over."""
+        """End the pause."""
         self.pausing = False
 
     # --- out ---
 
     def next_buffers(self) -> list[Buffer] | None:
-        """The next adds to send, or None."""
+        """Return the next adds to send, or None."""
         if self.pausing:
             return None
         room = self.limit - self.in_flight
@@ -172,7 +175,7 @@ class WireAdds:
     # --- in ---
 
     def take(self, run: AddAnswers) -> None:
-        """Takes answers. Raises RemoteProtocolError for an answer that fits no add."""
+        """Take answers. Raises RemoteProtocolError for an answer that fits no add."""
         ids, ledgers, statuses = run.entry_ids, run.ledger_ids, run.statuses
         for sent, at, places in self._flight.groups(run.txns):
             said, entry_ids, ledger_ids = statuses[at], ids[at], ledgers[at]
@@ -212,7 +215,7 @@ class WireAdds:
             self._refuse(session, sent.frame, reason, f"entry {_first_id(sent, final)}: {status.name}")
 
     def _too_many(self, session: WireSession, sent: SentPiece, places: I64) -> None:
-        """The bookie has too much to do: half as many from now on, after a pause."""
+        """Pause, because the bookie has too much to do, and halve the number of adds in flight."""
         if not self.pausing:
             self.pausing, self.pauses = True, self.pauses + 1
             self.limit = max(ADDS_MIN, min(self.limit, self.in_flight + int(places.size)) // 2)
@@ -225,7 +228,7 @@ class WireAdds:
         )
 
     def _forget(self, sent: SentPiece, count: int) -> None:
-        """Notes that this many entries of a piece are finished."""
+        """Note that this many entries of a piece are finished."""
         sent.left -= count
         if not sent.left:
             self._flight.remove(sent)
@@ -237,7 +240,7 @@ class WireAdds:
         self._drop_queued(session, session.refused_at)
 
     def _drop_queued(self, session: WireSession, first_frame: int) -> None:
-        """Sends nothing more of this session's frames from ``first_frame`` on."""
+        """Send nothing more of this session's frames from ``first_frame`` on."""
         self._ready = deque(s for s in self._ready if s.session is not session or s.frame < first_frame)
         again, self._again = self._again, deque()
         for sent, places in again:
@@ -249,7 +252,7 @@ class WireAdds:
     # --- callbacks ---
 
     def tell(self) -> None:
-        """Tells the listeners what is new."""
+        """Make the callbacks for what has changed since the last call."""
         news, self._news = self._news, {}
         for session in news.values():
             if self._sessions.get(session.number) is not session:
@@ -266,7 +269,7 @@ class WireAdds:
                 session.listener.on_acked(session.number, session.acked)
 
     def lost(self, message: str) -> None:
-        """The connection broke: nobody knows what became of what was not answered."""
+        """End all sessions, because the connection broke: the outcome of unanswered adds is unknown."""
         sessions, self._sessions = self._sessions, {}
         self._ready.clear()
         self._again.clear()
@@ -277,7 +280,7 @@ class WireAdds:
 
     @property
     def owes(self) -> bool:
-        """Whether the bookie has to answer."""
+        """Whether the bookie owes answers to adds."""
         return self.in_flight > 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUTH of Apache's wire on the client's side: one message each way, before anything else is said. Pure.
+"""AUTH of Apache's wire on the client's side: one message each way, before all others. Pure.
 
-A bookie that wants no token answers with a name of its own, and lets the client in all the same. One that does not know
-this plug-in, or refuses the token, answers EUA in version 3, and ends the connection in version 2.
+A bookie that wants no token answers with a plug-in name of its own, and lets the client in nevertheless. A bookie that
+does not know our plug-in, or refuses the token, answers EUA in version 3, and ends the connection in version 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEEDED = "it wants this client to authenticate"
 
 
 class Proof:
-    """What a connection of this ``version`` begins with."""
+    """The exchange of AUTH messages with which a connection of this ``version`` begins."""
 
     def __init__(self, version: int, token: bytes) -> None:
         self._reader, self._version = AnswerReader(version), version
@@ -35,7 +35,8 @@ class Proof:
         return v3.framed(made)
 
     def receive(self, received: Buffer) -> int:
-        """As an exchange's. Raises AuthenticationError, RemoteProtocolError for all but one answer to AUTH."""
+        """Take what was received; return how many bytes were used. Raises AuthenticationError, and RemoteProtocolError
+        for anything but one answer to AUTH."""
         replies = self._reader.read(received)
         for item in replies.items:
             if self.done or not isinstance(item, WireAnswer) or item.response.header.operation != pb.AUTH:
@@ -50,8 +51,8 @@ class Proof:
 
 
 def refuses_all(item: AddAnswers | ReadAnswers | BatchAnswer | WireAnswer) -> bool:
-    """Whether a bookie refuses a client that has not authenticated: the answer is EUA, and a header alone. An EUA
-    about a ledger's password has the ids of the request."""
+    """Return whether a bookie refuses a client that has not authenticated: then the answer is EUA with only a header.
+    An EUA about a ledger's password has the ids of the request."""
     if isinstance(item, WireAnswer):
         said = {field.name for field, _ in item.response.ListFields()}
         return item.response.status == pb.EUA and said == {"header", "status"}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range reads over the batch reads of version 2, on a connection of their own beside that of version 3. Pure.
+"""Range reads over the batch reads of version 2, on a second connection beside that of version 3. Pure.
 
-A batch read asks for consecutive entries, and is answered with as many as the bookie has and as fit. So a batch gives
-entries, and nothing else: whatever it does not give is asked for again, in the end by single reads over version 3. They
-alone say that an entry is absent or unknown. It is the same for a bookie that does not know batch reads and closes the
-connection, for a striped ledger, of which a bookie has no long run, and for a connection that breaks.
+A batch read asks for consecutive entries. The bookie answers with as many as it has and as fit. So a batch gives
+entries and nothing else: missing entries are asked for again, in the end by single reads over version 3, which alone
+say that an entry is absent or unknown. The same happens if a bookie does not know batch reads and closes the
+connection, if a ledger is striped, so that a bookie has no long run of it, and if the connection breaks.
 
-States: *open*, until the connection is gone for any reason; then *over*: all ranges are read one by one.
+States: *open*, until the connection has ended for any reason; then *over*: all ranges are read entry by entry.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from bk_core.wire.bookie_rpc.runs import BatchAnswer, BatchRead
 from bk_core.wire.bookie_rpc.status import Status
 
 BATCH_BYTES = 1 << 20
-"""A batch has so many bytes, or one entry: enough that requests cost nothing, and little to wait for."""
+"""The bytes of a batch, unless it has only one entry: enough that requests cost little, and few enough that a batch
+comes soon."""
 
 BATCHES_MAX = 8
-"""The most batches that a bookie gathers for a client at a time; it holds each of them in memory."""
+"""The most batches that a client asks a bookie for at a time; the bookie holds each of them in memory."""
 
 IDS_AT_FIRST = 64
-"""A range's first batch has at most so many entries, later ones more if it came soon: of a batch nothing is heard until
-the bookie has all of it, and one that needs milliseconds for an entry is not to be taken for a silent one."""
+"""The most entries in a range's first batch; later batches grow with the answers. A bookie sends nothing of a batch
+before it has all of it, and a bookie that needs milliseconds for an entry must not seem silent."""
 
 BATCHES_OF_RANGE = 2
-"""While one batch of a range is taken, the bookie gathers the next."""
+"""How many batches of one range are under way: while the client takes one, the bookie gathers the next."""
 
 WORTH_IDS = 33
-"""Fewer entries are as soon read one by one."""
+"""The fewest entries that are read in batches; fewer are read as fast one by one."""
 
 
 class Batches:
-    """The batch reads of one connection. ``reads`` are those of the connection of version 3 to the same bookie."""
+    """The batch reads of one connection. ``reads`` has the single reads of the connection of version 3 to the same
+    bookie."""
 
     version = 2
 
@@ -48,12 +50,13 @@ class Batches:
         self._packer, self._reads = packer, reads
         self._reader = AnswerReader(2)
         self._ranges: deque[WireRangeRead] = deque()
-        self._rests: deque[AskedRun] = deque()  # of batches that were cut short, before others that are under way
+        self._rests: deque[AskedRun] = deque()  # the missing ends of batches that were cut short
         self._flight: dict[int, tuple[BatchRead, AskedRun]] = {}  # by request
         self.over = False
 
     def suit(self, asked: WireRangeRead) -> bool:
-        """Whether a range is to be read in batches. One that fences is not: it is read behind its fence."""
+        """Return whether a range is to be read in batches. A range that fences is not: it must be read after its
+        fence."""
         return not self.over and asked.fence_key is None and 0 <= asked.first <= asked.last + 1 - WORTH_IDS
 
     def read(self, asked: WireRangeRead) -> None:
@@ -62,7 +65,7 @@ class Batches:
     # --- out ---
 
     def next_buffers(self) -> list[Buffer] | None:
-        """The next request to send, or None."""
+        """Return the next request to send, or None."""
         if len(self._flight) >= BATCHES_MAX:
             return None
         while self._rests:
@@ -76,8 +79,8 @@ class Batches:
         return None
 
     def _wanted(self, asked: WireRangeRead) -> int:
-        """How many more entries of a range to ask for. Of the first batch also the bookie's limit decides; later ones
-        are asked for by the mean size of the entries, with something to spare, so that few are cut short."""
+        """Return how many more entries of a range to ask for. The bookie may cut the first batch short. Later ones are
+        sized by the mean size of the range's entries, with something to spare, so that few are cut short."""
         left, under_way = asked.last + 1 - asked.next, sum(run.owner is asked for _, run in self._flight.values())
         most = min(left, max(IDS_AT_FIRST, asked.allowed))
         if not asked.found:
@@ -98,7 +101,7 @@ class Batches:
     # --- in ---
 
     def receive(self, received: Buffer) -> int:
-        """As an exchange's."""
+        """Take what was received; return how many bytes were used. Raises as :meth:`Exchange.receive`."""
         replies = self._reader.read(received)
         for answer in replies.items:
             if not isinstance(answer, BatchAnswer):
@@ -125,7 +128,7 @@ class Batches:
         asked.pass_on()
 
     def _read_singly(self, asked: WireRangeRead, rest: AskedRun | None) -> None:
-        """A range goes on in single reads, after those of ``rest``."""
+        """Go on with a range in single reads: first those of ``rest``, if any."""
         if rest is not None:
             self._reads.again(rest)
         if asked in self._ranges:
@@ -135,7 +138,7 @@ class Batches:
     # --- ends ---
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Read all ranges in single reads from here on, because the connection has ended."""
         self.over = True
         runs = [run for _, run in self._flight.values()] + list(self._rests)
         self._flight.clear()
@@ -153,7 +156,7 @@ class Batches:
 
 
 def _check(batch: BatchRead, answer: BatchAnswer) -> None:
-    """Raises RemoteProtocolError for an answer that no batch read has. What its entries are is looked at later."""
+    """Raise RemoteProtocolError for an answer that this batch read cannot have. Its entries are checked later."""
     if (answer.ledger_id, answer.first_entry_id) != (batch.ledger_id, batch.first_entry_id):
         raise RemoteProtocolError("a bookie answers a batch read with the ids of another one")
     count, size = len(answer.bodies), int(answer.bodies.lengths.sum())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TCP connection below an exchange.
 
-What is sent in one turn of the loop leaves together (L4). The socket takes a few pieces at a time, so that what waits
-stays in the exchange, where it is counted. A connection on which a bookie owes answers and says nothing for
-``SILENCE_S`` is broken: TCP alone would wait for a machine that is gone for many minutes.
+Requests of one turn of the loop leave together (L4). The socket takes a few pieces at a time, so that waiting requests
+stay in the exchange, which counts them. A connection is broken if the bookie owes answers and sends nothing for
+``SILENCE_S``: TCP alone would wait many minutes for a lost machine.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 << 10
 RECEIVE_BYTES_MAX = 1 << 20
-"""A connection receives into a buffer of so many bytes: of few, and of more each time that it was full."""
+"""A connection's receive buffer has RECEIVE_BYTES at first. It doubles each time that it was full, up to
+RECEIVE_BYTES_MAX, or further for a longer frame."""
 
 UNSENT_BYTES = 1 << 20
-"""The socket's buffer takes this much more than the kernel takes."""
+"""How many bytes asyncio buffers, beyond what the kernel takes, before it pauses the writer."""
 
 SILENCE_S = 15.0
+"""How many seconds a bookie that owes answers may send nothing before the connection counts as broken."""
 
 
 class Talk(Protocol):
-    """What is said over a connection, in which version."""
+    """The requests and answers of a connection, in one version of the wire."""
 
     version: int
 
@@ -52,9 +54,9 @@ class Talk(Protocol):
 
 
 class BookieConnection:
-    """It connects when there is something to send, wherever the bookie has moved to, and breaks once: ``failed`` hears
-    why. ``turn`` is called at the end of each turn of the loop in which something happened, before what is next is
-    sent."""
+    """A connection that is made when there is something to send, wherever the bookie has moved to. It breaks only once,
+    and then calls ``failed``. It calls ``turn`` at the end of each turn of the loop in which something happened, before
+    it sends further requests."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class BookieConnection:
         token: TokenFile | None = None,
     ) -> None:
         self._tls, self._token = tls, token if tls is not None else None
-        self._proof: Proof | None = None  # under way
+        self._proof: Proof | None = None  # while AUTH is under way
         self._let_in = asyncio.Event()
         self._at, self._whereabouts, self._connect_timeout_s = at, whereabouts, connect_timeout_s
         self._bookie_id: BookieId = at.info.bookie_id
@@ -84,7 +86,7 @@ class BookieConnection:
         self._heard = 0  # answers so far
 
     def wake(self) -> None:
-        """Sends what there is, at the end of this turn of the loop."""
+        """Send what there is, at the end of this turn of the loop."""
         if not self._flushing and self.broken is None:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -128,7 +130,7 @@ class BookieConnection:
         return True
 
     async def _connect_to(self, at: At) -> None:
-        """Raises TransportError."""
+        """Connect to the bookie at this place. Raises TransportError."""
         self._at, endpoint = at, at.endpoint
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -149,7 +151,7 @@ class BookieConnection:
             raise self._error(str(error)) from error
 
     async def _connect_over_tls(self, tls: Tls, endpoint: Endpoint) -> None:
-        """Raises TlsError, OSError while there is no connection yet."""
+        """Connect and start TLS. Raises TlsError, and OSError if no connection succeeds."""
         sock = await over_tcp(endpoint.host, endpoint.port)
         try:
             await ask_for_tls(sock)
@@ -185,7 +187,7 @@ class BookieConnection:
             self._flush()
 
     def receive(self, received: memoryview) -> int:
-        """Takes what was received; returns how many bytes of it are dealt with."""
+        """Take what was received; return how many bytes of it were used."""
         self._heard += 1
         try:
             used = self._talk.receive(received) if self._proof is None else self._take_proof(self._proof, received)
@@ -219,7 +221,7 @@ class BookieConnection:
         if self._proof is not None and error is None:
             self.fail(self._refused("it ends the connection when it is shown the token"))
         if self._tls is not None and (isinstance(error, ssl.SSLError) or not self._heard):
-            # a bookie says only behind the handshake that it does not take our certificate, or just ends
+            # a bookie refuses our certificate only after the handshake, or just ends the connection
             self.fail(self._tls_failure(error or ConnectionError("the bookie closed it")))
         self._lost(str(error) if error else "the bookie closed it")
 
@@ -236,11 +238,11 @@ class BookieConnection:
         return TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{self._where}: {detail}")
 
     def fail(self, error: TransportError) -> None:
-        """Breaks the connection."""
+        """Break the connection."""
         if self.broken is not None:
             return
         self.broken = error
-        self._let_in.set()  # nobody waits for that any more
+        self._let_in.set()  # ends the wait for AUTH
         self._failed(error)
         if self._transport is None:
             if self._connecting is not None:
@@ -249,13 +251,13 @@ class BookieConnection:
                 self._ended.set_result(None)
             return
         sock = self._transport.get_extra_info("socket")
-        if sock is not None:  # over TLS a connection that is lost has none any more
+        if sock is not None:  # a lost connection over TLS has no socket
             with contextlib.suppress(OSError):  # a forked child may hold the socket: closing it would not end it
                 sock.shutdown(socket.SHUT_RDWR)
         self._transport.abort()
 
     async def close(self, error: TransportError) -> None:
-        """Breaks the connection; returns once it has ended."""
+        """Break the connection; return once it has ended."""
         self.fail(error)
         if self._connecting is not None:
             await asyncio.gather(self._connecting, return_exceptions=True)
@@ -263,7 +265,7 @@ class BookieConnection:
 
 
 class _Socket(asyncio.BufferedProtocol):
-    """What the connection's socket receives: it is taken from one buffer, which grows to the longest frame."""
+    """Receives for a connection, into one buffer, which grows up to the longest frame."""
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection

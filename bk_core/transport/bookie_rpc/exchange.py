@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection to a bookie on Apache's wire, without its socket: calls in, bytes out; bytes in, callbacks out. Pure.
 
-States: *whole*, until a bookie says what cannot be; then *lost*: what it has not answered is unknown, and nothing that
-it says counts any more.
+States: *whole*, until the bookie breaks the protocol; then *lost*: the outcome of unanswered requests is unknown, and
+further answers do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Exchange:
         self.let_in = False  # whether the bookie has answered something
 
     def control(self, request: pb.Request, taken: Taken) -> None:
-        """Sends a request that is neither an add nor a read, with a transaction of its own."""
+        """Send a request that is neither an add nor a read, with a new transaction."""
         txn = request.header.txnId = self._packer.txns(1)
         self._controls[txn] = (request.header.operation, taken)
         self._requests.append(v3.framed(request))
@@ -48,13 +48,13 @@ class Exchange:
         self.reads.read(asked, self.force)
 
     def force(self, ledger_id: LedgerId, told: Callable[[Status], None]) -> None:
-        """Has the bookie sync all that it was given before for this ledger; its fence is durable then (MUST3)."""
+        """Let the bookie sync all it was sent for this ledger before; then the ledger's fence is durable (MUST3)."""
         request = v3.request(pb.FORCE_LEDGER, 0)
         request.forceLedgerRequest.ledgerId = ledger_id
         self.control(request, lambda answer: told(answer.status))
 
     def next_buffers(self) -> list[Buffer] | None:
-        """What to send next, or None. Small requests go before adds, and what was read before what is written."""
+        """Return what to send next, or None: small requests first, then reads, then adds."""
         if self._requests:
             requests, self._requests = self._requests, []
             return [b"".join(requests)]
@@ -62,9 +62,9 @@ class Exchange:
         return self.adds.next_buffers() if buffers is None else buffers
 
     def receive(self, received: Buffer) -> int:
-        """Takes what was received; returns how many bytes are dealt with, behind which the caller goes on. Raises
-        RemoteProtocolError if the connection is lost; what came before the fault counts. Raises AuthenticationError if
-        the first answer says that the bookie does not let this client in."""
+        """Take what was received; return how many bytes were used. The caller passes the others again with what
+        follows. Raises RemoteProtocolError if the connection is lost; answers before the fault count. Raises
+        AuthenticationError if the first answer says that the bookie does not let this client in."""
         replies = self._reader.read(received)
         for item in replies.items:
             if not self.let_in:
@@ -91,12 +91,12 @@ class Exchange:
         taken(answer)
 
     def tell(self) -> None:
-        """Tells listeners what became of their frames."""
+        """Tell the listeners of sessions what became of their frames."""
         self.adds.tell()
 
     def lost(self, error: BookKeeperError) -> None:
-        """The connection is lost: fails sessions and ranges. The caller fails the requests that wait for a single
-        answer."""
+        """Fail sessions and ranges, because the connection is lost. The caller fails the requests that wait for a
+        single answer."""
         self._controls.clear()
         self._requests.clear()
         self.reads.lost(error)
@@ -104,5 +104,5 @@ class Exchange:
 
     @property
     def owes(self) -> bool:
-        """Whether the bookie has to answer something now."""
+        """Whether the bookie owes an answer now; a long poll it may answer later."""
         return bool(self._controls) or self.adds.owes or self.reads.owes

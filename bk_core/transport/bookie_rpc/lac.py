@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence of a LAC over single requests: fences, LAC reads and watches, of one to three requests each. Pure.
+"""Evidence of a LAC over single requests: fences, LAC reads and watches, each of which makes one to three requests.
+Pure.
 
-Each call ends with one word to ``told``, unless the connection breaks before: then the caller fails the requests that
-wait.
+Each call ends with one call of ``told``, unless the connection breaks before: then the caller of this file fails the
+waiting requests.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class WireLacs:
         self._exchange, self._bookie = exchange, bookie
 
     def fence(self, ledger_id: LedgerId, ledger_key: bytes, told: Told) -> None:
-        """A fencing read of the last entry. Apache's bookies say that there is none before the fence is durable, so
-        they are made to sync their log then (MUST3)."""
+        """Read the last entry with a fence. If there is no entry, Apache's bookies answer before the fence is durable;
+        then they are asked to sync their log (MUST3)."""
 
         def forced(status: Status) -> None:
             if status is Status.EOK:
@@ -58,9 +59,9 @@ class WireLacs:
         self._exchange.reads.one(ledger_id, -1, fenced, fence_key=ledger_key)
 
     def read(self, ledger_id: LedgerId, told: Told) -> None:
-        """The LAC that the writer wrote by itself, and the last entry. READ_LAC would say both, but its one status is
-        about both: a bookie without an entry answers EIO, as it does when its disk fails. So READ_LAC is asked for the
-        LAC alone, and a plain read for the last entry."""
+        """Read the LAC that the writer wrote explicitly, and the last entry. READ_LAC returns both, but with one status
+        for both: a bookie without an entry answers EIO, as it does when its disk fails. So READ_LAC serves for the LAC
+        alone, and a plain read for the last entry."""
         last: list[tuple[Status, bytes]] = []
         written: list[WireAnswer] = []
 
@@ -87,15 +88,15 @@ class WireLacs:
         if status not in (Status.EOK, *_NOTHING):
             return refused(status, f"bookie {self._bookie} could not read the last entry of ledger {ledger_id}")
         lac_body = written.response.readLacResponse.lacBody
-        # Apache's bookies answer EIO with a LAC that was read: then EIO is about the last entry, about which the other
-        # request has the word
+        # Apache's bookies may answer EIO together with a LAC that they read: then EIO is about the last entry, and the
+        # other request decides about that
         if written.status not in (Status.EOK, *_NOTHING) and not (written.status is Status.EIO and lac_body):
             return refused(written.status, f"bookie {self._bookie} could not read the LAC of ledger {ledger_id}")
         return _evidence(ledger_id, body, lac_body=lac_body, known=status is not Status.ENOLEDGER or bool(lac_body))
 
     def watch(self, ledger_id: LedgerId, previous_lac: EntryId, timeout_ms: int, told: Told) -> None:
-        """A long poll. If the bookie knows of a greater LAC than its last entry carries, it was told so by a LAC of the
-        writer's, which is asked for then."""
+        """Wait for a LAC by a long poll. If the bookie knows a greater LAC than its last entry carries, the writer
+        wrote that LAC explicitly, and it is read then."""
 
         def polled(status: Status, body: bytes, lac: int) -> None:
             if status not in (Status.EOK, *_NOTHING):
@@ -110,7 +111,7 @@ class WireLacs:
     def write(
         self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, told: Callable[[RefusedError | None], None]
     ) -> None:
-        """A LAC of the writer's; None: it was taken."""
+        """Write a LAC explicitly. ``told`` gets None once the bookie has taken it."""
         if len(lac_body) < _LAC_BODY.size:
             told(RefusedError(Reason.BAD_REQUEST, "a LAC body is too short", value=f"{len(lac_body)} bytes"))
             return
@@ -133,12 +134,12 @@ def _lac_in(body: bytes) -> int:
 def _evidence(
     ledger_id: LedgerId, body: bytes, *, lac_body: bytes = b"", fenced: bool = False, known: bool = True
 ) -> LacEvidence | RefusedError:
-    """Evidence of an entry, as far as it is one. Its receiver checks the digest (P5)."""
+    """Make evidence of an entry, or RefusedError if ``body`` is no entry. The receiver checks the digest (P5)."""
     if not body:
         return LacEvidence(-1, b"", lac_body, b"", fenced, known)
     entry_id = int.from_bytes(body[8:16], "big", signed=True)
     if len(body) < 32 or entry_id < 0:
-        what = f"the last entry of ledger {ledger_id} is none"
+        what = f"what the bookie holds as the last entry of ledger {ledger_id} is no entry"
         return RefusedError(Reason.DAMAGED, what, value=f"{len(body)} bytes")
     frame = apache_frame(ledger_id, body, np.array([len(body)]), np.array([entry_id]), _lac_in(body))
     return LacEvidence(entry_id, frame, lac_body, b"", fenced, known)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lane's link: the calls of a transport, over an :class:`~bk_core.transport.bookie_rpc.exchange.Exchange`, and a
-second connection for :class:`~bk_core.transport.bookie_rpc.batches.Batches`, made when a long range is read."""
+"""The lane's link: the calls of the port over an :class:`~bk_core.transport.bookie_rpc.exchange.Exchange`. The first
+read of a long range makes a second connection, for :class:`~bk_core.transport.bookie_rpc.batches.Batches`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 logger = logging.getLogger(__name__)
 
 PART_S = 0.25
-"""What has come of a range is passed on after this time, although it is little: a slow bookie is not a silent one."""
+"""After this many seconds the entries of a range that have come are passed on, however few: a slow bookie must not seem
+silent."""
 
 PAUSE_S = 0.01
 PAUSE_S_MAX = 1.0
@@ -83,8 +84,8 @@ class BookieRpcLink:
         self._exchange.adds.detach(session)
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """As in the port. Over another connection than the session's a bookie that restarted would answer that it has
-        synced what it has lost."""
+        """Force, as in the port, and only over the session's own connection: over another one, a restarted bookie would
+        confirm a sync of entries that it has lost."""
         if not self._exchange.adds.has(session):
             raise RefusedError(Reason.NOT_ATTACHED, f"the session with bookie {self.bookie_id} is over")
         status: Status = await self._answer_to(lambda told: self._exchange.force(ledger_id, told), deadline_s)
@@ -105,11 +106,12 @@ class BookieRpcLink:
         ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """As in the port; ``deadline_s`` bounds the wait for each part of the answer. ``cut`` is no word of this wire:
-        entries come whole. Nor is ``ids_only``: its list of entries is of a whole ledger, and does not say UNKNOWN."""
+        """Read, as in the port. ``deadline_s`` limits the wait for each part of the answer. This wire has no ``cut``:
+        entries come whole. It has no ``ids_only`` either: its list of ids is of a whole ledger, and cannot say
+        UNKNOWN."""
         if ids_only:
             raise RefusedError(Reason.UNIMPLEMENTED, "Apache's wire has no list of ids that tells unknown from absent")
-        if self.broken is not None:  # since the caller asked for this iterator
+        if self.broken is not None:  # it broke after the caller asked for this iterator
             raise self.broken
         # The answers wait here: at most ``bytes_max`` and one frame.
         answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError] = asyncio.Queue()
@@ -119,7 +121,7 @@ class BookieRpcLink:
             self._second.wake()
         else:
             self._exchange.read(asked)
-        self._connection.wake()  # in any case: what batches do not give comes over it
+        self._connection.wake()  # in any case: entries that batches do not give are read over it
         try:
             while True:
                 answer = await self._next_answer(asked, answers, deadline_s)
@@ -145,7 +147,7 @@ class BookieRpcLink:
                     raise too_late(self.bookie_id, deadline_s) from error
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        """This wire has no word for rights: it only shows whether the bookie lets this client in."""
+        """Find out whether the bookie lets this client in: this wire cannot ask for rights."""
         if not self._exchange.let_in:
             await self.bookie_info(deadline_s=PERMIT_DEADLINE_S)
 
@@ -181,7 +183,7 @@ class BookieRpcLink:
         self._connection.wake()
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        """Does nothing: this wire has no such message, and these bookies look by themselves."""
+        """Do nothing: this wire has no such message, and its bookies find deleted ledgers by themselves."""
         if len(ledger_ids) > HINT_IDS_MAX:
             raise RefusedError(Reason.TOO_LARGE, "too many ledgers in a hint", value=f"{len(ledger_ids)}")
 
@@ -190,12 +192,13 @@ class BookieRpcLink:
         request.getBookieInfoRequest.requested = _INFO_FLAGS
         answer: WireAnswer = await self._answer_to(lambda told: self._exchange.control(request, told), deadline_s)
         if answer.status is not Status.EOK:
-            raise refused(answer.status, f"bookie {self.bookie_id} tells nothing about itself")
+            raise refused(answer.status, f"bookie {self.bookie_id} does not report its disk space")
         told = answer.response.getBookieInfoResponse
         return BookieInfo(told.totalDiskCapacity, told.freeDiskSpace)
 
     async def _answer_to(self, ask: Callable[[Callable[[T], None]], None], deadline_s: float) -> T:
-        """What ``ask``, which is given whom to tell, is told. Raises TransportError if the link breaks before."""
+        """Make a call and return its answer: ``ask`` gets the function that takes the answer. Raises TransportError if
+        the link breaks before."""
         if self.broken is not None:
             raise self.broken
         call: asyncio.Future[T] = self._loop.create_future()
@@ -213,7 +216,7 @@ class BookieRpcLink:
     # --- the connection ---
 
     def _turn(self) -> None:
-        """The end of a turn of the loop: listeners are told, before what is next is sent."""
+        """End a turn of the loop: tell the listeners, before further requests are sent."""
         self._packer.forget()
         adds = self._exchange.adds
         self._exchange.tell()
@@ -227,7 +230,7 @@ class BookieRpcLink:
         self._connection.wake()
 
     def _failed(self, error: TransportError) -> None:
-        """The link is broken: all that waits on it fails."""
+        """Fail everything that waits on this link, because it broke."""
         for call in tuple(self._calls):
             if not call.done():
                 call.set_exception(error)
@@ -235,7 +238,7 @@ class BookieRpcLink:
         self._exchange.lost(error)
 
     def _no_batches(self, error: TransportError) -> None:
-        """The second connection is gone: what it owes is asked over the first one."""
+        """Ask for what the second connection owes over the first one, because the second has ended."""
         if self.broken is None:
             logger.info("bookie %s gives no batches of entries, so they are read one by one: %s", self.bookie_id, error)
         self._batches.lost()
@@ -248,7 +251,7 @@ class BookieRpcLink:
 
 
 def _once(call: asyncio.Future[T]) -> Callable[[T], None]:
-    """Answers a call, unless nobody waits for it any more."""
+    """Return a function that answers a call, unless the call has ended."""
 
     def answer(result: T) -> None:
         if not call.done():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as requests of Apache's wire, made once for all bookies of a write set; and the requests that wait for
-answers. Pure."""
+"""Turns frames into requests of Apache's wire, once for all bookies of a write set, and finds the requests that answers
+belong to. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from bk_core.wire.bookie_rpc.frames import I64, Buffer
 
 PIECE_ENTRIES = 2500
 PIECE_BYTES = 2 << 20
-"""A frame is sent in pieces of about so many entries and bytes, so that a bookie need not take all of it at once."""
+"""A frame is sent in pieces of at most PIECE_ENTRIES and about PIECE_BYTES, so that a bookie need not take all of it at
+once."""
 
 
 FIRST_TXN = 1 << 21
-"""From here on numbers have four bytes for a long time: messages of one length are read faster."""
+"""The first transaction. From here on numbers take four bytes for a long time, and messages of one length are read
+faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What all adds of a session have in common."""
+    """The fields that all adds of a session share."""
 
     ledger_id: LedgerId
     ledger_key: bytes = field(repr=False)
@@ -41,7 +43,7 @@ class How:
     write_flags: int
 
     def requests(self, txns: U64, entry_ids: I64, bodies: Bodies) -> list[Buffer]:
-        """The adds of some entries."""
+        """Make the add requests of these entries."""
         return v3.add_requests(
             txns,
             self.ledger_id,
@@ -67,8 +69,8 @@ class AddPiece:
 
 
 class Packer:
-    """What the links of one client have in common: the count of transactions, and the requests of the frame that was
-    packed last, because a writer gives the same frame to one bookie after the other."""
+    """The state that all links of one client share: the next transaction, and the requests of the frame that was packed
+    last, because a writer gives the same frame to one bookie after the other."""
 
     __slots__ = ("_key", "_next_txn", "_pieces")
 
@@ -78,18 +80,18 @@ class Packer:
         self._pieces: tuple[AddPiece, ...] = ()
 
     def txns(self, count: int) -> int:
-        """The first of so many numbers that no transaction of this client had."""
+        """Take ``count`` consecutive transactions that this client has not used, and return the first."""
         first = self._next_txn
         self._next_txn += count
         return first
 
     def forget(self) -> None:
-        """Lets go of the last frame."""
+        """Release the last frame."""
         self._key, self._pieces = None, ()
 
     def pieces(self, frame: Buffer, how: How) -> tuple[AddPiece, ...]:
-        """The adds of a frame. Raises IntegrityError if it is not intact, InvalidArgumentError if it is of
-        another ledger."""
+        """Return the adds of a frame. Raises IntegrityError if the frame is damaged, InvalidArgumentError if it belongs
+        to another ledger."""
         last = self._key
         if last is None or last[0] is not frame or last[1] != how:
             self._pieces = tuple(self._pack(frame, how))
@@ -112,8 +114,8 @@ class Packer:
 
 
 def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:
-    """The ids of a frame's entries, and the entries in Apache's layout: with the digests that the frame has, over its
-    payload. Raises as :meth:`Packer.pieces`."""
+    """Return the ids of a frame's entries, and the entries in Apache's layout, over the frame's payload and with its
+    digests. Raises as :meth:`Packer.pieces`."""
     header = parse_header(frame)
     if header.ledger_id != ledger_id:
         raise InvalidArgumentError("a frame of another ledger", value=f"ledger {header.ledger_id}, not {ledger_id}")
@@ -141,7 +143,7 @@ A = TypeVar("A", bound=Asked)
 
 
 class Waiting(Generic[A]):
-    """The requests that wait for transactions of one connection."""
+    """The requests of one connection that wait for answers, by transaction."""
 
     __slots__ = ("_array", "_firsts", "_owners")
 
@@ -168,8 +170,8 @@ class Waiting(Generic[A]):
         self._array = None
 
     def groups(self, txns: U64) -> list[tuple[A, I64 | slice, I64]]:
-        """Some transactions by owner: the owner, their positions in ``txns``, and their places in what the owner asked.
-        Raises RemoteProtocolError for one that nobody waits for."""
+        """Group transactions by owner: the owner, their positions in ``txns``, and their places among the owner's
+        transactions. Raises RemoteProtocolError for a transaction that no request waits for."""
         if self._array is None:
             self._array = np.array(self._firsts, dtype=np.uint64)
         at = self._array.searchsorted(txns, side="right") - 1
@@ -193,11 +195,11 @@ class Waiting(Generic[A]):
 
 
 def nobody_asked(txn: int) -> RemoteProtocolError:
-    return RemoteProtocolError("a bookie answers what nobody asked, or answers twice", value=f"transaction {txn}")
+    return RemoteProtocolError("a bookie answers what was not asked, or answers twice", value=f"transaction {txn}")
 
 
 def take_once(open_places: npt.NDArray[np.bool_], places: I64, first_txn: int) -> None:
-    """Marks these places as answered. Raises RemoteProtocolError for one that was answered before, or twice now."""
+    """Mark these places as answered. Raises RemoteProtocolError for a place that was answered before, or twice now."""
     before = int(np.count_nonzero(open_places))
     open_places[places] = False
     if before - int(np.count_nonzero(open_places)) != places.size:

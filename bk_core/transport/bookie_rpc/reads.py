@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range reads over single reads: a range in, requests out; answers in, in any order; out come frames of entries in
-order of their ids, and a trailer (P4). Pure.
+"""Range reads over single reads. A range comes in and requests go out; answers come in, in any order; frames of entries
+in the order of their ids go out, and then a trailer (P4). Pure.
 
-A range is asked in runs of consecutive ids with consecutive transactions. How many wait for answers grows with the
-answers, and stays within READS_MAX, within what the caller takes (by the mean size of the entries so far), and within
-what all ranges of the connection share. What comes in another order than it was asked waits until it is its turn.
+A range is asked for in runs of consecutive ids with consecutive transactions. The number of reads that wait for answers
+grows with the answers. It stays within READS_MAX, within the bytes that the caller takes (by the mean size of the
+entries so far), and within the limit that all ranges of the connection share. Answers that come early wait for their
+turn.
 
-States of a range: *fencing*, where it has to fence, until its first entry is answered, and, if that is not there, until
-the bookie has forced its log; *reading*; *over*. Over, its answers are awaited and dropped.
+States of a range: *fencing*, if it has to fence, until its first entry is answered, and, if that is absent, until the
+bookie has forced its log; *reading*; *over*. Answers to a range that is over are awaited and dropped.
 """
 
 from __future__ import annotations
@@ -39,23 +40,24 @@ READS_AT_FIRST = 16
 """How many reads are sent before the size of the entries is known."""
 
 ABSENT_MAX = 256
-"""An answer ends after this many absent entries in a row: a reader past the end need not hear about each of them."""
+"""An answer ends after this many absent entries in a row: a reader past the end needs no answer about each of them."""
 
 PART_BYTES = 512 << 10
-"""Entries are gathered into frames of about this size, as long as more are on their way and nobody hurries."""
+"""Entries are gathered into frames of about this size, while more are on their way and the caller does not call
+``hurry``."""
 
 FRAME_ENTRY_BYTES = 12
-"""The bytes of a frame for an entry beside the entry: its length and its id."""
+"""The bytes that an entry takes in a frame in addition to itself: its length and its id."""
 
 HEADER_BYTES = 32
 
-# What became of an entry: not answered yet; values of Status; an answer that is no entry; no room for it.
+# The state of an entry is a value of Status, or: not answered yet; an answer that is no such entry; no room for it.
 _OPEN, _NONSENSE, _NO_ROOM = -1, -2, -3
 _ABSENT = (int(Status.ENOENTRY), int(Status.ENOLEDGER))
 
 
 def in_turn(ranges: deque[WireRangeRead]) -> Iterator[WireRangeRead]:
-    """Each range once, beginning behind the one that was given last. Those that are over are dropped."""
+    """Yield each range once, beginning after the one that was yielded last, and drop ranges that are over."""
     for _ in range(len(ranges)):
         asked = ranges.popleft()
         if not asked.over:
@@ -65,7 +67,7 @@ def in_turn(ranges: deque[WireRangeRead]) -> Iterator[WireRangeRead]:
 
 @dataclass(slots=True, eq=False)
 class AskedRun:
-    """Reads of consecutive ids. Where an entry was found it stands in ``chunks[chunk]``."""
+    """Reads of consecutive ids. An entry that was found lies in the owner's ``chunks[chunk]``."""
 
     owner: WireRangeRead | None
     first_txn: int
@@ -85,7 +87,8 @@ class AskedRun:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Entries of a burst, of which ``left`` are not passed on yet; ``lac`` is the greatest that they carry."""
+    """The entries that came in one burst. ``left`` of them are not passed on yet; ``lac`` is the greatest LAC that they
+    carry."""
 
     entries: memoryview
     lac: int
@@ -94,7 +97,7 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class WireRangeRead:
-    """One range read of a bookie. ``told`` gets the parts of the answer in order, and at last its end."""
+    """One range read of a bookie. ``told`` gets the parts of the answer in order, and finally its end."""
 
     ledger_id: LedgerId
     first: EntryId
@@ -104,14 +107,14 @@ class WireRangeRead:
     told: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]
     fencing: bool = False
     over: bool = False
-    next: EntryId = 0  # to be asked
-    done: EntryId = 0  # to be passed on
+    next: EntryId = 0  # the first id that was not asked for yet
+    done: EntryId = 0  # the first id that was not passed on yet
     asked: deque[AskedRun] = field(default_factory=deque)
     pending: int = 0
     allowed: int = READS_AT_FIRST
     found: int = 0
-    found_bytes: int = 0  # of all entries that were found
-    held_bytes: int = 0  # of those that are not passed on yet
+    found_bytes: int = 0  # bytes of all entries that were found
+    held_bytes: int = 0  # bytes of those that are not passed on yet
     passed_bytes: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     next_chunk: int = 0
@@ -128,7 +131,7 @@ class WireRangeRead:
     # --- asking ---
 
     def wanted(self) -> int:
-        """How many more reads may be sent."""
+        """Return how many more reads may be sent."""
         left = self.last + 1 - self.next
         if self.over or self.fencing or not left:
             return 0
@@ -139,7 +142,7 @@ class WireRangeRead:
         if not self.pending:
             return min(max(most, 1), left)
         count = min(most - self.pending, left)
-        return count if count >= min(most // 4, left) else 0  # a few at a time would cost as much each as many
+        return count if count >= min(most // 4, left) else 0  # a send of a few reads costs as much as one of many
 
     def ask(self, count: int, first_txn: int) -> AskedRun:
         run = AskedRun.of(self, first_txn, self.next, count)
@@ -151,7 +154,7 @@ class WireRangeRead:
     # --- hearing ---
 
     def hear(self, run: AskedRun, places: I64, answers: ReadAnswers, at: I64 | slice) -> None:
-        """Takes some answers of a run."""
+        """Take some answers of a run."""
         self.pending -= places.size
         self.allowed = min(READS_MAX, self.allowed + int(places.size))
         statuses = answers.statuses[at]
@@ -171,8 +174,8 @@ class WireRangeRead:
             self._keep(run, places, bodies, _headers(bodies))
 
     def hear_batch(self, run: AskedRun, bodies: Bodies) -> AskedRun | None:
-        """Takes the answer to a run that was asked for as a batch: its first entries, as far as they are what they have
-        to be. The run ends behind them. Returns what is to be asked for again, as :meth:`cut`."""
+        """Take the answer to a run that was asked for as a batch: its first entries, up to the first that is not the
+        entry asked for. The run ends after them. Return the rest, as :meth:`cut`."""
         inside = bodies.headers()
         right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + np.arange(len(bodies)))
         count = len(bodies) if right.all() else int(right.argmin())
@@ -184,9 +187,8 @@ class WireRangeRead:
         return self.cut(run, count) if count < run.count else None
 
     def cut(self, run: AskedRun, count: int) -> AskedRun | None:
-        """A run ends behind its first ``count`` entries: no more of it are answered. Returns what is left of it, as a
-        run to be asked again; or None if that is asked for with all that was not asked for yet, because nothing behind
-        it was."""
+        """End a run after its first ``count`` entries, because no more of it will be answered. Return the rest as a new
+        run, to be asked for again. Return None if no later run was asked for: then the rest counts as not asked for."""
         at, left = self.asked.index(run), run.count - count
         last = at == len(self.asked) - 1
         run.count, run.statuses = count, run.statuses[:count]
@@ -201,8 +203,8 @@ class WireRangeRead:
         return rest
 
     def _keep(self, run: AskedRun, places: I64, bodies: Bodies, inside: I64) -> None:
-        """Copies entries, with these headers, out of what was received. An entry that says that it is another one is
-        none."""
+        """Copy entries, which have these headers, out of the receive buffer. An entry whose header names another entry
+        counts as nonsense."""
         right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + places)
         size = int(bodies.lengths.sum())
         self.found, self.found_bytes = self.found + places.size, self.found_bytes + size
@@ -220,8 +222,8 @@ class WireRangeRead:
         self.next_chunk += 1
 
     def pass_on(self) -> None:
-        """Passes on what is next in order. Ends the answer behind the last id, at the limit of bytes, behind many
-        absent entries in a row, and before an entry for which there was no room."""
+        """Pass on the entries that are next in order. End the answer after the last id, at the limit of bytes, after
+        many absent entries in a row, and before an entry for which there was no room."""
         while self.asked and not self.over:
             run = self.asked[0]
             start = self.done - run.first
@@ -259,7 +261,7 @@ class WireRangeRead:
             self._end()
 
     def _gather(self, run: AskedRun, at: I64) -> None:
-        """Adds entries to the part that is being made: runs of neighbours in one chunk as one piece."""
+        """Add entries to the part that is being made. Neighbours in one chunk are one piece."""
         chunk, offsets, lengths = run.chunk[at], run.offsets[at], run.lengths[at]
         ends = offsets + lengths
         breaks = np.flatnonzero((chunk[1:] != chunk[:-1]) | (offsets[1:] != ends[:-1])) + 1
@@ -276,7 +278,7 @@ class WireRangeRead:
                 del self.chunks[number]
 
     def _note_others(self, run: AskedRun, start: int, stop: int) -> bool:
-        """Notes what is absent or unknown up to ``stop``; True if too much in a row is absent."""
+        """Note which ids are absent or unknown up to ``stop``. Return True if too many in a row are absent."""
         self.done = run.first + stop
         statuses = run.statuses[start:stop]
         if not statuses.size or bool((statuses == Status.EOK).all()):
@@ -303,8 +305,8 @@ class WireRangeRead:
             self.told(ReadPart(memoryview(frame)))
 
     def hurry(self) -> bool:
-        """Passes on what is next in order, although it is little; False if it is nothing. A bookie from which so little
-        comes is asked for less at a time."""
+        """Pass on the gathered entries, however few; return False if there are none. The bookie is slow, so it is asked
+        for fewer entries at a time."""
         self.allowed = max(READS_AT_FIRST, self.allowed // 2)
         some = bool(self.gathered)
         self._part()
@@ -316,13 +318,13 @@ class WireRangeRead:
         self.finish(ReadTrailer(self.done - 1, tuple(self.absent), tuple(self.unknown), fenced))
 
     def finish(self, end: ReadTrailer | BookKeeperError) -> None:
-        """The range is over."""
+        """End the range, and give ``end`` to the listener."""
         if not self.over:
             self.forget()
             self.told(end)
 
     def forget(self) -> None:
-        """Nobody wants to know any more; what is under way is awaited and dropped."""
+        """End the range without a word to the listener. Answers that are under way are awaited and dropped."""
         self.over = True
         for run in self.asked:
             run.owner = None
@@ -332,7 +334,7 @@ class WireRangeRead:
 
 
 def _headers(bodies: Bodies) -> I64:
-    """The headers of entries in any order; ``Bodies.headers`` wants them ascending."""
+    """Return the headers of entries in any order; ``Bodies.headers`` needs ascending offsets."""
     offsets = bodies.offsets
     if offsets.size < 2 or bool((np.diff(offsets) > 0).all()):
         return bodies.headers()
@@ -358,8 +360,8 @@ def _why(status: int) -> tuple[Reason, str]:
 
 @dataclass(slots=True, eq=False)
 class SingleRead:
-    """A read that is handled by itself: of the last entry, with a fence, or as a long poll. ``taken`` is told the
-    status, the entry, and the LAC that the bookie knows."""
+    """A read that belongs to no run: of the last entry, with a fence, or as a long poll. ``taken`` gets the status, the
+    entry, and the LAC that the bookie knows."""
 
     first_txn: int
     ledger_id: LedgerId
@@ -376,14 +378,14 @@ class WireReads:
         self._ranges: deque[WireRangeRead] = deque()
         self._flight: Waiting[AskedRun | SingleRead] = Waiting()
         self._singles: deque[bytes] = deque()
-        self._again: deque[AskedRun] = deque()  # that batches did not give
+        self._again: deque[AskedRun] = deque()  # runs that batches did not give
         self.in_flight = 0
         self.polls = 0
 
     # --- calls ---
 
     def read(self, asked: WireRangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
-        """Starts a range read. ``force`` makes the bookie sync its log, and tells the status of that."""
+        """Begin a range read. ``force`` lets the bookie sync its log, and passes on the status of that."""
         if asked.first > asked.last or asked.first < 0:
             asked.finish(RefusedError(Reason.BAD_REQUEST, "no such range", value=f"{asked.first} to {asked.last}"))
             return
@@ -392,7 +394,7 @@ class WireReads:
             self._fence_first(asked, force)
 
     def _fence_first(self, asked: WireRangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
-        """Reads the first entry with the fence. All behind it needs no fence of its own: the ledger is fenced then."""
+        """Read the first entry with a fence. The later reads need none, because the ledger is fenced then."""
         assert asked.fence_key is not None
 
         def forced(status: Status) -> None:
@@ -422,7 +424,7 @@ class WireReads:
         fence_key: bytes | None = None,
         poll: tuple[EntryId, int] | None = None,
     ) -> SingleRead:
-        """One read by itself; ``poll`` is the LAC that is known and how many ms to wait for a greater one."""
+        """Make one single read. ``poll`` is the known LAC, and how many ms the bookie waits for a greater one."""
         single = SingleRead(self._packer.txns(1), ledger_id, taken, poll is not None)
         request = v3.request(pb.READ_ENTRY, single.first_txn)
         read = request.readRequest
@@ -438,18 +440,18 @@ class WireReads:
         return single
 
     def go_on(self, asked: WireRangeRead) -> None:
-        """Goes on with a range that was read in batches."""
+        """Go on with a range that was read in batches."""
         self._ranges.append(asked)
 
     def again(self, run: AskedRun) -> None:
-        """Asks for a run that a batch did not give."""
+        """Ask for a run that a batch did not give."""
         run.first_txn = self._packer.txns(run.count)
         self._again.append(run)
 
     # --- out ---
 
     def next_buffers(self) -> list[Buffer] | None:
-        """The next requests to send, or None."""
+        """Return the next requests to send, or None."""
         if self._singles:
             buffers: list[Buffer] = [b"".join(self._singles)]
             self._singles.clear()
@@ -476,7 +478,7 @@ class WireReads:
     # --- in ---
 
     def take(self, answers: ReadAnswers) -> None:
-        """Takes answers. Raises RemoteProtocolError for an answer that fits no read."""
+        """Take answers. Raises RemoteProtocolError for an answer that fits no read."""
         touched: dict[int, WireRangeRead] = {}
         for asked, at, places in self._flight.groups(answers.txns):
             if isinstance(asked, SingleRead):
@@ -489,7 +491,7 @@ class WireReads:
             if not asked.left:
                 self._flight.remove(asked)
             if asked.owner is None:
-                asked.statuses[places] = _NONSENSE  # answered, for nobody
+                asked.statuses[places] = _NONSENSE  # answered, but the range is over
             else:
                 asked.owner.hear(asked, places, answers, at)
                 touched[id(asked.owner)] = asked.owner
@@ -523,7 +525,7 @@ class WireReads:
     # --- ends ---
 
     def lost(self, error: BookKeeperError) -> None:
-        """The connection broke."""
+        """End all ranges with ``error``, because the connection broke."""
         ranges, self._ranges = self._ranges, deque()
         self._flight, self.in_flight, self.polls = Waiting(), 0, 0
         self._again.clear()
@@ -532,11 +534,11 @@ class WireReads:
 
     @property
     def owes(self) -> bool:
-        """Whether the bookie has to answer now. A long poll it may answer later."""
+        """Whether the bookie owes an answer now; a long poll it may answer later."""
         return self.in_flight > self.polls
 
 
 def refused(status: Status, what: str) -> RefusedError:
-    """The error for an answer that is a refusal."""
+    """Make the error for an answer that is a refusal."""
     reason = reason_of(status) or (Reason.DELETED if status is Status.ENOLEDGER else Reason.BAD_REQUEST)
     return RefusedError(reason, what, value=status.name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""START_TLS of Apache's wire, on both sides: one message of version 3 each way in clear, and then the handshake.
+"""START_TLS of Apache's wire, on both sides: one message of version 3 each way in clear text, and then the handshake.
 
-Neither side reads a byte behind its message: what an attacker put there in clear must never be taken for something that
-came over TLS.
+Neither side reads a byte beyond its message: bytes that an attacker put there in clear text must never count as bytes
+that came over TLS.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LENGTH = struct.Struct(">I")
 
 
 async def ask_for_tls(sock: socket.socket) -> None:
-    """The client's part, on a socket that does not block. Raises OSError, NoTlsError among it; RemoteProtocolError
-    for what is no answer."""
+    """Do the client's part, on a socket that does not block. Raises OSError, such as NoTlsError, and
+    RemoteProtocolError if the answer cannot be parsed."""
     request = v3.request(pb.START_TLS, 0)
     request.startTLSRequest.SetInParent()
     await asyncio.get_running_loop().sock_sendall(sock, v3.framed(request))
@@ -39,8 +39,8 @@ async def ask_for_tls(sock: socket.socket) -> None:
 
 
 async def first_message(sock: socket.socket) -> bytes:
-    """The first message on a connection, without its length, and not a byte more. Raises ConnectionError,
-    RemoteProtocolError if it is too long for what may come first."""
+    """Receive the first message on a connection, without its length field, and not a byte more. Raises ConnectionError,
+    and RemoteProtocolError if the message is longer than a first message can be."""
     (size,) = _LENGTH.unpack(await exactly(sock, _LENGTH.size))
     if size > MESSAGE_BYTES_MAX:
         raise RemoteProtocolError("a connection does not begin with START_TLS", value=f"a message of {size} bytes")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane: the messages of ``streams.py`` on plain sockets, a connection for each stream. To a bookie on
-the same machine it is a unix socket (``same_host.py``), else TCP.
+"""The direct lane: the messages of ``streams.py`` on plain sockets, with one connection for each stream. To a bookie on
+the same machine it uses a unix socket (``same_host.py``), otherwise TCP.
 
-Nothing is made before the first use, and no thread is: so a child of a process that uses it makes connections of its
-own (K4).
+Nothing is made before the first use, and no thread at all. So a forked child of a process that uses this lane makes
+connections of its own (K4).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane.direct_messages import Received, preamble
 
 ALONE_BYTES = 64 << 10
-"""A frame of so many bytes has a message of its own: it is received at a page, from where the bookie can write it."""
+"""A frame of at least this many bytes has a message of its own: the bookie receives it at the start of a page, from
+where it can write it."""
 
 
 class DirectLink(LaneLink):
@@ -39,7 +40,7 @@ class DirectLink(LaneLink):
         self._slots = slots
 
     async def disconnect(self) -> None:
-        """Each stream has closed its own connection."""
+        """Do nothing: each stream closes its own connection."""
 
     async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
@@ -68,7 +69,7 @@ class DirectLink(LaneLink):
                 carrier.read(True)
                 await heard.wait()
             reason = await ended
-        except OSError as error:  # among them TimeoutError, which says nothing if it is asyncio's
+        except OSError as error:  # TimeoutError is one; asyncio's has no text
             reason = str(error) or "no answer in time"
         finally:
             if carrier is not None:
@@ -77,10 +78,10 @@ class DirectLink(LaneLink):
         raise self._ended(stream, endpoint, reason)
 
     def _ended(self, stream: LaneStream, endpoint: Endpoint, reason: BookKeeperError | str) -> BookKeeperError:
-        """The error for a connection that ended."""
+        """Make the error for a connection that ended."""
         if isinstance(reason, TlsError) and stream.greeted:
             reason = reason.value
-        if isinstance(reason, TlsError):  # a bookie says only behind the handshake that it refuses our certificate
+        if isinstance(reason, TlsError):  # a bookie refuses our certificate only after the handshake
             return self.tls_failure(endpoint, reason.__cause__ or reason)
         if isinstance(reason, BookKeeperError):
             return reason
@@ -90,7 +91,7 @@ class DirectLink(LaneLink):
         return self.lost(stream, endpoint, reason)
 
     async def _secured(self, sock: socket.socket, tls: Tls, endpoint: Endpoint) -> TlsSocket:
-        """The connection over TLS. Raises TlsError; then it is closed."""
+        """Do the TLS handshake, and return the connection over TLS. Raises TlsError; then the connection is closed."""
         secured = TlsSocket(sock, tls.client(), server_hostname=endpoint.host)
         try:
             await shake_hands(secured)
@@ -106,16 +107,16 @@ class DirectLink(LaneLink):
 
 
 async def _connected(endpoint: Endpoint) -> socket.socket:
-    """A new connection; on the bookie's own machine past its network. Raises OSError."""
+    """Connect to the bookie, on its own machine through its unix socket. Raises OSError."""
     address = address_of(endpoint)
     if address is not None:
-        with contextlib.suppress(OSError):  # the bookie is gone, or began anew: its port will tell
+        with contextlib.suppress(OSError):  # the bookie has ended or restarted: its TCP port shows which
             return await _local(address)
     return await over_tcp(endpoint.host, endpoint.port)
 
 
 async def _local(address: str) -> socket.socket:
-    """Raises OSError."""
+    """Connect to a unix socket. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gRPC lane: for each bookie one channel, and a call for each of the three streams of ``streams.py``.
 
-For gRPC messages are raw bytes. A child of a process that used gRPC is refused (:mod:`bk_core.after_fork`).
+gRPC sees messages as raw bytes. A forked child of a process that used gRPC is refused (:mod:`bk_core.after_fork`).
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class GrpcLink(LaneLink):
             call.cancel()
 
     async def _raise_tls_error(self, tls: Tls, endpoint: Endpoint) -> None:
-        """gRPC says little of a handshake that failed: look what one of our own makes of this bookie. Raises TlsError;
-        returns if the handshake is not what failed."""
+        """Try a TLS handshake of our own with this bookie, because gRPC says little about a failed one. Raises TlsError
+        if it fails; returns if something else was the cause."""
         host, port = endpoint.host, endpoint.port
         try:
             async with asyncio.timeout(self.connect_timeout_s):
@@ -90,13 +90,13 @@ class GrpcLink(LaneLink):
                 try:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_ALERT_S):
-                            if not await reader.read(1):  # one that takes our certificate begins to talk now
+                            if not await reader.read(1):  # a bookie that accepts our certificate sends something now
                                 raise ConnectionResetError
                 finally:
                     writer.transport.abort()
         except (ssl.SSLError, ConnectionResetError) as error:
             raise self.tls_failure(endpoint, error) from error
-        except (OSError, InvalidArgumentError):  # it is not there, or does not answer; or a file is being written
+        except (OSError, InvalidArgumentError):  # the bookie does not answer, or a certificate file is being written
             return
 
     async def _receive(self, stream: LaneStream, call: Any) -> None:
@@ -113,7 +113,7 @@ class GrpcLink(LaneLink):
 
 
 async def _write(stream: LaneStream, call: Any, awake: asyncio.Event) -> None:
-    """Writes messages as they get ready. A failure is reported by the reading side."""
+    """Write messages as they get ready. The reading side reports a failure."""
     while True:
         await awake.wait()
         awake.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link to a bookie: its three streams, made when they are needed, and what becomes of them together."""
+"""A link to a bookie. It makes its three streams when they are needed, and breaks all of them together."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LaneLink:
         wallet = caller.wallet
         self._permits = Permits(wallet, self._ask_grant) if wallet is not None else None
         self._streams: dict[type[LaneStream], LaneStream] = {}
-        self._adds: AddStream | None = None  # the one of them that each frame asks for
+        self._adds: AddStream | None = None  # the add stream, kept here because each frame needs it
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self.broken: TransportError | None = None
@@ -55,8 +55,8 @@ class LaneLink:
     # --- carried by each lane ---
 
     async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
-        """Carry a stream's messages, from and to the bookie at this endpoint, until it breaks; always raises, what
-        :meth:`lost` returns or another BookKeeperError. It may be cancelled."""
+        """Carry a stream's messages from and to the bookie at this endpoint until the stream breaks. Always raises: the
+        error that :meth:`lost` returns, or another BookKeeperError. It may be cancelled."""
         raise NotImplementedError
 
     async def disconnect(self) -> None:
@@ -66,7 +66,8 @@ class LaneLink:
     # --- calls ---
 
     def attach(self, session: NewSession) -> None:
-        """As in the port. ``deferred`` is no word of this wire: its bookies sync every frame before they ack it."""
+        """Open a session, as in the port. This wire has no ``deferred``: its bookies sync every frame before they ack
+        it."""
         if self._permits is None:
             self._stream(AddStream).attach(session)
         else:
@@ -86,7 +87,7 @@ class LaneLink:
             self._adds.detach(session)
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Nothing to do: what was acked is durable."""
+        """Do nothing: frames that were acked on this wire are durable."""
 
     def read(
         self,
@@ -100,7 +101,7 @@ class LaneLink:
         ids_only: bool = False,
         deadline_s: float,
     ) -> ReadCall:
-        """As in the port; ``deadline_s`` bounds the wait for each part of the answer."""
+        """Read, as in the port. ``deadline_s`` limits the wait for each part of the answer."""
         return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
@@ -131,7 +132,7 @@ class LaneLink:
         if self._permits is not None:
             held = self._permits.now(ledger_id, Right.WRITE)
             if held is None:
-                return  # its writer has one; nobody hears of this
+                return  # the ledger's writer has a grant; any other hint is dropped
             grant = held.grant
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
         request = lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call)
@@ -149,8 +150,8 @@ class LaneLink:
     async def call(
         self, deadline_s: float, right: Right = Right.NONE, ledger_id: LedgerId = NO_LEDGER, **call: Any
     ) -> lane_pb2.ControlResponse:
-        """A call that needs this right, with the grant for it. A bookie that does not accept the grant of another one
-        is asked once more, with its own."""
+        """Make a call that needs this right, with the grant for it. If the bookie does not accept a grant of another
+        bookie, get one from this bookie and call once more."""
         permits = self._permits if right else None
         if permits is None:
             return await self._call(deadline_s, ledger_id, b"", call)
@@ -177,7 +178,7 @@ class LaneLink:
         return Held(said.grant, Right(said.rights), now + life_s / 2, now + life_s)
 
     def _stream(self, kind: type[S]) -> S:
-        """The open stream of this kind, or a new one."""
+        """Return the open stream of this kind, or a new one."""
         stream = self._streams.get(kind)
         if stream is None or stream.broken:
             stream = self._streams[kind] = kind(self._hello(self._at))
@@ -188,7 +189,7 @@ class LaneLink:
                 if isinstance(stream, ReadStream):
                     stream.permits = self._permits
             name = f"{kind.method} {self.bookie_id}"
-            nobodys = contextvars.Context()  # the connection serves everybody, not the operation that needed it first
+            nobodys = contextvars.Context()  # the connection serves all operations, not the one that needed it first
             task = asyncio.get_running_loop().create_task(self._carry(stream), name=name, context=nobodys)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -213,13 +214,13 @@ class LaneLink:
         try:
             await reach(self._at, attempt, reached=reached, moved=self._moved)
         except BookKeeperError as error:
-            self.fail(self._broken_by(error))  # nobody answers, another one, or one that breaks the protocol
+            self.fail(self._broken_by(error))  # no bookie answered, the wrong one did, or it broke the protocol
         finally:
             stream.fail(self.broken or TransportError("the stream ended"))
 
     async def _moved(self, at: At) -> At | None:
-        """Where the bookie is if not at ``at``. All streams of a link go to one process of it, so this stands still
-        once one of them was welcomed."""
+        """Return where the bookie is, or None if it is still at ``at``. All streams of a link go to one process of the
+        bookie, so its place does not change once a stream was greeted."""
         if self._at == at and not any(stream.greeted for stream in self._streams.values()):
             found = await self._whereabouts.moved(at)
             if found is not None and self._at == at:
@@ -231,7 +232,7 @@ class LaneLink:
         return hello(self.bookie_id, caller.instance_id, incarnation, caller.client, grants=self._permits is not None)
 
     def _broken_by(self, error: BookKeeperError) -> TransportError:
-        """The error for callers that wait on this link; its value and cause keep the original error."""
+        """Make the error for callers that wait on this link; its value and cause keep the original error."""
         if isinstance(error, TransportError):
             return error
         logger.warning("bookie %s: %s", self.bookie_id, error)
@@ -240,19 +241,19 @@ class LaneLink:
         return broken
 
     def lost(self, stream: LaneStream, endpoint: Endpoint, detail: str) -> TransportError:
-        """The error for a connection that failed. Before the bookie's hello it is BookieUnreachableError, with both
-        hosts."""
+        """Make the error for a connection that failed. Before the bookie has answered hello, it is a
+        BookieUnreachableError, which names both hosts."""
         where = endpoint.where
         if stream.greeted:
             return TransportError(f"the connection to bookie {self.bookie_id} broke", value=f"{where}: {detail}")
         return unreachable(self.bookie_id, where, detail)
 
     def tls_failure(self, endpoint: Endpoint, error: BaseException) -> TlsError:
-        """The error for a handshake with this bookie that failed."""
+        """Make the error for a failed TLS handshake with this bookie."""
         return failure(f"bookie {self.bookie_id}", endpoint.where, error)
 
     def fail(self, error: TransportError) -> None:
-        """Breaks the link and all its streams."""
+        """Break the link and all its streams."""
         if self.broken is None:
             if self._adds is not None and self._adds.greeted and error.outcome is Outcome.NOT_APPLIED:
                 error = _with_adds(error)
@@ -273,14 +274,15 @@ class LaneLink:
 
 
 def _with_adds(error: TransportError) -> TransportError:
-    """``error``, which another stream met, as that of a link over which adds went: they may have been applied."""
+    """Return a copy of another stream's error with outcome UNKNOWN: adds went over this link and may have been
+    applied."""
     again = copy(error)
     again.outcome, again.__cause__ = Outcome.UNKNOWN, error.__cause__
     return again
 
 
 def unreachable(bookie_id: BookieId, where: str, detail: str) -> BookieUnreachableError:
-    """The error for a bookie with which no connection came about."""
+    """Make the error for a bookie to which no connection succeeded."""
     return BookieUnreachableError(
         f"bookie {bookie_id} at {where} cannot be reached from host {socket.gethostname()}",
         value=detail,
@@ -294,6 +296,6 @@ def _evidence_of(answer: lane_pb2.ControlResponse) -> LacEvidence:
 
 
 def _check_answer(answer: lane_pb2.ControlResponse, wanted: str) -> None:
-    """Raises RefusedError if the control answer does not carry what is wanted."""
+    """Raise RefusedError if the control answer does not carry the field ``wanted``."""
     if answer.WhichOneof("answer") != wanted:
         raise RefusedError(Reason.BAD_REQUEST, f"the answer carries no {wanted}")

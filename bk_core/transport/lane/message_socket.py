@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connected socket that carries messages of the direct lane, on either side, on the loop.
 
-asyncio's own transports copy what they cannot send at once, and join buffers; this sends frames from where they are,
-and receives a long message straight into its slot. What is to be sent leaves once a turn of the loop, in as few system
-calls as possible.
+asyncio's own transports copy bytes that they cannot send at once, and join buffers. This socket sends frames from where
+they lie, and receives a long message straight into its slot. It sends once a turn of the loop, with as few system calls
+as possible.
 """
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ from bk_core.wire.lane.direct_messages import MessageReader, Received, SendQueue
 from bk_core.wire.lane.reasons import LaneMessage
 
 TURN_BYTES_MAX = 4 << 20
-"""Limits the bytes received in one turn of the loop; then other connections have their turn."""
+"""About how many bytes one connection receives in one turn of the loop; then other connections have their turn."""
 
 MESSAGE_TIMEOUT_S = 10.0
-"""The connection ends if a message has begun, and for so long no more of it comes although it is read."""
+"""How many seconds a message that has begun may stand still while this side reads. Then the connection ends."""
 
 GONE = "the other side ended the connection"
 LATE = "a message did not end"
 
 WAKE_BYTES = 128 << 10
-"""How many bytes of a long message arrive before the system wakes this process: each packet of 1,500 bytes would."""
+"""During a long message the system wakes this process only after this many bytes. Otherwise each packet of 1,500 bytes
+would wake it."""
 
 _QUEUED_BYTES = 1 << 20
-"""More messages are asked for while less than this waits to be sent."""
+"""The socket asks for further messages while fewer bytes than this wait to be sent."""
 
 _LINUX = sys.platform == "linux"
 _ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 20_000))
-"""A host that is gone is noticed in 20 seconds. Where the system has no such option, its own times hold."""
+"""With these options a lost host is noticed within 20 seconds. A system without an option uses its own time."""
 
 
 class MessageSocket:
-    """Owns ``sock``, which must not block. All calls and callbacks are on the loop.
+    """The owner of ``sock``, which must not block. All calls and callbacks are on the loop.
 
-    ``receive`` gets each message; a BookKeeperError that it raises ends the connection. ``next_message`` says what is
-    to be sent. ``left`` is called when the system has taken all there was, ``stuck`` when it begins to take nothing.
-    ``burst`` calls what it is given, which receives all there is. ``ended`` is called once, unless :meth:`close` came
-    first, with the reason and the error that was raised, if one was. ``long`` gets the size of a message that is
-    received into a slot, before more than its first bytes are there, and 0 when it has come: then it may stop reading.
+    ``receive`` gets each message; a BookKeeperError that it raises ends the connection. ``next_message`` returns the
+    next message to send, or None. ``left`` is called when the system has taken all bytes to be sent, ``stuck`` when it
+    stops taking bytes. ``burst`` is called when there is something to read, with a function that it must call to
+    receive. ``ended`` is called once, unless :meth:`close` came first, with the reason and the error that was raised,
+    if any. ``long`` gets the size of a message that is received into a slot, when its first bytes are there, and 0 when
+    the message is complete; it may stop reading.
     """
 
     def __init__(
@@ -71,14 +73,15 @@ class MessageSocket:
         self._scheduled = self._blocked = self._reading = self._closed = False
         self._flushing = self._again = False
         self._received_at = self._loop.time()
-        self._late: asyncio.TimerHandle | None = None  # looks whether a message goes on
-        self._wakes_at = 1  # the bytes with which the system wakes us
+        self._late: asyncio.TimerHandle | None = None  # checks whether a message goes on
+        self._wakes_at = 1  # the number of bytes at which the system wakes us
         self._can_wait = _LINUX and isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX
         _prepare(sock)
 
     @property
     def waiting_since(self) -> float:
-        """When the last bytes came of a message that has not ended; infinite if there is none, or nothing is read."""
+        """When the last bytes of an unfinished message came; infinite if there is none, or if this side does not
+        read."""
         return self._received_at if self._reading and self._reader.in_message else math.inf
 
     def send_first(self, data: bytes) -> None:
@@ -87,7 +90,7 @@ class MessageSocket:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to send: look at the end of this turn of the loop, or of what is being sent."""
+        """Look for messages to send, at the end of this turn of the loop or after the send that is running."""
         if self._flushing:
             self._again = True
         elif not self._scheduled and not self._blocked and not self._closed:
@@ -95,7 +98,7 @@ class MessageSocket:
             self._loop.call_soon(self._flush)
 
     def flush(self) -> None:
-        """Send what there is now, as far as the system takes it."""
+        """Send the messages that are there now, as far as the system takes them."""
         if self._flushing:
             self._again = True
         elif not self._blocked:
@@ -106,13 +109,13 @@ class MessageSocket:
         return self._reading
 
     def read(self, wanted: bool) -> None:
-        """Go on receiving, or stop it."""
+        """Begin or stop receiving."""
         if wanted is self._reading or self._closed:
             return
         self._reading = wanted
         if wanted:
             self._loop.add_reader(self._sock, *self._on_readable)
-            self._received_at = self._loop.time()  # the other side could not go on
+            self._received_at = self._loop.time()  # the pause was ours: a message's time begins anew
             self._watch()
         else:
             self._loop.remove_reader(self._sock)
@@ -148,7 +151,7 @@ class MessageSocket:
             self._look()
 
     def _look(self) -> None:
-        """End the connection if a message stands still; look again while one is under way."""
+        """End the connection if a message stands still; look again later while one is unfinished."""
         self._late = None
         if self._closed or (since := self.waiting_since) == math.inf:
             return
@@ -158,12 +161,12 @@ class MessageSocket:
         elif self._wakes_at > 1:
             self._wake_at(1)
             call, *arguments = self._on_readable
-            call(*arguments)  # it may be slow: what came counts, and if nothing did, this is asked again
+            call(*arguments)  # receives what is there; if that is nothing, this is called again
         else:
             self._end(LATE)
 
     def _receive_some(self) -> None:
-        """Receive what there is, as far as it fits a turn."""
+        """Receive the bytes that are there, about TURN_BYTES_MAX at most."""
         size = 0
         while size < TURN_BYTES_MAX and self._reading:
             buffers = self._reader.buffers()
@@ -187,8 +190,8 @@ class MessageSocket:
             self._wake_at(min(self._reader.missing, WAKE_BYTES) or 1)
 
     def _wake_at(self, count: int) -> None:
-        """Let the system wake us once so many bytes are there, or as many as it has room for. Not with TLS, which may
-        hold some of them itself, nor on unix sockets, which have no packets."""
+        """Let the system wake us once ``count`` bytes are there, or as many as it has room for. This is not used with
+        TLS, where OpenSSL may hold some of the bytes, nor on unix sockets, which have no packets."""
         if count != self._wakes_at and not self._closed:
             self._wakes_at = count
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
@@ -222,7 +225,7 @@ class MessageSocket:
             self._flushing = False
 
     def _fill(self) -> None:
-        """Queue messages, as many as there are or may wait."""
+        """Queue messages, until there are none or enough wait to be sent."""
         queue = self._queue
         while queue.bytes < _QUEUED_BYTES:
             message = self._next_message()

@@ -34,12 +34,12 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def asleep() -> None:
-    """What wakes a stream that no lane carries yet."""
+    """Do nothing. A stream that no lane carries yet has this as its ``wake``."""
 
 
 def reason_of(number: int) -> Reason:
-    """The reason of this number on the wire. A number of a later version counts as BAD_REQUEST: a refusal of which
-    nothing more is known."""
+    """Return the reason that has this number on the wire. A number of a later version counts as BAD_REQUEST, a refusal
+    for an unknown reason."""
     return _REASONS.get(number, Reason.BAD_REQUEST)
 
 
@@ -50,7 +50,7 @@ def proto_reason(reason: Reason) -> lane_pb2.Reason:
 def hello(
     bookie_id: BookieId, instance_id: str, incarnation: str, client: str, *, grants: bool = False
 ) -> lane_pb2.Hello:
-    """The first message of a client (L1)."""
+    """Make the first message of a client (L1)."""
     return lane_pb2.Hello(
         version_min=LANE_VERSION,
         version_max=LANE_VERSION,
@@ -73,7 +73,7 @@ CUT_FIELDS: tuple[Literal["head_bytes", "range_counts", "range_offsets", "range_
 
 
 def cut_to_proto(cut: Cut | None) -> dict[str, Any]:
-    """The fields of a ReadRequest that say it."""
+    """Return the fields of a ReadRequest that ask for this cut."""
     if cut is None:
         return {}
     spans = [span for spans in cut.ranges for span in spans]
@@ -86,8 +86,8 @@ def cut_to_proto(cut: Cut | None) -> dict[str, Any]:
 
 
 def cut_from_proto(request: lane_pb2.ReadRequest) -> Cut | None:
-    """The parts that a read asks for; None: whole entries. Raises RemoteProtocolError for columns that do not fit
-    together."""
+    """Return the parts that a read asks for, or None if it asks for whole entries. Raises RemoteProtocolError for
+    columns that do not fit together."""
     if not request.range_counts:
         return Cut(head=request.head_bytes) if request.head_bytes else None
     counts, spans = request.range_counts, iter(zip(request.range_offsets, request.range_sizes, strict=False))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a bookie listens for clients on its own machine: a unix socket, named in its endpoint's extensions.
+"""The unix socket on which a bookie listens for clients on its own machine. An extension of its endpoint names it.
 
-The socket's name is in Linux's abstract namespace: it is no file, so nothing is left of it when the bookie ends, and
-any process in the bookie's network namespace reaches it, as its ports. It holds 128 random bits, so a bookie that was
-started again has another one. The extension also says in which network of which running machine the name means
-something. Elsewhere nobody tries it: a stranger there could listen under this name.
+The socket's name is in Linux's abstract namespace. It is not a file, so nothing is left of it when the bookie ends. Any
+process in the bookie's network namespace can reach it, like the bookie's ports. The name holds 128 random bits, so a
+restarted bookie has another name. The extension also says in which network namespace of which running machine the name
+is valid. Clients elsewhere do not try it, because a stranger could listen under this name there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SEND_BYTES = 1 << 20
 
 
 def place() -> str:
-    """Names the network of this running machine that this process is in; empty where the system does not tell."""
+    """Name this running machine and the network namespace of this process. Return an empty string if the system tells
+    neither."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -32,7 +33,8 @@ def place() -> str:
 
 
 def listen() -> tuple[socket.socket, str] | None:
-    """A socket that listens, and the extension that tells clients of it; None where there is no such thing."""
+    """Return a listening socket and the extension that announces it to clients; None if the system has no such
+    sockets."""
     here = place()
     if sys.platform != "linux" or not here:
         return None
@@ -48,7 +50,7 @@ def listen() -> tuple[socket.socket, str] | None:
 
 
 def address_of(endpoint: Endpoint) -> str | None:
-    """Where a bookie of this endpoint listens for this process; None if it is somewhere else."""
+    """Return the unix address at which this process reaches the endpoint's bookie, or None if there is none here."""
     for extension in endpoint.extensions:
         if extension.startswith(_PREFIX):
             name, _, there = extension.removeprefix(_PREFIX).partition(";")

@@ -46,7 +46,7 @@ from bk_core.wire.proto import lane_pb2
 logger = logging.getLogger(__name__)
 
 MESSAGE_FRAMES_BYTES = 4 << 20
-"""One message gathers frames up to this size; a single larger frame is sent alone."""
+"""The most bytes of frames that are gathered into one message; a single larger frame is sent alone."""
 
 READ_BYTES_MAX = 64 << 20
 """The most bytes in the answer to one read whose caller sets no limit."""
@@ -55,13 +55,13 @@ MESSAGE_FRAMES_MAX = 256
 """The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
 
 TOLD_MAX = 16_384
-"""Limits the requests that wait to be sent, about 100 bytes each. Above it hints, which need no answer, are dropped."""
+"""When this many requests wait to be sent, about 100 bytes each, further hints are dropped: they need no answer."""
 
 
 class LaneStream:
-    """The base of the three streams, which begin with ``said``, alone: until the bookie has answered it, the process at
-    the address may be another one, and gets no key and no entry. ``wake`` is called when there is something to write;
-    the lane sets it, and then writes what there is already."""
+    """The base of the three streams. A stream first sends only ``said``, its hello: until the bookie has answered it,
+    another process may be at the address, and must get no key and no entry. The stream calls ``wake`` when there is
+    something to write. The lane sets ``wake``, and then writes the messages that are already there."""
 
     method: str
     """The name of the stream on the wire."""
@@ -76,7 +76,7 @@ class LaneStream:
     """Whether the bookie's messages carry frames, in field 1."""
 
     alone_bytes = math.inf
-    """A frame of so many bytes has a message of its own. The lane sets it."""
+    """A frame of at least this many bytes has a message of its own. The lane sets this."""
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
@@ -92,14 +92,13 @@ class LaneStream:
         self._proven = False
 
     def begin(self, said: lane_pb2.Hello, token: bytes = b"") -> None:
-        """Begin with this hello, and the token that identifies the client. Called for each attempt at a
-        connection."""
+        """Set the hello to begin with, and the token that identifies the client. Called for each attempt to connect."""
         if token:
             said.mechanism, said.token = MECHANISM, token
         self._hello, self._proven = said, bool(token)
 
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
-        """Takes one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
+        """Take one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
         if frames and not self.gets_frames:
             raise RemoteProtocolError("a bookie sends frames where none belong", value=f"bookie {self.bookie_id}")
         try:
@@ -137,20 +136,21 @@ class LaneStream:
             )
 
     def next_message(self) -> LaneMessage | None:
-        """The next message to send, or None. Hello goes first; the others wait for the bookie's answer to it."""
+        """Return the next message to send, or None. Hello goes first; all others wait for the bookie's answer to it."""
         said, self._hello = self._hello, None
         if said is not None:
             return LaneMessage(self.requests(hello=said).SerializeToString())
         return self.next_request() if self.greeted else None
 
     def fail(self, error: TransportError) -> None:
-        """The stream broke: fails all callers that wait. Only the first call counts."""
+        """Break the stream, and fail all callers that wait. Only the first call counts."""
         if self.broken is None:
             self.broken = error
             self.lost(error)
 
     def is_new(self, ledger_id: LedgerId, grant: bytes) -> bool:
-        """Whether a grant, which may be empty, has to be shown yet; from here on it is."""
+        """Return whether a grant was not shown on this stream yet, and note it as shown. An empty grant is never
+        shown."""
         if not grant or self._shown.get(ledger_id) == grant:
             return False
         self._shown[ledger_id] = grant
@@ -159,15 +159,15 @@ class LaneStream:
     # --- implemented by each stream ---
 
     def take(self, answer: Any, frames: memoryview | None) -> None:
-        """Gives a message's answers to the callers that wait for them."""
+        """Give a message's answers to the callers that wait for them."""
         raise NotImplementedError
 
     def next_request(self) -> LaneMessage | None:
-        """The next message behind hello to send, or None."""
+        """Return the next message to send after hello, or None."""
         raise NotImplementedError
 
     def lost(self, error: TransportError) -> None:
-        """Fails all callers that wait."""
+        """Fail all callers that wait."""
         raise NotImplementedError
 
 
@@ -183,13 +183,13 @@ class AddStream(LaneStream):
         self._listeners: dict[int, AddListener] = {}
         self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
         self._attaches: list[lane_pb2.Attach] = []
-        self._frames: deque[tuple[int, Buffer, str]] = deque()  # session, frame, traceparent if it is traced
+        self._frames: deque[tuple[int, Buffer, str]] = deque()  # session, frame, and its traceparent if it is traced
         self._detaches: list[int] = []
         self._traceparent = ""  # of the next message
         self._grants: list[bytes] = []
 
     def show(self, ledger_id: LedgerId, grant: bytes) -> None:
-        """Show a grant with the next message, unless it was shown."""
+        """Show a grant with the next message, unless it was shown on this stream."""
         if self.is_new(ledger_id, grant):
             self._grants.append(grant)
             self.wake()
@@ -207,7 +207,7 @@ class AddStream(LaneStream):
             traceparent = "" if self._spans is None else self._spans.traceparent()
             is_first = not self._frames
             self._frames.append((session, frame, traceparent))
-            if is_first:  # else the lane was woken, and takes all there are
+            if is_first:  # otherwise the lane was woken before, and takes all frames
                 self.wake()
 
     def detach(self, session: int) -> None:
@@ -240,11 +240,11 @@ class AddStream(LaneStream):
 
     def next_request(self) -> LaneMessage | None:
         grants, self._grants = self._grants[:NAMED_MAX], self._grants[NAMED_MAX:]
-        count = 0 if self._grants else NAMED_MAX  # a session comes behind its grant, and its frames behind it
+        count = 0 if self._grants else NAMED_MAX  # a grant goes first, then its session, then the frames
         attaches, self._attaches = self._attaches[:count], self._attaches[count:]
         frames = [] if self._attaches else self._next_frames()
         detaches: list[int] = []
-        if not (self._frames or self._attaches):  # a session is detached only behind its last frame
+        if not (self._frames or self._attaches):  # a session is detached only after its last frame
             detaches, self._detaches = self._detaches, []
         traceparent, self._traceparent = self._traceparent, ""
         if not (attaches or detaches or grants or traceparent):
@@ -253,11 +253,11 @@ class AddStream(LaneStream):
         return LaneMessage(rest.SerializeToString(), frames)
 
     def _next_frames(self) -> list[Buffer]:
-        """Those of the next message; its traceparent is that of the first of them that is traced."""
+        """Take the frames of the next message. The message gets the traceparent of the first traced frame."""
         taken: list[Buffer] = []
         size, looked = 0.0, 0
         for session, frame, traceparent in self._frames:
-            if session in self._listeners:  # else the session ended meanwhile, and the frame is dropped
+            if session in self._listeners:  # otherwise the session ended meanwhile, and the frame is dropped
                 length = len(frame)
                 is_alone = length >= self.alone_bytes
                 if taken and (is_alone or len(taken) == MESSAGE_FRAMES_MAX or size + length > MESSAGE_FRAMES_BYTES):
@@ -283,8 +283,8 @@ Answered: TypeAlias = ReadPart | ReadTrailer | BookKeeperError
 
 
 class ReadCall(ToldRead):
-    """One read under way. Its answers, at most ``bytes_max`` and one frame, wait here for the iterating caller, or go
-    to the listener of :meth:`tell`. ``due``: when the awaited answer is too late."""
+    """A read in progress. Its answers, at most ``bytes_max`` and one frame, wait here for the iterating caller, or go
+    to the listener of :meth:`tell`. ``due`` is the loop's time at which the awaited answer is too late."""
 
     def __init__(self, stream: ReadStream, number: int, bytes_max: int, deadline_s: float) -> None:
         self._stream, self._number, self.deadline_s = stream, number, deadline_s
@@ -300,7 +300,7 @@ class ReadCall(ToldRead):
         self._stream.wait(self, self.deadline_s)
 
     def put(self, answer: Answered) -> None:
-        """An answer came."""
+        """Pass on an answer that came."""
         if self._tell is not None:
             self.due = asyncio.get_running_loop().time() + self.deadline_s
             self._tell(answer)
@@ -310,7 +310,7 @@ class ReadCall(ToldRead):
             self._waiter.set_result(None)
 
     async def next(self) -> ReadPart | ReadTrailer:
-        """The next part or the trailer. Raises TransportError, RefusedError (TIMEOUT after the deadline)."""
+        """Return the next part or the trailer. Raises TransportError, RefusedError (TIMEOUT after the deadline)."""
         while not self.answers:
             self._waiter = asyncio.get_running_loop().create_future()
             self._stream.wait(self, self.deadline_s)
@@ -367,7 +367,7 @@ class ReadStream(LaneStream):
         ids_only: bool = False,
         deadline_s: float = math.inf,
     ) -> ReadCall:
-        """``deadline_s`` bounds the wait for each part of the answer."""
+        """Begin a read. ``deadline_s`` limits the wait for each part of the answer."""
         self._number += 1
         call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX, deadline_s)
         request = lane_pb2.ReadRequest(
@@ -390,7 +390,7 @@ class ReadStream(LaneStream):
         return call
 
     def ask(self, request: lane_pb2.ReadRequest, grant: bytes) -> None:
-        """Send a read that has got its grant, unless nobody waits for it any more."""
+        """Send a read that has its grant now, unless it was cancelled."""
         if request.id in self._calls:
             if self.is_new(request.ledger_id, grant):
                 request.grants.append(grant)
@@ -398,7 +398,7 @@ class ReadStream(LaneStream):
             self.wake()
 
     def refuse(self, request: int, error: BookKeeperError) -> None:
-        """A read gets no grant."""
+        """Fail a read that gets no grant."""
         waits = self._calls.pop(request, None)
         if waits is not None:
             waits.put(error)
@@ -409,7 +409,8 @@ class ReadStream(LaneStream):
             self.wake()
 
     def wait(self, call: ReadCall, deadline_s: float) -> None:
-        """Somebody waits for this call's next answer. All calls share a timer, because most are answered in time."""
+        """Note when this call's next answer is too late. All calls share one timer, because most are answered in
+        time."""
         if deadline_s < math.inf:
             loop = asyncio.get_running_loop()
             call.due = loop.time() + deadline_s
@@ -479,7 +480,7 @@ class ControlStream(LaneStream):
     async def call(
         self, request: lane_pb2.ControlRequest, deadline_s: float, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b""
     ) -> lane_pb2.ControlResponse:
-        """Sends a request; returns its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
+        """Send a request and return its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
         if self.is_new(ledger_id, grant):
             request.grants.append(grant)
         self._number += 1
@@ -506,7 +507,7 @@ class ControlStream(LaneStream):
         return response
 
     def tell(self, request: lane_pb2.ControlRequest, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b"") -> None:
-        """Sends a request whose answer nobody waits for, unless too many wait to be sent."""
+        """Send a request without waiting for its answer. It is dropped if TOLD_MAX requests wait to be sent."""
         if len(self._requests) < TOLD_MAX:
             if self.is_new(ledger_id, grant):
                 request.grants.append(grant)
@@ -537,7 +538,7 @@ class ControlStream(LaneStream):
 
 def _insecure(bookie_id: BookieId) -> InsecureBookieError:
     return InsecureBookieError(
-        f"bookie {bookie_id} allows anybody anything, and this client was told to use secure bookies only",
+        f"bookie {bookie_id} allows anybody anything, and this client must use secure bookies only",
         value="security=secure",
         remedy='give the bookie security = "secure", or this client security=open',
     )

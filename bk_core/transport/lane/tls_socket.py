@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS on sockets of our own, for either side of the direct lane: the handshake, and a :class:`MessageSocket` over it.
+"""TLS on sockets of our own, for either side of the direct lane: the handshake, and a :class:`MessageSocket` over TLS.
 
-OpenSSL works in memory here: by itself it would send and receive one record of 16 KB a system call, and wake the other
-end for each. Two things differ from a plain socket. OpenSSL keeps what came and nobody has taken, of which the loop
-hears nothing; and what is encrypted must leave, in this order, before anything else. Both stay here, so that a
-connection without TLS makes no call more.
+OpenSSL works in memory here. On a socket it would send and receive one record of 16 KB per system call, and wake the
+other end for each. Two things differ from a plain socket. OpenSSL may hold received bytes, which the loop does not
+report; and encrypted bytes must be sent in their order, before anything else. This file alone handles both, so a
+connection without TLS makes no additional call.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from bk_core.errors import TlsError
 from bk_core.transport.lane.message_socket import MessageSocket
 
 RECORD_BYTES = 16 << 10
-"""Shorter pieces are joined up to this: a record of TLS has so many bytes."""
+"""The bytes of one TLS record. Shorter pieces are joined up to this size."""
 
 PIECE_BYTES = 128 << 10
-"""Limits the bytes encrypted or decrypted in one call, during which other connections wait. Each connection keeps a
-buffer of this size."""
+"""The most bytes that are encrypted at once; at most one record more is received from the system at once. Larger pieces
+would let other connections wait, and make OpenSSL's buffers larger."""
 
 
 class TlsSocket:
-    """A socket over TLS, which owns ``sock``, one that does not block. It has what is used of a socket here."""
+    """A TLS connection that owns ``sock``, which must not block. It has those methods of a socket that are used
+    here."""
 
     def __init__(
         self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool = False, server_hostname: str = ""
@@ -40,8 +41,8 @@ class TlsSocket:
             self._came, self._leaves, server_side=server_side, server_hostname=server_hostname or None
         )
         self._unsent = memoryview(b"")
-        self._piece_bytes = 0  # what is encrypted in it
-        self._is_dry = False  # there is no whole record
+        self._piece_bytes = 0  # how many plain bytes `_unsent` holds encrypted
+        self._is_dry = False  # whether OpenSSL has no whole record
 
     # --- as a socket ---
 
@@ -61,7 +62,8 @@ class TlsSocket:
         return self._tls.getpeercert()
 
     def do_handshake(self) -> None:
-        """Goes on with it. Raises BlockingIOError until it is done, ``ssl.SSLWantWriteError`` if it waits for room."""
+        """Continue the handshake. Raises BlockingIOError if it waits for the other end, ``ssl.SSLWantWriteError`` if it
+        waits for room to send, and ``ssl.SSLError`` if it fails."""
         while True:
             try:
                 self._push()
@@ -74,7 +76,7 @@ class TlsSocket:
                 self._push()
                 self._pull(RECORD_BYTES)
             except ssl.SSLError:
-                self._encrypted()  # why, in a word
+                self._encrypted()  # the alert that says why
                 with contextlib.suppress(OSError):
                     self._push()
                 raise
@@ -84,24 +86,25 @@ class TlsSocket:
                     return
 
     def recv(self, size: int) -> bytes:
-        """As a socket's."""
+        """Receive as a socket does."""
         buffer = memoryview(bytearray(size))
         (count,) = self.recvmsg_into([buffer])
         return bytes(buffer[:count])
 
     def send(self, data: bytes) -> int:
-        """As a socket's, of a short message."""
+        """Send a short message as a socket does."""
         return self.sendmsg([memoryview(data)])
 
     # --- receiving ---
 
     def pending(self) -> bool:
-        """Whether something has come that nobody has taken."""
+        """Return whether received bytes wait here that may hold a whole record."""
         return not self._is_dry and bool(self._tls.pending() or self._came.pending)
 
     def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
-        """Fills the buffers as far as anything has come. Less than they hold means that nothing more is there. Raises
-        BlockingIOError, TlsError for what the other end says of the handshake once it is over, OSError."""
+        """Fill the buffers with the bytes that have come, and return how many; fewer than the buffers hold means that
+        nothing more is there. Raises BlockingIOError if nothing has come, OSError, and TlsError for an error of TLS,
+        such as the alert of another end that refuses our certificate after the handshake."""
         room = sum(map(len, buffers))
         size = 0
         self._is_dry = False
@@ -118,26 +121,28 @@ class TlsSocket:
             if not size:
                 raise
         except ssl.SSLError as error:
-            if not size:  # else it comes again
+            if not size:  # otherwise the next call raises it
                 why, remedy = explained(error)
                 raise TlsError("a connection over TLS ended", value=why, remedy=remedy) from error
         return (size,)
 
     def _some(self, buffer: memoryview, room: int) -> int:
-        """The bytes of one record; 0 at the end. Raises BlockingIOError if there is no whole one, OSError."""
+        """Decrypt at most one record into ``buffer``; return how many bytes, 0 at the end of the connection. Raises
+        BlockingIOError if no whole record has come, OSError."""
         while True:
             try:
                 return cast(int, self._tls.read(len(buffer), buffer))  # the stubs know only the other form
             except ssl.SSLWantReadError:
-                if self._leaves.pending:  # an answer of TLS's own
+                if self._leaves.pending:  # OpenSSL itself has something to send
                     self._encrypted()
                     self._push()
                 self._pull(room)
-            except ssl.SSLEOFError:  # without a farewell, as programs end that are killed
+            except ssl.SSLEOFError:  # without close_notify, as when the other program was killed
                 return 0
 
     def _pull(self, room: int) -> None:
-        """Receive what fills so much room, within bounds. Raises BlockingIOError if nothing has come, OSError."""
+        """Receive about ``room`` encrypted bytes, at least RECORD_BYTES and at most PIECE_BYTES, and one record more,
+        for OpenSSL. Raises BlockingIOError if nothing has come, OSError."""
         data = self.plain.recv(min(max(room, RECORD_BYTES), PIECE_BYTES) + RECORD_BYTES)
         if data:
             self._came.write(data)
@@ -147,8 +152,9 @@ class TlsSocket:
     # --- sending ---
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Sends as many of these bytes as the system takes, of which what it did not take must come first the next
-        time. Raises BlockingIOError if it does not take all that was encrypted, OSError."""
+        """Encrypt and send a first piece of these bytes, and return its size. Raises OSError, and BlockingIOError if
+        the system does not take the whole piece: then the next call must begin with the same bytes, and sends the
+        rest."""
         if not self._piece_bytes:
             piece = _first_piece(buffers)
             self._piece_bytes = self._tls.write(piece)
@@ -158,24 +164,24 @@ class TlsSocket:
         return size
 
     def _encrypted(self) -> None:
-        """What OpenSSL has encrypted leaves next."""
+        """Queue the bytes that OpenSSL has encrypted, to be sent next."""
         if self._leaves.pending:
             made = self._leaves.read()
             self._unsent = memoryview(bytes(self._unsent) + made if self._unsent else made)
 
     def _push(self) -> None:
-        """Send what is encrypted. Raises BlockingIOError unless the system takes all, OSError."""
+        """Send the encrypted bytes. Raises BlockingIOError unless the system takes all, OSError."""
         while self._unsent:
             self._unsent = self._unsent[self.plain.send(self._unsent) :]
 
 
 Connected: TypeAlias = socket.socket | TlsSocket
-"""With TLS or without."""
+"""A connection with TLS or without."""
 
 
 async def shake_hands(sock: TlsSocket, turns: asyncio.Lock | None = None) -> None:
-    """The handshake of a socket that does not block. Each step has a turn of the loop of its own, and with ``turns``
-    all handshakes that share it have one at a time. Raises OSError, of which ssl.SSLError is one."""
+    """Do the handshake of a socket that does not block. With ``turns`` each step has a turn of the loop of its own, and
+    only one of the handshakes that share ``turns`` takes a step at a time. Raises OSError, such as ssl.SSLError."""
     while True:
         try:
             if turns is None:
@@ -193,7 +199,7 @@ async def shake_hands(sock: TlsSocket, turns: asyncio.Lock | None = None) -> Non
 
 
 async def ready(sock: Connected, *, to_write: bool = False) -> None:
-    """Returns once there is something to read, or room to write."""
+    """Return once there is something to read or, with ``to_write``, room to write."""
     loop = asyncio.get_running_loop()
     now: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
@@ -211,7 +217,7 @@ async def ready(sock: Connected, *, to_write: bool = False) -> None:
 
 
 async def exactly(sock: Connected, size: int) -> bytes:
-    """The next bytes of a connection with TLS or without, and not one more. Raises OSError."""
+    """Receive the next ``size`` bytes of a connection, and not one byte more. Raises OSError."""
     taken = b""
     while len(taken) < size:
         try:
@@ -226,7 +232,7 @@ async def exactly(sock: Connected, size: int) -> bytes:
 
 
 def _first_piece(buffers: Sequence[memoryview]) -> memoryview:
-    """What leaves first: a part of a long buffer as it lies there, or short ones joined."""
+    """Return the piece to encrypt next: a part of a long buffer, not copied, or short buffers joined."""
     first = buffers[0]
     if len(first) >= RECORD_BYTES or len(buffers) == 1:
         return first[:PIECE_BYTES]
@@ -242,7 +248,7 @@ def _first_piece(buffers: Sequence[memoryview]) -> memoryview:
 
 
 class TlsMessageSocket(MessageSocket):
-    """A :class:`MessageSocket` over TLS. What OpenSSL has already is taken in the next turn of the loop."""
+    """A :class:`MessageSocket` over TLS. Bytes that OpenSSL already holds are taken in the next turn of the loop."""
 
     def __init__(self, sock: TlsSocket, *arguments: Any, **named: Any) -> None:
         self._tls = sock
@@ -262,7 +268,7 @@ class TlsMessageSocket(MessageSocket):
 
 
 def message_socket(sock: Connected, *arguments: Any, **named: Any) -> MessageSocket:
-    """Makes a message socket of the kind that fits the connection."""
+    """Make a message socket of the kind that fits the connection."""
     kind: Any = TlsMessageSocket if isinstance(sock, TlsSocket) else MessageSocket
     made: MessageSocket = kind(sock, *arguments, **named)
     return made

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which entries of a ledger a bookie has, as Apache writes it into the answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
+"""The entries of a ledger that a bookie has, as Apache encodes them in the answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
 
-A header of 64 bytes (i32 version 0, i32 number of groups, zeros), then 24 bytes a group: i64 first, i64 last, i32 size,
-i32 period. A group stands for runs of ``size`` consecutive ids that begin at first, first + period, … last.
+A header of 64 bytes (i32 version 0, i32 number of groups, zeros), then 24 bytes for each group: i64 first, i64 last,
+i32 size, i32 period. A group stands for runs of ``size`` consecutive ids that begin at first, first + period, … last.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SIZE_MAX = (1 << 31) - 1
 
 
 def encode_availability(firsts: I64, lasts: I64) -> bytes:
-    """The ranges of ids ``firsts[k]`` to ``lasts[k]``, both inclusive, which ascend and neither overlap nor touch. One
-    group a range, as Apache's bookies write it; a range of more than 2^31 − 1 ids becomes several. Raises
-    InvalidArgumentError for ranges in another order."""
+    """Encode the ranges of ids ``firsts[k]`` to ``lasts[k]``, both inclusive. They must ascend, and neither overlap nor
+    touch. Each range becomes one group, as in Apache's bookies; a range of more than 2^31 − 1 ids becomes several.
+    Raises InvalidArgumentError for ranges in another order."""
     sizes = lasts - firsts + 1
     if firsts.size and (int(firsts.min()) < 0 or bool((sizes < 1).any()) or bool((firsts[1:] <= lasts[:-1] + 1).any())):
         raise InvalidArgumentError("ranges of entries do not ascend", value=f"{firsts.size} ranges")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's entries on their way into frames and out of them: pieces of one buffer, and what stands before each
+"""Apache's entries, to be put into frames or taken out of them: pieces of one buffer, and the bytes before each
 piece."""
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bk_core.wire.bookie_rpc.columns import FEW_ROWS, U8, Ints, Piece, Rows, gat
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
 
 COPY_BELOW_BYTES = 16 << 10
-"""Entries smaller than this are copied into one buffer with their frames; larger ones are sent from where they are."""
+"""Entries smaller than this are copied into one buffer with their frames; larger ones are sent from where they lie."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bodies:
-    """The bytes of some entries, in order: of entry k ``heads[k]``, if there are heads, and then ``lengths[k]`` bytes
-    of ``payload`` from ``offsets[k]`` on. ``offsets`` and ``lengths`` are int64; ``heads`` is a matrix of one row an
-    entry. A view: the buffers must not change while it is used."""
+    """The bytes of some entries, in order. Entry k has the bytes ``heads[k]``, if there are heads, and then
+    ``lengths[k]`` bytes of ``payload`` from ``offsets[k]`` on. ``offsets`` and ``lengths`` are int64; ``heads`` is a
+    matrix with one row for each entry. This is a view: the buffers must not change while it is used."""
 
     payload: memoryview
     offsets: I64
@@ -35,7 +35,8 @@ class Bodies:
 
     @classmethod
     def of_entries(cls, entries: Buffer, lengths: I64) -> Bodies:
-        """Whole entries that stand one after the other. Raises InvalidArgumentError if the lengths do not add up."""
+        """Make bodies of whole entries that lie one after the other. Raises InvalidArgumentError if the lengths do not
+        add up."""
         lengths = np.asarray(lengths, dtype=np.int64)
         ends = lengths.cumsum()
         if int(lengths.sum()) != len(entries) or (lengths.size and int(lengths.min()) < 0):
@@ -44,8 +45,9 @@ class Bodies:
 
     @classmethod
     def of_batch(cls, batch: EntryBatch, digester: Digester) -> Bodies:
-        """The entries of a batch in Apache's layout; the payload is not copied. The batch's digests are used if they
-        are of the digester's type, else computed. Raises InvalidArgumentError if the ledger's length is not known."""
+        """Make bodies of a batch's entries in Apache's layout, without copying the payload. The batch's digests are
+        used if they are of the digester's type, otherwise computed. Raises InvalidArgumentError if the ledger's length
+        is not known."""
         digests = batch.digests if batch.digest_type is digester.digest_type else None
         if digests is None:
             digests = digester.for_batch(batch)
@@ -60,21 +62,21 @@ class Bodies:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of each head; 0 if there are none."""
+        """The bytes of each head; 0 if there are none."""
         return 0 if self.heads is None else int(self.heads.shape[1])
 
     def sizes(self) -> Ints:
-        """Bytes of each whole entry; of a single entry one number."""
+        """Return the bytes of each whole entry; for a single entry, one number."""
         return self.lengths + self.head_bytes if len(self) != 1 else int(self.lengths[0]) + self.head_bytes
 
     def slice(self, start: int, stop: int) -> Bodies:
-        """The entries at positions ``start`` to ``stop`` − 1, as views."""
+        """Return the entries at positions ``start`` to ``stop`` − 1, as views."""
         heads = None if self.heads is None else self.heads[start:stop]
         return Bodies(self.payload, self.offsets[start:stop], self.lengths[start:stop], heads)
 
     def headers(self) -> I64:
-        """Apache's header of each entry, shape (n, 4): ledger id, entry id, LAC, ledger length. Of an entry shorter
-        than its header all four are −1; a bookie refuses it. Offsets must ascend, as those of a burst do."""
+        """Return Apache's header of each entry, shape (n, 4): ledger id, entry id, LAC, ledger length. If an entry is
+        shorter than its header, all four are −1; a bookie refuses it. Offsets must ascend, as those of a burst do."""
         if self.heads is not None:
             rows = np.ascontiguousarray(self.heads[:, :HEADER_BYTES])
             return rows.view(">i8").astype(np.int64)
@@ -88,29 +90,29 @@ class Bodies:
         return headers
 
     def joined(self) -> Buffer:
-        """The whole entries one after the other, as ``split_entries`` and frames of APACHE_BYTES take them."""
+        """Join the whole entries, as ``split_entries`` and frames with APACHE_BYTES need them."""
         return join(Rows(len(self), self.head_pieces()), self, Rows(len(self), ()))
 
     def head_pieces(self) -> list[Piece]:
-        """The heads as the last piece of the rows before the entries."""
+        """Return the heads, as the last piece of the rows before the entries."""
         return [] if self.heads is None else [self.heads]
 
     def pieces(self) -> Iterable[memoryview]:
-        """The piece of each entry in the payload."""
+        """Return each entry's piece of the payload, as views."""
         begins = self.offsets.tolist()
         ends = (self.offsets + self.lengths).tolist()
         return map(self.payload.__getitem__, map(slice, begins, ends))
 
     def copies(self) -> list[bytes]:
-        """A copy of the piece of each entry; of small ones that is faster than a view."""
+        """Copy each entry's piece of the payload; for small entries that is faster than a view."""
         begin = int(self.offsets.min())
         ends = self.offsets + self.lengths
         data = bytes(self.payload[begin : int(ends.max())])
         return [data[a:b] for a, b in zip((self.offsets - begin).tolist(), (ends - begin).tolist(), strict=True)]
 
     def matrix(self) -> U8 | None:
-        """The pieces as rows, where all have the same length; else None. A view, where they stand at equal
-        distances."""
+        """Return the pieces as rows if all have the same length, otherwise None. The rows are a view if the pieces lie
+        at equal distances."""
         width, count = int(self.lengths[0]), len(self)
         if (self.lengths != width).any():
             return None
@@ -122,8 +124,8 @@ class Bodies:
 
 
 def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
-    """Each row of ``before``, which ends with the entry's head, the entry's piece of the payload, each row of
-    ``behind``: all in one buffer."""
+    """Join everything in one buffer: for each entry its row of ``before``, which ends with the entry's head, its piece
+    of the payload, and its row of ``behind``."""
     count = len(bodies)
     if not count:
         return b""
@@ -146,8 +148,9 @@ def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
 
 
 def scatter(before: Rows, bodies: Bodies, behind: Rows, copy_below: int = COPY_BELOW_BYTES) -> list[Buffer]:
-    """As :func:`join`, as buffers for a gathering write. Where an entry has ``copy_below`` bytes or more on average,
-    its piece of the payload is a view, and two buffers an entry come out; else everything is one buffer."""
+    """Make buffers for a gathering write of what :func:`join` would return. If entries have ``copy_below`` bytes or
+    more on average, each piece of the payload is a view, and there are two buffers for each entry. Otherwise everything
+    is one buffer."""
     count = len(bodies)
     if not count:
         return []

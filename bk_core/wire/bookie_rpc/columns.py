@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of many frames at once: rows gathered from a buffer, protobuf's varints, and rows built from columns.
 
-A *row* is the fixed part of one frame. Rows of one width stand in a matrix of bytes, so a field costs a few operations
-of numpy for all frames together. Rows whose varints differ in width are grouped by their widths first.
+A *row* is the fixed part of one frame. Rows of one width form a matrix of bytes, so a field costs a few operations of
+numpy for all frames together. Rows whose varints differ in width are grouped by their widths first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Ints: TypeAlias = int | I64 | U64
 
 VARINT_BYTES_MAX = 10
 WORD = 8
-FEW_ROWS = 12  # up to here Python is faster than numpy's fixed cost
+FEW_ROWS = 12  # for up to this many rows a loop in Python costs less than numpy's fixed cost
 
-# The 7-bit groups of up to 8 varint bytes are moved together, and apart again, in three steps of doubled width.
+# Decoding moves the 7-bit groups of up to 8 varint bytes together, in three steps of doubled width; encoding moves them
+# apart.
 _SQUEEZE = (
     (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
@@ -37,12 +38,14 @@ _WIDER_FROM = np.array([1 << 7 * k for k in range(1, VARINT_BYTES_MAX)], dtype=n
 
 
 def windows(raw: U8, width: int) -> npt.NDArray[np.void]:
-    """Every piece of ``width`` bytes of a buffer as one item, without copying; indexing copies, one move an item."""
+    """View every piece of ``width`` bytes of a buffer as one item. Only indexing copies, with one move for each
+    item."""
     return np.ndarray((max(0, raw.size - width + 1),), f"V{width}", raw, 0, (1,))
 
 
 def gather(raw: U8, at: I64, width: int) -> U8:
-    """The ``width`` bytes from each ascending position on: one row each. Behind the end of the buffer stand zeros."""
+    """Copy ``width`` bytes from each position on, one row each. Positions ascend. Bytes after the buffer's end are
+    0."""
     whole = int(at.searchsorted(raw.size - width, side="right"))
     if whole == at.size:
         return windows(raw, width)[at].view(np.uint8).reshape(-1, width)
@@ -54,13 +57,13 @@ def gather(raw: U8, at: I64, width: int) -> U8:
 
 
 def column(rows: U8, at: int, dtype: str) -> npt.NDArray[np.int64]:
-    """The numbers of type ``dtype`` that stand at byte ``at`` of each row of a contiguous matrix, as int64."""
+    """Return the numbers of type ``dtype`` at byte ``at`` of each row of a contiguous matrix, as int64."""
     return np.ndarray((rows.shape[0],), dtype, rows, at, (rows.shape[1],)).astype(np.int64)
 
 
 def decode_varints(rows: U8, at: int, width: int) -> U64:
-    """The varints of ``width`` bytes at byte ``at`` of each row. Where ``width`` exceeds 2 the rows are contiguous and
-    have 8 bytes from ``at`` on. Continuation bits are not looked at: the caller has compared them."""
+    """Decode the varints of ``width`` bytes at byte ``at`` of each row. If ``width`` exceeds 2, the rows must be
+    contiguous and have 8 bytes from ``at`` on. Continuation bits are not checked: the caller has compared them."""
     values: U64
     if width <= 2:
         values = rows[:, at].astype(np.uint64)
@@ -74,12 +77,12 @@ def decode_varints(rows: U8, at: int, width: int) -> U64:
 
 
 def varint_width(value: int) -> int:
-    """How many bytes the varint of a number has; of a negative one ten, for it is taken as unsigned."""
+    """Return how many bytes the varint of a number has; ten for a negative number, which counts as unsigned."""
     return VARINT_BYTES_MAX if value < 0 else max(1, (value.bit_length() + 6) // 7)
 
 
 def only(values: Ints) -> int:
-    """The number, or the one number of an array of one."""
+    """Return the number, or the only number of an array."""
     return values if isinstance(values, int) else int(values[0])
 
 
@@ -87,7 +90,7 @@ _SHORT = tuple(bytes((value,)) for value in range(0x80))
 
 
 def encode_varint(value: int) -> bytes:
-    """The varint of one number of 64 bits, signed or unsigned."""
+    """Encode one number of 64 bits, signed or unsigned, as a varint."""
     if 0 <= value < 0x80:
         return _SHORT[value]
     if 0 <= value < 0x4000:
@@ -104,7 +107,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes) -> int:
-    """The number, of 64 bits without sign, of a varint that is there whole and has no byte too many."""
+    """Decode a varint to an unsigned number of 64 bits. ``data`` is the whole varint and nothing else."""
     if len(data) == 1:
         return data[0]
     if len(data) == 2:
@@ -117,7 +120,7 @@ def decode_varint(data: bytes) -> int:
 
 @dataclass(slots=True)
 class Varint:
-    """A varint in each row: uint64 values, and their widths; one number where all rows have the same width."""
+    """A varint in each row: uint64 values, and their widths, as one number if all rows have the same width."""
 
     values: U64
     width: int | I64
@@ -127,7 +130,7 @@ Piece: TypeAlias = bytes | U8 | Varint
 
 
 def varint(values: Ints) -> bytes | Varint:
-    """A varint as a piece of rows: the same in each row, or one a row."""
+    """Make a piece of rows from varints: the same varint in each row, or one for each row."""
     if isinstance(values, int):
         return encode_varint(values)
     if values.size == 1:
@@ -142,7 +145,7 @@ def varint(values: Ints) -> bytes | Varint:
 
 
 def width_of(*pieces: Piece) -> int | I64:
-    """The bytes of some pieces together; one number where they are the same in all rows."""
+    """Return the bytes of some pieces together, as one number if all rows have the same."""
     return sum((_width(piece) for piece in pieces), 0)
 
 
@@ -153,8 +156,8 @@ def _width(piece: Piece) -> int | I64:
 
 
 class Rows:
-    """Rows that were built. ``same`` is what all rows are, if they are the same; ``few`` are the rows, if there are
-    few; else ``groups`` are positions and a matrix each, where positions None stands for all rows."""
+    """Rows that were built from pieces. If all rows are the same, ``same`` is that row. If there are few, ``few`` holds
+    them. Otherwise each of ``groups`` has positions and a matrix; None for the positions stands for all rows."""
 
     __slots__ = ("count", "few", "groups", "same")
 
@@ -182,13 +185,14 @@ class Rows:
             self.groups.append((at, _matrix(at.size, [_taken(piece, at) for piece in pieces])))
 
     def matrix(self) -> U8 | None:
-        """All rows, where they have the same width; else None. Rows that are the same are one row."""
+        """Return all rows as a matrix if they have the same width, otherwise None. Rows that are all the same become
+        one row."""
         if self.same is not None:
             return np.frombuffer(self.same or b"\0", dtype=np.uint8)[: len(self.same)].reshape(1, -1)
         return self.groups[0][1] if self.few is None and self.groups[0][0] is None else None
 
     def joined(self) -> bytes:
-        """All rows, one after the other."""
+        """Join all rows."""
         if self.same is not None:
             return self.same * self.count
         if self.few is not None:
@@ -206,7 +210,7 @@ class Rows:
         return out.tobytes()
 
     def listed(self) -> list[bytes]:
-        """Each row as an object."""
+        """Return each row as bytes of its own."""
         if self.same is not None:
             return [self.same] * self.count
         if self.few is not None:
@@ -232,7 +236,7 @@ def _of_row(piece: Piece, k: int) -> bytes:
 
 
 def _taken(piece: Piece, at: I64) -> Piece:
-    """The piece of the rows at some positions, which have the same widths."""
+    """Return the piece for the rows at some positions, whose varints have the same widths."""
     if isinstance(piece, bytes):
         return piece
     if isinstance(piece, Varint):

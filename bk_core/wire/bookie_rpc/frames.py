@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts what a connection received into frames: a length (u32, big-endian), then so many bytes."""
+"""Cuts the bytes that a connection received into frames: a length (u32, big-endian), then as many bytes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 I64: TypeAlias = npt.NDArray[np.int64]
 
 FRAME_BYTES_MAX = 5 << 20
-"""The largest frame that Apache's bookies and clients take by default, with the 4 bytes of its length."""
+"""The largest frame that Apache's bookies and clients accept by default, the 4 bytes of its length included."""
 
 LENGTH_BYTES = 4
 _LENGTH = struct.Struct(">I")
-_EQUAL_MIN = 16  # so many equal frames in a row are worth a look by numpy
-_LOOP_MIN = 64  # so many frames are cut one by one before the next look
+_EQUAL_MIN = 16  # the fewest equal frames in a row that are cut by numpy
+_LOOP_MIN = 64  # how many frames are cut one by one before the next look for equal ones
 _LOOP_MAX = 4096
 
 
 class Frames(NamedTuple):
     """The whole frames at the beginning of a buffer.
 
-    ``offsets`` and ``lengths`` are int64, one item a frame: where its content begins in the buffer, behind its length,
-    and how many bytes it has. ``used`` is where the rest begins, which is less than one frame. With a ``fault`` the
-    frames are those before the bad one, and the connection must be dropped.
+    ``offsets`` and ``lengths`` are int64, with one item for each frame: where its content begins in the buffer, after
+    the length field, and how many bytes the content has. ``used`` is where the rest begins, which is less than one
+    frame. With a ``fault`` the frames are those before the bad one, and the connection must be dropped.
     """
 
     offsets: I64
@@ -39,11 +39,11 @@ class Frames(NamedTuple):
 
 
 def frames(buffer: Buffer, limit: int = FRAME_BYTES_MAX) -> Frames:
-    """The frames of a buffer. A frame of more than ``limit`` bytes, its length included, is the fault; it is found by
-    its length alone, so nobody has to keep bytes of it. Equal frames cost a few nanoseconds each, others 0.1 µs."""
+    """Cut a buffer into frames. A frame of more than ``limit`` bytes, its length field included, is the fault. The
+    length alone shows it, so bytes of it need not be kept. Equal frames cost a few nanoseconds each, others 0.1 µs."""
     view, size = memoryview(buffer), len(buffer)
     parts: list[I64] = []  # offsets of frames of equal length
-    loose: list[int] = []  # of those behind them, which were cut one by one
+    loose: list[int] = []  # offsets of the frames after these, which were cut one by one
     at, step = 0, _LOOP_MIN
     while True:
         equal, stride = _equal_frames(view, at, size, limit)
@@ -75,8 +75,8 @@ def frames(buffer: Buffer, limit: int = FRAME_BYTES_MAX) -> Frames:
 
 
 def _equal_frames(view: memoryview, at: int, size: int, limit: int) -> tuple[int, int]:
-    """How many frames of one length follow each other from ``at`` on, 0 if that is not worth a look, and that length
-    with its own 4 bytes."""
+    """Return how many frames of one length follow each other from ``at`` on, 0 if they are too few for numpy, and the
+    bytes of each with its length field."""
     if at + LENGTH_BYTES > size:
         return 0, 0
     length = _LENGTH.unpack_from(view, at)[0]

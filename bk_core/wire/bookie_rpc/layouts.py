@@ -3,10 +3,10 @@
 
 Protobuf leaves the order of fields and the width of numbers to the writer, and each writer has habits of its own. So
 the reader learns a *layout* from one message: which bytes are constant, where the varints are and how wide, where the
-entry stands. Then all other messages are compared with it, byte by byte in a matrix. Those that have the layout are
-read in columns; the others are read by protobuf, one of them is learnt from, and so on. A layout decides nothing by
-itself: its first message was read by protobuf, and a message that differs in any byte that is not data has another
-layout.
+entry lies. It compares all other messages with the layout, byte by byte in a matrix, and reads those that have it in
+columns. Then it reads one of the others with protobuf, learns the layout of that one, and so on. A layout decides
+nothing by itself: its first message was read by protobuf, and a message that differs in any byte that is not data has
+another layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bk_core.wire.bookie_rpc.runs import (
     read_singly,
 )
 
-LAYOUTS_A_BURST = 16  # each one looks at all frames that are left
+LAYOUTS_A_BURST = 16  # each layout is compared with all frames that are left
 LAYOUTS_KEPT = 32
 _PREFIX_MAX, _SUFFIX_MAX = 160, 48
 _TXN_FIELD = 3
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Grammar(NamedTuple):
-    """The message of one kind, inside a request or an answer: which of its fields are data. All others are
+    """The message of one kind, inside a request or an answer. It says which fields are data; all others are
     constants."""
 
     tag: bytes
@@ -62,7 +62,7 @@ class Field(NamedTuple):
 
 
 class _Part:
-    """Bytes of a layout that stand together: the constant ones, and the varints among them."""
+    """Consecutive bytes of a layout: the constant ones, and the varints among them."""
 
     __slots__ = ("fields", "mask", "mask_words", "padded", "value", "value_words", "width")
 
@@ -78,7 +78,7 @@ class _Part:
         self.value_words = np.frombuffer(value, dtype=np.uint64)
 
     def differs(self, rows: U8) -> Mask | None:
-        """Which rows have other constants; None if none has."""
+        """Return which rows have other constants, or None if no row has."""
         wrong = rows.view(np.uint64) ^ self.value_words
         wrong &= self.mask_words
         if not wrong.any():
@@ -87,9 +87,9 @@ class _Part:
 
 
 class MessageLayout:
-    """One layout: everything before the entry, and everything behind it. ``key`` is the row of the ledger key's
-    position and where the key stands, from the message's begin, or, negative, from its end. ``constants`` are the rows
-    of the matrix whose value is the same in all messages of the layout."""
+    """One layout: ``prefix`` is everything before the entry, ``suffix`` everything after it. ``key`` is the row that
+    gets the ledger key's position, and that position, from the beginning of the message or, if negative, from its end.
+    ``constants`` are the rows of the matrix whose value is the same in all messages of the layout, with that value."""
 
     __slots__ = ("constants", "entry_length", "key", "outer", "prefix", "suffix")
 
@@ -106,7 +106,7 @@ class MessageLayout:
         self.entry_length, self.key, self.constants = entry_length, key, constants
 
     def fits(self, data: memoryview, begin: int, length: int) -> bool:
-        """Whether one frame seems to have this layout; :meth:`read` is the one that knows."""
+        """Return whether one frame seems to have this layout; only :meth:`read` is certain."""
         prefix, suffix = self.prefix, self.suffix
         if int.from_bytes(data[begin : begin + prefix.width], "little") & prefix.mask != prefix.value:
             return False
@@ -117,8 +117,8 @@ class MessageLayout:
         return length >= prefix.width + suffix.width and tail == suffix.value
 
     def read(self, raw: U8, begins: I64, lengths: I64, numbers: I64, rows: I64) -> I64:
-        """Reads what has this layout of the frames ``numbers``, which are at ``begins`` and have ``lengths`` bytes,
-        into those columns of the matrix. Returns the positions of the frames that have another layout."""
+        """Read those of the frames ``numbers`` that have this layout into their columns of the matrix. The frames are
+        at ``begins`` and have ``lengths`` bytes. Return the positions of the frames that have another layout."""
         prefix, suffix = self.prefix, self.suffix
         heads = gather(raw, begins, prefix.padded)
         wrong = prefix.differs(heads)
@@ -144,7 +144,7 @@ class MessageLayout:
         return np.empty(0, dtype=np.int64)
 
     def _read_some(self, right: Mask, wrong: Mask, given: tuple[U8, I64, I64, I64, I64]) -> I64:
-        """Reads those that are right so far, of which some may turn out to be wrong in their suffix."""
+        """Read the frames that are right so far. Some of them may still turn out to be wrong in their suffix."""
         raw, begins, lengths, numbers, rows = given
         left = np.flatnonzero(wrong)
         if left.size == wrong.size:
@@ -171,21 +171,21 @@ class MessageLayout:
 
 
 class _Unusual(Exception):
-    """The message is none that a layout is learnt from."""
+    """A message from which no layout is learnt."""
 
 
 class _Learner:
-    """Walks through one message that protobuf has read, and notes what is data in it."""
+    """Walks through one message that protobuf has read, and notes which of its bytes are data."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.mask = bytearray(b"\xff" * len(data))
         self.fields: list[Field] = []
-        self.entry: tuple[Field, int, int] | None = None  # its length, where it begins and ends
+        self.entry: tuple[Field, int, int] | None = None  # the entry's length field, its beginning and its end
         self.key: tuple[int, int] | None = None
 
     def varint(self, at: int) -> tuple[int, int]:
-        """The value of the varint at ``at``, and its end."""
+        """Return the value of the varint at ``at``, and its end."""
         value = 0
         for k in range(VARINT_BYTES_MAX):
             if at + k >= len(self.data):
@@ -197,13 +197,14 @@ class _Learner:
         raise _Unusual
 
     def is_data(self, at: int, end: int) -> None:
-        """Keeps of a varint only where it ends, and the tenth byte, whose upper bits protobuf may look at."""
+        """Note a varint as data. Only its continuation bits stay constant, and its tenth byte, whose upper bits
+        protobuf may check."""
         for k in range(at, min(end, at + VARINT_BYTES_MAX - 1)):
             self.mask[k] = 0x80
 
     def message(self, at: int, end: int, grammar: Grammar) -> None:
-        """The fields from ``at`` to ``end``. Of a field that comes twice the last one is filled in last, and so counts,
-        as with protobuf."""
+        """Walk through the fields from ``at`` to ``end``. If a field comes twice, the second is filled in later, and so
+        counts, as with protobuf."""
         while at < end:
             tag, at = self.varint(at)
             field, wire_type = tag >> 3, tag & 7
@@ -234,7 +235,7 @@ class _Learner:
         return end
 
     def layout(self, grammar: Grammar, row: I64) -> MessageLayout:
-        """The layout of this message, whose column of the matrix is ``row``."""
+        """Return the layout of this message, whose column of the matrix is ``row``."""
         data = self.data
         if data[:1] != _HEADER_TAG:
             raise _Unusual
@@ -271,7 +272,7 @@ class _Learner:
 
 
 def learn(data: bytes, grammar: Grammar, row: I64) -> MessageLayout | None:
-    """The layout of a message that protobuf has read into ``row``; None if it is not a usual one."""
+    """Return the layout of a message that protobuf has read into ``row``, or None if the message is unusual."""
     try:
         return _Learner(data).layout(grammar, row)
     except _Unusual:
@@ -290,7 +291,7 @@ class MessageReader(Generic[T]):
         self._known: list[MessageLayout] = []
 
     def read(self, cut: CutFrames) -> Found[T]:
-        """Reads all frames."""
+        """Read all frames."""
         buffer, begins, lengths, rows = cut
         raw = np.frombuffer(buffer, dtype=np.uint8)
         others: list[T] = []
@@ -316,7 +317,7 @@ class MessageReader(Generic[T]):
         return others + found, fault, end
 
     def _seems(self, buffer: memoryview, begin: int, length: int) -> MessageLayout | None:
-        """A layout that was learnt and that one frame seems to have; the last one used is looked at first."""
+        """Return a learnt layout that one frame seems to have. The layout that was used last is tried first."""
         for at, layout in enumerate(self._known):
             if layout.fits(buffer, begin, length):
                 if at:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a burst of frames holds: runs in columns of adds and reads, and of their answers; everything else message by
-message. Both versions of the protocol give the same.
+"""The contents of a burst of frames. Adds, reads and their answers are runs in columns; all others are single messages.
+Both versions of the protocol give the same types.
 
-A run is a matrix of int64 with a row for each field and a column for each frame, over the buffer that was received.
-Positions in it are positions in that buffer. A run is a view: the buffer must not change while it is used. The one
-column of a frame that came alone is a list of numbers, and becomes an array only where a caller asks for one.
+A run is a matrix of int64, with a row for each field and a column for each frame, over the receive buffer. Positions in
+the matrix are positions in that buffer. A run is a view: the buffer must not change while it is used. If a frame came
+alone, its column is a list of numbers, which becomes an array only when a caller asks for one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 ABSENT = -(1 << 63)
-"""Stands in ``MAX_LAC`` and ``LAC_TIME`` where the answer has no such field."""
+"""The value of ``MAX_LAC`` and ``LAC_TIME`` if the answer has no such field."""
 
 T = TypeVar("T")
 
-FEW_FRAMES = 12  # up to here one after the other is faster than numpy's fixed cost
+FEW_FRAMES = 12  # up to this many frames are read one by one, which costs less than numpy's fixed cost
 
 OTHER, ADD, READ = 0, 1, 2
 
@@ -39,16 +39,16 @@ REQUEST_ROWS, ANSWER_ROWS = 12, 10
 _OF_ADDS = (KEY_AT, KEY_BYTES), (BODY_AT, BODY_BYTES)
 
 Column: TypeAlias = I64 | list[int]
-"""One frame: a column of the matrix, or the numbers alone."""
+"""The fields of one frame: a column of the matrix, or a list of numbers."""
 
 
 LoneAdd: TypeAlias = tuple[int, int, int, bool, bytes, memoryview]
-"""An add that came alone: what its answer repeats, ledger and entry id as its answer names them, whether it is one of
-recovery, the ledger key, and the entry, a view of what was received."""
+"""An add that came alone: the number that its answer repeats, the ledger id and the entry id for its answer, whether it
+is a recovery add, the ledger key, and the entry, as a view of the receive buffer."""
 
 
 class Run:
-    """Fields that all runs have. Each is an array of one item a frame, int64 unless said otherwise."""
+    """The fields that all runs have. Each is an array with one item for each frame, int64 unless said otherwise."""
 
     __slots__ = ("_alone", "_matrix", "buffer")
 
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def txns(self) -> U64:
-        """What the answer repeats, uint64: in version 3 the id of the transaction, in version 2 the version byte."""
+        """The number that the answer repeats, uint64: in version 3 the transaction, in version 2 the version byte."""
         return self._column(TXN).view(np.uint64)
 
     @property
@@ -93,11 +93,11 @@ class Run:
         return self._column(ENTRY)
 
     def slice(self, start: int, stop: int) -> Run:
-        """The same for the frames at positions ``start`` to ``stop`` − 1 of this run."""
+        """Return a run of the frames at positions ``start`` to ``stop`` − 1 of this run."""
         return type(self)(self.buffer, self._rows[:, start:stop])
 
     def rows(self) -> list[tuple[int, ...]]:
-        """One tuple a frame, for tests and logs."""
+        """Return one tuple for each frame, for tests and logs."""
         return list(zip(*self._rows.tolist(), strict=True))
 
 
@@ -111,23 +111,23 @@ class _WithBodies(Run):
 
     @property
     def body_lengths(self) -> I64:
-        """Bytes of each entry; −1 where an answer has none."""
+        """The bytes of each entry; −1 if an answer has no entry."""
         return self._column(BODY_BYTES)
 
     def bodies(self) -> Bodies:
-        """The entries. Where some answers have none, take them away first."""
+        """Return the entries. Every frame of this run must have one."""
         return Bodies(self.buffer, self.body_offsets, self.body_lengths)
 
 
 class AddRun(_WithBodies):
-    """Adds, normal ones and those of recovery. ``ledger_ids`` and ``entry_ids`` route and label the answer; what is
-    stored goes by the ids inside the entry (``bodies().headers()``)."""
+    """Normal adds and recovery adds. ``ledger_ids`` and ``entry_ids`` route and label the answer; the entry is stored
+    under the ids inside it (``bodies().headers()``)."""
 
     __slots__ = ()
 
     @property
     def alone(self) -> LoneAdd | None:
-        """The only add without arrays, if it came alone."""
+        """The add without arrays, if it came alone; otherwise None."""
         row = self._alone
         if row is None:
             return None
@@ -136,7 +136,7 @@ class AddRun(_WithBodies):
 
     @property
     def recovery(self) -> I64:
-        """1 for a recovery add, else 0."""
+        """1 for a recovery add, otherwise 0."""
         return self._column(RECOVERY)
 
     @property
@@ -151,11 +151,11 @@ class AddRun(_WithBodies):
 
     @property
     def key_lengths(self) -> I64:
-        """Bytes of each ledger key; Java sends 20, others may send anything."""
+        """The bytes of each ledger key. Java clients send 20; other clients may send any number."""
         return self._column(KEY_BYTES)
 
     def keys(self) -> U8 | None:
-        """The ledger keys as rows, where all have the same length; else None."""
+        """Return the ledger keys as rows if all have the same length, otherwise None."""
         width = int(self.key_lengths[0]) if len(self) else 0
         if not width or (self.key_lengths != width).any():
             return None
@@ -169,7 +169,7 @@ class ReadRun(Run):
 
 
 class AddAnswers(Run):
-    """Answers to adds. Where a bookie refused without looking at the request, both ids are −1."""
+    """Answers to adds. If a bookie refused an add without looking at it, both ids are −1."""
 
     __slots__ = ()
 
@@ -180,7 +180,7 @@ class AddAnswers(Run):
 
 
 class ReadAnswers(_WithBodies):
-    """Answers to reads. Where a bookie refused without looking at the request, both ids are −1."""
+    """Answers to reads. If a bookie refused a read without looking at it, both ids are −1."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ class ReadAnswers(_WithBodies):
 
     @property
     def max_lacs(self) -> I64:
-        """The LAC that the bookie knows; ABSENT where it did not say."""
+        """The LAC that the bookie knows; ABSENT if the answer has none."""
         return self._column(MAX_LAC)
 
 
@@ -199,8 +199,8 @@ class ReadAnswers(_WithBodies):
 class Single:
     """A request that is handled by itself: a fencing read, a long poll, everything but adds and plain reads.
 
-    What came as version 2 has the version byte as ``header.txnId``. Unless ``status`` is EOK, the request is refused
-    with it: answer ``refusal(single)`` of the version and do nothing else.
+    In a request of version 2, ``header.txnId`` is the version byte. Unless ``status`` is EOK, the request must be
+    refused: answer with ``refusal(single)`` of its version, and do nothing else.
     """
 
     frame: int
@@ -210,8 +210,8 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """A request for consecutive entries, which there is in version 2 only. ``max_count`` ≤ 0 and ``max_bytes`` ≤ 0: no
-    limit of the client's own. ``key`` is given with a fence alone."""
+    """A request for consecutive entries, which only version 2 has. If ``max_count`` or ``max_bytes`` is ≤ 0, the client
+    sets no such limit. ``key`` is given only with a fence."""
 
     frame: int
     version: int
@@ -228,7 +228,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class WireAnswer:
-    """An answer that is none to an add or a read."""
+    """An answer to a request that is neither an add nor a read."""
 
     frame: int
     response: pb.Response
@@ -262,10 +262,10 @@ Reply: TypeAlias = AddAnswers | ReadAnswers | WireAnswer | BatchAnswer
 
 
 class Items(NamedTuple, Generic[T]):
-    """What was received: requests by a bookie, answers by a client. Between two requests that stand alone there is at
-    most one run of adds and one of reads: adds keep their order among themselves, and reads theirs. ``used`` bytes of
-    the buffer are dealt with. If ``fault`` is given, the connection must be dropped once ``items``, which came before
-    it, are dealt with."""
+    """The items of a burst: requests on a bookie, answers on a client. Between two single messages there is at most one
+    run of adds and one of reads: adds keep their order among themselves, and so do reads. ``used`` bytes of the buffer
+    were read. If there is a ``fault``, the connection must be dropped after ``items``, which came before it, are
+    handled."""
 
     items: list[T]
     used: int
@@ -277,14 +277,14 @@ Replies: TypeAlias = Items[Reply]
 
 
 def empty_rows(count: int, rows: int) -> I64:
-    """The matrix of ``count`` frames before anything is known of them."""
+    """Make the matrix of ``count`` frames, which holds only their numbers."""
     made = np.zeros((rows, count), dtype=np.int64)
     made[FRAME] = np.arange(count)
     return made
 
 
 class CutFrames(NamedTuple):
-    """Frames whose content is to be read into a matrix, one column a frame."""
+    """Frames whose content is to be read into a matrix, with one column for each frame."""
 
     buffer: memoryview
     begins: I64
@@ -293,17 +293,17 @@ class CutFrames(NamedTuple):
 
 
 Found: TypeAlias = tuple[list[T], RemoteProtocolError | None, int]
-"""What reading frames gave: the items of those of kind OTHER, in order, and, if a frame cannot be read, what is wrong
-with it and its number, else the number of all frames. Columns from that number on mean nothing."""
+"""The result of reading frames: the items of the frames of kind OTHER, in order; the fault of a frame that cannot be
+read, or None; and the number of that frame, or the count of all frames. Columns from that number on mean nothing."""
 
 ReadOne: TypeAlias = Callable[[memoryview, int, int, Column], T | None]
-"""Reads one frame: its content, where that begins in the buffer, its number, its column of the matrix, which is zero
-but for FRAME. Fills the column and returns None, or returns an item. Raises RemoteProtocolError for what cannot be
-read."""
+"""Reads one frame. The arguments are the frame's content, where the content begins in the buffer, the frame's number,
+and its column of the matrix, which is zero except for FRAME. Fills the column and returns None, or returns an item.
+Raises RemoteProtocolError for a frame that cannot be read."""
 
 
 def read_singly(cut: CutFrames, numbers: Iterable[int], read_one: ReadOne[T]) -> Found[T]:
-    """Reads some frames one after the other, up to one that cannot be read."""
+    """Read some frames one after the other, up to the first that cannot be read."""
     buffer, begins, lengths, rows = cut
     others: list[T] = []
     for k in numbers:
@@ -318,8 +318,8 @@ def read_singly(cut: CutFrames, numbers: Iterable[int], read_one: ReadOne[T]) ->
 
 
 def items_of(buffer: memoryview, rows: I64, others: Sequence[Any], runs: Mapping[int, type[Run]]) -> list[Any]:
-    """The items of a burst, in order. ``others`` are the items of the frames of kind OTHER, ascending; ``runs`` is the
-    class for each other kind."""
+    """Return the items of a burst, in order. ``others`` are the items of the frames of kind OTHER, ascending; ``runs``
+    has the class for each other kind."""
     items: list[Any] = []
     begin = 0
     for other in others:
@@ -330,7 +330,7 @@ def items_of(buffer: memoryview, rows: I64, others: Sequence[Any], runs: Mapping
 
 
 def _runs(buffer: memoryview, rows: I64, runs: Mapping[int, type[Run]]) -> list[Run]:
-    """At most one run of each kind, the one that begins first before the other."""
+    """Return at most one run of each kind. The run whose first frame came first goes first."""
     if not rows.shape[1]:
         return []
     kinds = rows[KIND]

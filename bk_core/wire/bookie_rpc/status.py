@@ -31,8 +31,9 @@ class Status(enum.IntEnum):
 
 
 class StatusRow(NamedTuple):
-    """One status: its code in version 2 as it is read and as it is written, and what a client of ours takes it for.
-    REASON_NONE of ENOLEDGER and ENOENTRY: the entry is ABSENT, everything else but EOK makes it UNKNOWN (MUST4)."""
+    """One status: its code of version 2 when it is read and when it is sent, and the reason that our client takes it
+    for. ENOLEDGER and ENOENTRY have REASON_NONE: the entry is ABSENT. Any other status except EOK makes it UNKNOWN
+    (MUST4)."""
 
     v2: int
     v2_sent: int
@@ -51,8 +52,8 @@ STATUSES: Mapping[Status, StatusRow] = MappingProxyType(
         Status.EFENCED: StatusRow(104, 104, Reason.FENCED),
         Status.EREADONLY: StatusRow(105, 105, Reason.READ_ONLY),
         Status.ETOOMANYREQUESTS: StatusRow(106, 106, Reason.OVERLOADED),
-        # Java's client of version 2 knows no 107: it raises in its event loop and closes the connection, and all that
-        # is in flight there fails with it. EIO is UNKNOWN to it as well, and ends one request only.
+        # Java's client of version 2 does not know 107: it raises in its event loop and closes the connection, and every
+        # request in flight there fails. EIO also means UNKNOWN to it, and fails only one request.
         Status.EUNKNOWNLEDGERSTATE: StatusRow(107, 101, Reason.LIMBO),
     }
 )
@@ -81,19 +82,19 @@ _REFUSED_READ = _REFUSED_ADD | {
 
 
 def refused_add(reason: Reason) -> Status:
-    """The status of an add that this bookie refuses; EIO for what Apache has no word for, such as a failed disk, limbo,
-    a time limit or a shutdown. A client then replaces the bookie."""
+    """Return the status for an add that this bookie refuses. It is EIO for a reason without a status of Apache's, such
+    as a failed disk, limbo, a time limit or a shutdown: a client then replaces the bookie."""
     return _REFUSED_ADD.get(reason, Status.EIO)
 
 
 def refused_read(reason: Reason) -> Status:
-    """The status of a read whose entry is UNKNOWN here. It is never ENOENTRY, and ENOLEDGER only of a deleted
+    """Return the status for a read whose entry is UNKNOWN here. It is never ENOENTRY, and ENOLEDGER only for a deleted
     ledger."""
     return _REFUSED_READ.get(reason, Status.EIO)
 
 
 def reason_of(status: Status) -> Reason:
-    """What a client of ours takes a status for."""
+    """Return the reason that our client takes a status for."""
     return STATUSES[status].reason
 
 
@@ -110,11 +111,11 @@ for _status, _row in STATUSES.items():
 
 
 def to_v2(statuses: I64 | int) -> I64:
-    """Codes of version 2 for statuses, one or many."""
+    """Convert statuses, one or many, to codes of version 2."""
     return _TO_V2[statuses]
 
 
 def from_v2(codes: I64) -> I64:
-    """Statuses for codes of version 2; UNKNOWN_CODE for a code that there is not."""
+    """Convert codes of version 2 to statuses; a code that does not exist becomes UNKNOWN_CODE."""
     known = (codes >= 0) & (codes < _FROM_V2.size)
     return np.where(known, _FROM_V2[np.where(known, codes, 0)], UNKNOWN_CODE)

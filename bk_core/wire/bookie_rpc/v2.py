@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Version 2 of Apache's protocol: fixed layouts of big-endian numbers, built and read in columns.
 
-A packet begins with its header (u32): version << 24 | operation << 16 | flags; version 0 has the operation alone.
-Functions have the names and arguments of ``v3``, so that a bookie chooses the module; our client sends adds and reads
-as version 3. Answers carry no transaction: ``txns`` are the version bytes that an answer repeats. There is no LAC
-beside an entry, no deferred sync and no list of entries.
+A packet begins with its header (u32): version << 24 | operation << 16 | flags; in version 0 it is the operation alone.
+Functions have the names and arguments of ``v3``, so that a bookie only chooses the module; our client sends adds and
+single reads as version 3. Answers carry no transaction: ``txns`` are the version bytes that answers repeat. Version 2
+has no LAC beside an entry, no deferred sync and no list of entries.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _BATCH_ANSWER = struct.Struct(">Iiqqq")
 
 
 def _header(word: int) -> tuple[int, int, int]:
-    """Version, operation and flags of a packet header."""
+    """Return the version, the operation and the flags of a packet header."""
     version = word >> 24
     return (version, word >> 16 & 0xFF, word & 0xFFFF) if version else (0, word & 0xFF, 0)
 
@@ -85,7 +85,7 @@ def _too_short(what: str, length: int) -> RemoteProtocolError:
 
 
 def read_requests_of(cut: CutFrames, first: int = 0) -> Found[Single | BatchRead]:
-    """Reads the frames from number ``first`` on."""
+    """Read the frames from number ``first`` on."""
     buffer, begins, lengths, rows = cut
     if begins.size - first <= FEW_FRAMES:
         return read_singly(cut, range(first, begins.size), read_request)
@@ -116,15 +116,15 @@ def _headers(heads: U8) -> tuple[I64, I64, I64]:
 
 
 def _chosen(adds: np.ndarray[Any, np.dtype[np.bool_]], heads: U8, of_add: int, of_read: int) -> I64:
-    """The number at one place of an add and at another of a read."""
+    """Return the number at one place of each add, and at another place of each read."""
     if adds.all():
         return column(heads, of_add, ">i8")
     return np.where(adds, column(heads, of_add, ">i8"), column(heads, of_read, ">i8"))
 
 
 def read_request(data: memoryview, begin: int, frame: int, row: Column) -> Single | BatchRead | None:
-    """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`). Raises RemoteProtocolError for one at which
-    Apache's bookies close the connection."""
+    """Read one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`). Raises RemoteProtocolError for a request at
+    which Apache's bookies close the connection."""
     if len(data) < _HEADER_BYTES:
         raise _too_short("a request", len(data))
     version, operation, flags = _header(int.from_bytes(data[:_HEADER_BYTES], "big"))
@@ -196,8 +196,8 @@ def _read_read(data: memoryview, frame: int, row: Column, head: tuple[int, int, 
 
 
 def _key_of(data: memoryview, flags: int, version: int, at: int) -> tuple[bool, bytes]:
-    """Whether a read fences, and its ledger key. Version 1 has none; the version is a signed byte to Apache's
-    bookies."""
+    """Return whether a read fences, and its ledger key. Version 1 has no key. Apache's bookies read the version as a
+    signed byte."""
     fencing = flags & DO_FENCING != 0
     if not fencing or not VERSION <= version < 0x80:
         return fencing, b""
@@ -230,7 +230,7 @@ def _auth_message(data: memoryview) -> pb.AuthMessage:
 
 
 def read_answers_of(cut: CutFrames) -> Found[WireAnswer | BatchAnswer]:
-    """Reads all frames."""
+    """Read all frames."""
     buffer, begins, lengths, rows = cut
     if begins.size <= FEW_FRAMES:
         return read_singly(cut, range(begins.size), _read_answer)
@@ -250,7 +250,7 @@ def read_answers_of(cut: CutFrames) -> Found[WireAnswer | BatchAnswer]:
 
 
 def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> WireAnswer | BatchAnswer | None:
-    """One answer. Raises RemoteProtocolError for what Java's client closes the connection at."""
+    """Read one answer. Raises RemoteProtocolError for an answer at which Java's client closes the connection."""
     if len(data) < _HEADER_BYTES:
         raise _too_short("an answer", len(data))
     version, operation, _ = _header(int.from_bytes(data[:_HEADER_BYTES], "big"))
@@ -287,14 +287,14 @@ def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> WireA
 
 
 def batch_read(asked: BatchRead) -> bytes:
-    """The frame of a batch read; ``frame`` and ``status`` are not looked at."""
+    """Make the frame of a batch read; ``frame`` and ``status`` are ignored."""
     flags = (DO_FENCING if asked.fencing else 0) | (HIGH_PRIORITY if asked.high_priority else 0)
     ids = (asked.ledger_id, asked.first_entry_id, asked.request_id, asked.max_count, asked.max_bytes)
     return _framed(_word(asked.version, BATCH_READ, flags) + _BATCH.pack(*ids) + asked.key)
 
 
 def auth(message: pb.AuthMessage, version: int = VERSION) -> bytes:
-    """The frame of an AuthMessage; request and answer look the same."""
+    """Make the frame of an AuthMessage; request and answer look the same."""
     return _framed(_word(version, AUTH, 0) + message.SerializeToString())
 
 
@@ -323,7 +323,7 @@ def read_answers(
     lac_times: Ints | None = None,
     copy_below: int = COPY_BELOW_BYTES,
 ) -> list[Buffer]:
-    """As in ``v3``; the LAC and its time have no place here."""
+    """As in ``v3``, but version 2 cannot carry the LAC and its time."""
     count = len(bodies)
     pieces = [_words(READENTRY, txns, count), _codes(0, count), _i64(ledger_ids, count), _i64(entry_ids, count)]
     before = Rows(count, [_u32(bodies.sizes() + _ANSWER_BYTES), *pieces, *bodies.head_pieces()])
@@ -331,7 +331,7 @@ def read_answers(
 
 
 def batch_answer(asked: BatchRead, bodies: Bodies, *, copy_below: int = COPY_BELOW_BYTES) -> list[Buffer]:
-    """The answer to a batch read that found at least one entry. The caller keeps the frame within its limit."""
+    """Make the answer to a batch read that found at least one entry. The caller keeps the frame within its limit."""
     sizes = bodies.sizes()
     length = _BATCH_ANSWER.size + LENGTH_BYTES * len(bodies) + int(np.sum(sizes))
     word = int.from_bytes(_word(asked.version, BATCH_READ, 0), "big")
@@ -343,7 +343,7 @@ def batch_answer(asked: BatchRead, bodies: Bodies, *, copy_below: int = COPY_BEL
 
 
 def refusal(asked: Single | BatchRead) -> bytes:
-    """The frame that answers a request with its status and nothing else."""
+    """Make the frame that answers a request with its status and nothing else."""
     code = int(to_v2(int(asked.status)))
     if isinstance(asked, BatchRead):
         word = int.from_bytes(_word(asked.version, BATCH_READ, 0), "big")
@@ -364,7 +364,7 @@ def _answers(operation: int, txns: Ints, ledger_ids: Ints, entry_ids: I64, statu
 
 
 def _answer(operation: int, version: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """As :func:`_answers` makes it, without arrays of one."""
+    """Make one answer as :func:`_answers` would, without arrays of one item."""
     word = version << 24 | operation << 16 if version else operation
     return _FRAMED_ANSWER.pack(_ANSWER_BYTES, word, int(to_v2(status)) if status else 0, ledger_id, entry_id)
 
@@ -379,7 +379,7 @@ def _word(version: int, operation: int, flags: int) -> bytes:
 
 
 def _words(operation: int, versions: Ints, count: int) -> bytes | U8:
-    """The packet headers of answers."""
+    """Make the packet headers of answers."""
     if isinstance(versions, int):
         return _word(versions, operation, 0)
     same = int(versions[0]) if count else VERSION

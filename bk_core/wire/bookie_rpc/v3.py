@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 3 of Apache's protocol: protobuf messages, built in columns and read singly; ``connection`` reads them by
-the burst.
+"""Version 3 of Apache's protocol: protobuf messages, built in columns and read one by one; ``connection`` reads bursts
+of them.
 
-What is built has the fields in ascending order, as protobuf writes them. Numbers may be one for all rows, or an array
-of one item a row.
+Messages are built with their fields in ascending order, as protobuf writes them. A number may be one for all rows, or
+an array with one item for each row.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 M = TypeVar("M", pb.Request, pb.Response)
 
 DEFERRED_SYNC = 1
-"""A flag of adds: the answer may come before the bookie has synced its log."""
+"""A flag of adds: the bookie may answer before it has synced its log."""
 
 HIGH_PRIORITY = 100
-"""What recovery puts into the priority of its requests."""
+"""The priority of a recovery's requests."""
 
 _READ_TAG, _ADD_TAG = b"\xa2\x06", b"\xaa\x06"
 _LEDGER_FIELD, _ENTRY_FIELD = 1, 2
@@ -110,13 +110,13 @@ _again = lru_cache(maxsize=1024)(decode_varint)  # of numbers that stay the same
 
 
 def framed(message: pb.Request | pb.Response) -> bytes:
-    """A message as a frame."""
+    """Make a frame of a message."""
     data = message.SerializeToString()
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def request(operation: pb.OperationType, txn: int, priority: int = 0) -> pb.Request:
-    """A request of which the header is filled in."""
+    """Make a request whose header is filled in."""
     made = pb.Request()
     made.header.version = pb.VERSION_THREE
     made.header.operation = operation
@@ -127,8 +127,8 @@ def request(operation: pb.OperationType, txn: int, priority: int = 0) -> pb.Requ
 
 
 def answer(asked: pb.Request, status: Status = Status.EOK) -> pb.Response:
-    """The answer to a request of which the header and both statuses are filled in, and the ids of the request where the
-    answer has them. The caller adds the rest."""
+    """Make the answer to a request, with its header, both statuses and, if the answer has fields for them, the
+    request's ids. The caller adds the rest."""
     made = pb.Response(status=int(status))  # type: ignore[arg-type]  # the stubs ask for their own enum
     made.header.version = pb.VERSION_THREE
     made.header.operation = asked.header.operation
@@ -146,8 +146,8 @@ def answer(asked: pb.Request, status: Status = Status.EOK) -> pb.Response:
 
 
 def refusal(single: Single) -> bytes:
-    """The frame that answers a request with its status and nothing else. As Apache's bookies do it, an operation that
-    they do not serve gets its own header back."""
+    """Make the frame that answers a request with its status and nothing else. As from Apache's bookies, an operation
+    that is not served gets its own header back."""
     asked = single.request
     if asked.header.operation in _FIELDS:
         return framed(answer(asked, single.status))
@@ -155,7 +155,8 @@ def refusal(single: Single) -> bytes:
 
 
 def header_only(asked: pb.Request, status: Status) -> pb.Response:
-    """What Apache's bookies answer to an operation that has no answer of its own: the request's header and a status."""
+    """Make the answer of Apache's bookies to an operation without an answer of its own: the request's header and a
+    status."""
     return pb.Response(header=asked.header, status=int(status))  # type: ignore[arg-type]  # as above
 
 
@@ -170,7 +171,7 @@ def _parsed(kind: type[M], data: bytes) -> M:
 
 
 def read_request(content: memoryview, begin: int, frame: int, column: Column) -> Single | None:
-    """Reads one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
+    """Read one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     asked = _parsed(pb.Request, data)
     header = asked.header
@@ -209,9 +210,9 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
 
 
 def lone_add(received: memoryview) -> LoneAdd | None:
-    """What was received, if that is one normal add as all known clients write it, whole, and nothing else. None for
-    all that differs in any way: :func:`read_request` knows what it is. Where this reads an add, it reads what protobuf
-    would: each byte is one that is compared, a number, or one of the key or the entry, and all four lengths agree."""
+    """Read a buffer that holds exactly one normal add, as all known clients write it. Return None for anything else,
+    which :func:`read_request` then reads. The result is what protobuf would read: each byte is compared, or belongs to
+    a number, the key or the entry, and all four lengths agree."""
     size = len(received)
     found = _LONE_ADD.match(received) if size <= FRAME_BYTES_MAX else None
     if found is None:
@@ -229,7 +230,7 @@ def lone_add(received: memoryview) -> LoneAdd | None:
 
 
 def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> WireAnswer | None:
-    """Reads one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
+    """Read one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
     data = bytes(content)
     told = _parsed(pb.Response, data)
     operation = told.header.operation
@@ -272,10 +273,11 @@ def add_requests(
     write_flags: int = 0,
     copy_below: int = COPY_BELOW_BYTES,
 ) -> list[Buffer]:
-    """Adds, one for each entry of ``bodies``: buffers for a gathering write, one where entries are small.
+    """Make adds, one for each entry of ``bodies``, as buffers for a gathering write: a single buffer if entries are
+    small.
 
-    ``txns`` and ``entry_ids`` are arrays of one item an entry. The same bytes may go to every bookie of the write set,
-    if the caller gives all of them the same ids of transactions. A frame over the limit is not looked for here: an
+    ``txns`` and ``entry_ids`` are arrays with one item for each entry. The same bytes may go to every bookie of the
+    write set, if the caller uses the same transactions for all of them. The limit of frames is not checked here: an
     entry of ENTRY_BYTES_MAX fits.
     """
     if not len(bodies):
@@ -298,7 +300,7 @@ def add_requests(
 
 
 def read_requests(txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
-    """Plain reads, one for each entry id."""
+    """Make plain reads, one for each entry id."""
     if not entry_ids.size:
         return b""
     fields: list[Piece] = [b"\x08", varint(ledger_ids), b"\x10", varint(entry_ids)]
@@ -306,22 +308,22 @@ def read_requests(txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int
 
 
 def add_answers(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes:
-    """Answers to adds, one for each entry id, as one piece."""
+    """Make answers to adds, one for each entry id, as one piece."""
     return _plain_answers(pb.ADD_ENTRY, _ADD_TAG, txns, ledger_ids, entry_ids, statuses)
 
 
 def add_answer(txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """As :func:`add_answers`, for one add."""
+    """Make the answer to one add, as :func:`add_answers` would."""
     return _plain_answer(pb.ADD_ENTRY, _ADD_TAG, txn, ledger_id, entry_id, status)
 
 
 def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
-    """Answers to reads that found nothing, one for each entry id, as one piece."""
+    """Make answers to reads that found nothing, one for each entry id, as one piece."""
     return _plain_answers(pb.READ_ENTRY, _READ_TAG, txns, ledger_ids, entry_ids, statuses)
 
 
 def bare_answers(operation: int, count: int, txns: Ints, status: int) -> bytes:
-    """Answers that have nothing but a header and a status, as one piece."""
+    """Make answers that have only a header and a status, as one piece."""
     fields = [*_header(operation, txns, 0), b"\x10", varint(status)]
     return Rows(count, [_length(width_of(*fields)), *fields]).joined()
 
@@ -336,10 +338,11 @@ def read_answers(
     lac_times: Ints | None = None,
     copy_below: int = COPY_BELOW_BYTES,
 ) -> list[Buffer]:
-    """Answers to reads that found their entries: buffers for a gathering write, one where entries are small.
+    """Make answers to reads that found their entries, as buffers for a gathering write: one buffer if entries are
+    small.
 
-    ``txns`` and ``entry_ids`` are arrays of one item an entry; ``entry_ids`` are those that were asked for, so −1 stays
-    −1. ``max_lacs`` is the LAC that this bookie knows, ``lac_times`` when it learnt of it, in ms since 1970.
+    ``txns`` and ``entry_ids`` are arrays with one item for each entry; ``entry_ids`` are those of the requests, so −1
+    stays −1. ``max_lacs`` is the LAC that this bookie knows, ``lac_times`` when it learnt it, in ms since 1970.
     """
     if not len(bodies):
         return []
@@ -370,18 +373,18 @@ def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, ent
 
 
 def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """As :func:`_plain_answers` makes it, without arrays of one."""
+    """Make one answer as :func:`_plain_answers` would, without arrays of one item."""
     number, entry = encode_varint(txn), encode_varint(entry_id)
     before, between = _around(operation, tag, len(number), ledger_id, len(entry), status)
     return before + number + between + entry
 
 
-@lru_cache(maxsize=1024)  # it stays the same from answer to answer
+@lru_cache(maxsize=1024)  # the arguments repeat from answer to answer
 def _around(
     operation: int, tag: bytes, txn_bytes: int, ledger_id: int, entry_bytes: int, status: int
 ) -> tuple[bytes, bytes]:
-    """What stands before the transaction and before the entry id of an answer, which ends with that. Its numbers have
-    ten bytes at most, and so each length is one byte."""
+    """Make the bytes before the transaction of an answer, and those between it and the entry id, which comes last.
+    Numbers have at most ten bytes, so each length is one byte."""
     code, ledger = encode_varint(status), encode_varint(ledger_id)
     fields = b"\x08%b\x10%b\x18" % (code, ledger)
     between = b"\x10%b%b%c%b" % (code, tag, len(fields) + entry_bytes, fields)
@@ -405,7 +408,7 @@ def _header(operation: int, txns: Ints, priority: int) -> list[Piece]:
 
 
 def _length(sizes: Ints) -> Piece:
-    """The length of a frame; one, or one a row."""
+    """Make the length field of a frame: one for all rows, or one for each row."""
     if isinstance(sizes, int):
         return sizes.to_bytes(LENGTH_BYTES, "big")
     return sizes.astype(">u4").view(np.uint8).reshape(-1, LENGTH_BYTES)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane on a stream of bytes, for both ends: what a connection begins with, and its messages.
+"""The direct lane on a stream of bytes, for both ends: the preamble of a connection, and its messages.
 
 A connection carries one of the lane's three streams, so that a fence never waits behind adds (L3). It begins with a
 preamble of the client, 8 bytes: the magic, the version and the stream. Then messages go both ways: a header of 8 bytes
 (the bytes of the frames, the bytes of the rest), the frames, the rest. All numbers are little-endian.
 
 Nothing here touches a socket. :class:`MessageReader` says where the next bytes go, so that a long message is received
-into one buffer of its own; :class:`SendQueue` says what leaves next, so that frames are sent from where they are.
+into one buffer of its own. :class:`SendQueue` says which bytes to send next, so that frames are sent from where they
+lie.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ STREAMS = ("Add", "Read", "Control")
 """The streams by their number in the preamble, from 1 on."""
 
 BUFFERS_MAX = 512
-"""The most buffers in one system call; the system's own bound is 1,024."""
+"""The most buffers in one system call; the system's own limit is 1,024."""
 
 SMALL_FRAME_BYTES = 1024
-"""Frames up to this size, in the mean of a message, are joined."""
+"""The frames of a message are joined if they have at most this many bytes on average."""
 
 _PREAMBLE = struct.Struct("<4sBBxx")
 _MAGIC = b"bkdl"
@@ -39,12 +40,12 @@ _STAGING_BYTES = 16 << 10
 
 
 def preamble(stream: str) -> bytes:
-    """What the client's end of a connection begins with."""
+    """Make the bytes with which the client's end of a connection begins."""
     return _PREAMBLE.pack(_MAGIC, VERSION, 1 + STREAMS.index(stream))
 
 
 def stream_of(data: bytes) -> str:
-    """The stream that a preamble names. Raises RemoteProtocolError."""
+    """Return the stream that a preamble names. Raises RemoteProtocolError."""
     magic, version, stream = _PREAMBLE.unpack(data)
     if magic != _MAGIC:
         raise RemoteProtocolError("a connection does not begin as the direct lane does", value=data.hex())
@@ -61,14 +62,14 @@ class Received(NamedTuple):
 
 
 class MessageReader:
-    """Cuts what is received into messages. ``take`` gives the buffer of a message that is longer than what waits here,
-    which nobody changes while somebody refers to it."""
+    """Cuts received bytes into messages. ``take`` makes a buffer for a message that is too long for the staging buffer.
+    The buffer must not be used again while anything refers to it."""
 
     def __init__(self, take: Callable[[int], memoryview]) -> None:
         self._take = take
         self._staging = bytearray(_STAGING_BYTES)
-        self._begin = self._end = 0  # of what waits in it
-        self._body: memoryview | None = None  # of the message that is being received
+        self._begin = self._end = 0  # of the bytes that wait in it
+        self._body: memoryview | None = None  # the buffer of a long message
         self._filled = self._frames_bytes = 0
         self.in_message = False
         """Whether a message has begun and not ended."""
@@ -76,23 +77,24 @@ class MessageReader:
         """The bytes of the message that is being received into a buffer of its own; 0 if there is none."""
 
     def drop(self) -> None:
-        """Nothing more comes: the buffer is given back."""
+        """Release the buffer of a long message, because nothing more comes."""
         self._body, self.long_bytes = None, 0
         self.in_message = self._end > self._begin
 
     @property
     def missing(self) -> int:
-        """How much of the message is to come that is received into a buffer of its own."""
+        """How many bytes are missing of the message that is received into a buffer of its own; 0 if there is none."""
         return 0 if self._body is None else len(self._body) - self._filled
 
     def buffers(self) -> list[memoryview]:
-        """Where the next bytes are received, in this order."""
+        """Return the buffers for the next bytes, in the order in which they are filled."""
         staging = memoryview(self._staging)[self._end :]
         return [staging] if self._body is None else [self._body[self._filled :], staging]
 
     def received(self, count: int) -> Iterator[Received]:
-        """Takes note of so many bytes; the messages that are whole now. Raises RemoteProtocolError for a message that
-        is too long, before memory is allocated for it (L5); then nothing more can be read."""
+        """Note that ``count`` bytes were received, and yield the messages that are whole now. Raises
+        RemoteProtocolError for a message that is too long, before memory is allocated for it (L5); then nothing more
+        can be read."""
         if self._body is not None:
             into_body = min(count, len(self._body) - self._filled)
             self._filled += into_body
@@ -112,7 +114,7 @@ class MessageReader:
                 self._begin = begin + size
                 yield self._cut(memoryview(bytes(memoryview(self._staging)[begin : self._begin])))
             elif _HEAD.size + size <= _STAGING_BYTES:
-                break  # it fits here
+                break  # the rest of it fits into the staging buffer
             else:
                 self._body, self._filled = self._take(size), have - _HEAD.size
                 self.long_bytes, self.in_message = size, True
@@ -128,7 +130,7 @@ class MessageReader:
         return Received(frames, bytes(body[self._frames_bytes :]))
 
     def _tidy(self) -> None:
-        """What waits moves to the front, where there is room for the rest of it."""
+        """Move the waiting bytes to the front, where there is room for the rest of their message."""
         have = self._end - self._begin
         if have:
             self._staging[:have] = self._staging[self._begin : self._end]
@@ -136,16 +138,16 @@ class MessageReader:
 
 
 class SendQueue:
-    """Messages on their way out, as buffers that nobody changes until they have left."""
+    """Messages that are to be sent, as buffers that must not change until they are sent."""
 
     def __init__(self) -> None:
         self._buffers: deque[memoryview] = deque()
         self.bytes = 0
-        """How much has not left."""
+        """How many bytes are not sent yet."""
 
     def put(self, message: LaneMessage) -> None:
-        """Queue a message behind all others. Its frames are not copied, unless they are so small that a buffer for each
-        costs the system more than the copy."""
+        """Queue a message after all others. Its frames are not copied, unless they are so small that a buffer for each
+        would cost more than the copy."""
         if not message.frames:
             self._put(_HEAD.pack(0, len(message.rest)) + message.rest)
             return
@@ -169,13 +171,13 @@ class SendQueue:
             self.bytes += len(data)
 
     def next(self) -> list[memoryview]:
-        """What leaves next, as far as one system call takes it."""
+        """Return the buffers to send next, as many as one system call takes."""
         if len(self._buffers) <= BUFFERS_MAX:
             return list(self._buffers)
         return [self._buffers[k] for k in range(BUFFERS_MAX)]
 
     def sent(self, count: int) -> None:
-        """Notes that this many bytes of the message have left."""
+        """Note that the next ``count`` bytes were sent."""
         self.bytes -= count
         while count:
             first = self._buffers[0]

@@ -12,7 +12,7 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, Buffer, LaneMessage
 
 MESSAGE_OVERHEAD_BYTES = 64 << 10
-"""The room in a message beside its frames, for attaches, acks and trailers."""
+"""The most bytes of a message in addition to its frames, for attaches, acks and trailers."""
 
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 """The largest message of the gRPC lane; gRPC's own limits are set to it (L5)."""
@@ -22,7 +22,7 @@ _VARINT_BYTES_MAX = 5  # of a length below 2**32
 
 
 def encode_varint(value: int) -> bytes:
-    """Protobuf's base-128 form of a non-negative integer."""
+    """Encode a non-negative integer in protobuf's base-128 form."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -32,7 +32,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def pack(message: LaneMessage) -> bytes:
-    """A message with its frames, joined, in front; copies the frames once."""
+    """Encode a message: its frames, joined, and then the rest. This copies the frames once."""
     size = sum(len(part) for part in message.frames)
     if size == 0:
         return message.rest
@@ -40,7 +40,7 @@ def pack(message: LaneMessage) -> bytes:
 
 
 def unpack(data: Buffer) -> tuple[memoryview | None, memoryview]:
-    """The frames of a message (None if it does not begin with frames) and its rest, as views of ``data``.
+    """Return the frames of a message (None if it does not begin with frames) and its rest, as views of ``data``.
 
     Raises RemoteProtocolError if the message is longer than MESSAGE_BYTES_MAX, or the length of the frames does not fit
     the message; this is checked before memory is allocated (L5).
@@ -60,4 +60,4 @@ def unpack(data: Buffer) -> tuple[memoryview | None, memoryview]:
             if size > len(view) - start:
                 break
             return view[start : start + size], view[start + size :]
-    raise RemoteProtocolError("The frames of a message do not fit it", value=f"{size} bytes of {len(view)}")
+    raise RemoteProtocolError("The length of the frames does not fit the message", value=f"{size} bytes of {len(view)}")

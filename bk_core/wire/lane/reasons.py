@@ -55,7 +55,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 class LaneMessage(NamedTuple):
-    """A message of a lane: a protobuf message without its field ``frames``, and these frames, whose items are bytes."""
+    """A message of a lane. ``rest`` is a protobuf message without its field ``frames``, whose contents are
+    ``frames``."""
 
     rest: bytes
     frames: Sequence[Buffer] = ()
@@ -73,16 +74,16 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The bytes that a read wants of each entry: the first ``head`` bytes or, if that is 0, ``ranges``. These are
-    (offset, size) for entry ``first``, the entry behind it and so on, in ascending order, and may touch but not
-    overlap. A bookie may answer with whole frames instead."""
+    """The bytes that a read wants of each entry: the first ``head`` bytes or, if that is 0, ``ranges``. The first item
+    of ``ranges`` is for entry ``first``, the next for the entry after it, and so on. An item is a tuple of (offset,
+    size) in ascending order; these may touch but not overlap. A bookie may answer with whole frames instead."""
 
     head: int = 0
     first: EntryId = 0
     ranges: tuple[tuple[tuple[int, int], ...], ...] = ()
 
     def spans(self, entry_id: EntryId, length: int) -> list[tuple[int, int]]:
-        """Where the wanted bytes of an entry begin and end, as far as it is that long."""
+        """Return where the wanted bytes of an entry begin and end, cut off at its length."""
         if self.head:
             return [(0, min(self.head, length))]
         at = entry_id - self.first
@@ -90,7 +91,7 @@ class Cut:
         return [(min(offset, length), min(offset + size, length)) for offset, size in wanted]
 
     def problem(self, first: EntryId, last: EntryId) -> str:
-        """Why this cannot be the cut of a read of these entries; empty if it can."""
+        """Return why this cannot be the cut of a read of these entries, or an empty string if it can."""
         if self.head:
             return "a head and ranges" if self.ranges else ""
         if len(self.ranges) != last - first + 1 or self.first != first:
@@ -104,7 +105,7 @@ class Cut:
 
 
 CUT_RANGES_MAX = 1 << 14
-"""The most ranges of a cut; so its message is short."""
+"""The most ranges of a cut, so that its message stays short."""
 
 FRAME_BYTES_MAX = 8 << 20
 """The largest frame on any lane and on disk (L5)."""
@@ -113,10 +114,10 @@ ENTRY_BYTES_MAX = (5 << 20) - 1024
 """The largest payload of an entry on any lane (L5); any Java reader can fetch it."""
 
 HINT_IDS_MAX = 10_000
-"""The most ledgers in one hint of deletion."""
+"""The maximum number of ledgers in one hint of deletion."""
 
 NAMED_MAX = 256
-"""Limits the sessions that a client opens, and the grants that it shows, in one message. A bookie takes
+"""The most sessions that a client opens, and the most grants that it shows, in one message. A bookie accepts up to
 ``NAMED_TAKEN_MAX``."""
 
 NAMED_TAKEN_MAX = 16 * NAMED_MAX

@@ -25,7 +25,7 @@ class AnswerQueue:
       Other objects only look at it.
     - ``_counted_bytes``: the bytes of the counted buffers. They are part of ``_room``, which all connections share.
     - ``_leaving``: the requests whose parts the last message ends.
-    - ``is_stalled``: the client takes nothing.
+    - ``is_stalled``: the client reads nothing.
 
     ``wake`` is called when the queue was empty and gets a buffer.
     """

@@ -219,7 +219,7 @@ class ServedConnection:
         """The client has taken nothing for a while."""
         self.answers.is_stalled = True
         if self.closing:
-            self.cut("the client takes nothing")
+            self.cut("the client reads nothing")
         else:
             self._engine.feed(events.StreamStalled(self.stream))
 
