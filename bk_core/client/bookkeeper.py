@@ -430,7 +430,7 @@ class BookKeeper:
             await asyncio.to_thread(self.store.close)
 
     def check_open(self) -> None:
-        """Raises ClientClosedError once this client is closed, ForkedHandleError in a forked child."""
+        """Raise ClientClosedError once this client is closed, ForkedHandleError in a forked child."""
         self._guard.check("this client")
         if self._is_closed:
             raise _closed_error(Outcome.NOT_APPLIED)
@@ -454,7 +454,7 @@ def _closed_error(outcome: Outcome | None = None) -> ClientClosedError:
 
 
 def check_arguments(password: object, digest_type: object, ledger_id: object = 0) -> None:
-    """Raises InvalidArgumentError for an argument of a wrong type, for callers without a type checker."""
+    """Raise InvalidArgumentError for an argument of a wrong type, for callers without a type checker."""
     if not isinstance(password, bytes | bytearray | memoryview):
         raise InvalidArgumentError(
             "a password is bytes",
@@ -472,7 +472,7 @@ def check_arguments(password: object, digest_type: object, ledger_id: object = 0
 
 
 def check_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> None:
-    """Raises InvalidArgumentError for sizes that no ledger can have."""
+    """Raise InvalidArgumentError for sizes that no ledger can have."""
     sizes = ensemble_size, write_quorum_size, ack_quorum_size
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidArgumentError(

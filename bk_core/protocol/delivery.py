@@ -85,11 +85,11 @@ class Delivery:
         return tuple(lane.bookie for lane in self.lanes)
 
     def confirmed(self) -> EntryId:
-        """The last entry that, with all entries before it, an ack quorum has on disk."""
+        """Return the last entry that, with all entries before it, an ack quorum has on disk."""
         return quorum.confirmed_id(self._marks(), self.write_quorum, self.ack_quorum, self.last_sent)
 
     def acked_through(self) -> EntryId:
-        """The last entry that, with all entries before it, an ack quorum has acked."""
+        """Return the last entry that, with all entries before it, an ack quorum has acked."""
         marks = [lane.watermark for lane in self.lanes]
         return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
@@ -98,7 +98,7 @@ class Delivery:
         return [lane.durable if self.deferred else lane.watermark for lane in self.lanes]
 
     def behind(self) -> tuple[BookieId, ...]:
-        """The bookies, replaced ones included, that lack entries they should hold (P8)."""
+        """Return the bookies, replaced ones included, that lack entries they should hold (P8)."""
         now = {lane.bookie: None for lane, mark in zip(self.lanes, self._marks(), strict=True) if mark < self.last_sent}
         return tuple({**self._missed, **now})
 
@@ -117,14 +117,14 @@ class Delivery:
         return max(failed) <= spared
 
     def is_impossible(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Whether the ack covers frames never sent in its session, or fewer than the last ack: the bookie is broken."""
+        """Return whether the ack covers frames not sent in its session, or fewer than before: the bookie is broken."""
         if not self.is_current(event.index, event.session):
             return False
         lane = self.lanes[event.index]
         return not 0 <= event.frames - lane.acked <= len(lane.outstanding)
 
     def unacked_bytes(self, index: int) -> int:
-        """Bytes of packets from this lane's first unacked one on."""
+        """Return the bytes of the packets from this lane's first unacked one on."""
         lane = self.lanes[index]
         first = lane.outstanding[0] if lane.outstanding else lane.next_number
         if first <= self.base:
@@ -210,9 +210,8 @@ class Delivery:
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
     def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
-        """Keep no packets for these failed lanes for now; or, with ``abandoned=False``, keep packets again for their
-        replacements. A replacement needs none of the packets dropped meanwhile: a packet was dropped only when all
-        other lanes had it, so its entries are confirmed."""
+        """Keep no packets for these failed lanes for now; or (False) keep them again, for replacements. These need none
+        of the dropped packets: one was dropped only when all other lanes had it, so its entries are confirmed."""
         for index in indices:
             self.lanes[index].abandoned = abandoned
         self._release()

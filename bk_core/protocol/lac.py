@@ -71,7 +71,7 @@ class LacQuery:
         return "; ".join(f"{self.ensemble[index]}: {why}" for index, why in sorted(self.problems.items()))
 
     def asked(self, event: ev.LacEvent) -> bool:
-        """Whether the event answers a request of this query."""
+        """Return whether the event answers a request of this query."""
         return 0 <= event.index - self.first_request < len(self.ensemble)
 
     def hear(self, event: ev.LacEvent) -> None:

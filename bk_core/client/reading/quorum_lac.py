@@ -25,7 +25,10 @@ from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
 
 UNREACHABLE_PAUSE_S = 0.1
+"""How many seconds pass before an unreachable bookie is asked again."""
+
 STRAGGLERS_S = 0.05
+"""How many seconds a quorum LAC read waits for a further answer once it has enough of them."""
 
 
 async def lac_event(
@@ -155,7 +158,7 @@ class LacFollower:
         return self._machine.metadata.value.is_closed
 
     def check(self) -> None:
-        """Raises NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed entry,
+        """Raise NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed entry,
         PermissionDeniedError if this client has lost the right to read it."""
         error = self._error or self._machine.error
         if error is not None:
@@ -208,7 +211,7 @@ class LacFollower:
         return self.lac
 
     def check_running(self) -> None:
-        """Raises the error given to :meth:`stop`, if it was called."""
+        """Raise the error given to :meth:`stop`, if it was called."""
         if self._ended is not None:
             raise self._ended
 

@@ -46,6 +46,7 @@ from bk_core.wire.lane.reasons import Reason
 logger = logging.getLogger(__name__)
 
 PARTS_QUEUED_MAX = 8
+"""How many events of a range read may be queued before the tasks that read from bookies wait."""
 
 _Event: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 

@@ -31,6 +31,7 @@ from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.transport.port import Transport
 
 TAIL_WAIT_S = 30.0
+"""How many seconds a tail waits for a new LAC before it looks again whether the ledger is closed."""
 
 
 class LedgerReader:
@@ -214,7 +215,7 @@ class LedgerReader:
         self.end(ClientClosedError(f"the reader of ledger {self.ledger_id} is closed", outcome=Outcome.NOT_APPLIED))
 
     def end(self, error: BookKeeperError) -> None:
-        """As :meth:`close`, but calls that wait raise ``error``."""
+        """End the watches as :meth:`close` does, but make calls that wait raise ``error``."""
         self._follower.stop(error)
 
     async def __aenter__(self) -> LedgerReader:

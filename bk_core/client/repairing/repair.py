@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 End: TypeAlias = FinishReplication | PostponeReplication
 BURST_S = 0.5
+"""How many seconds of unused rate are saved up."""
 
 
 async def under_lock(

@@ -33,6 +33,6 @@ class ForkGuard:
         return self.made_in != generation
 
     def check(self, what: str) -> None:
-        """Raises ForkedHandleError in a child of the process that made the handle."""
+        """Raise ForkedHandleError in a child of the process that made the handle."""
         if self.made_in != generation:
             raise ForkedHandleError(f"{what} was made before this process was forked", remedy=WAY_OUT)
