@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each port's adapters, as parameters of its suite."""
+"""The adapters of each port, as parameters of its suite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.metadata_worlds import (
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 def metadata_world(request: pytest.FixtureRequest) -> Iterator[MetadataWorld]:
-    """A cluster of its own for each test, not yet initialised."""
+    """Make a cluster for one test, not yet initialised."""
     if request.param == "memory":
         world: MetadataWorld = MemoryWorld()
     else:
@@ -32,7 +32,7 @@ def metadata_world(request: pytest.FixtureRequest) -> Iterator[MetadataWorld]:
 
 @pytest.fixture(params=["memory", pytest.param("ensemble", marks=pytest.mark.zookeeper)])
 def lag_world(request: pytest.FixtureRequest) -> Iterator[LagWorld]:
-    """A cluster whose one client is with a server that can be made to lag."""
+    """Make a cluster with a client whose server can be made to lag."""
     if request.param == "memory":
         world: LagWorld = MemoryLagWorld()
     else:
@@ -43,7 +43,7 @@ def lag_world(request: pytest.FixtureRequest) -> Iterator[LagWorld]:
 
 @pytest.fixture
 def store(metadata_world: MetadataWorld) -> MetadataStore:
-    """A store of that cluster, initialised."""
+    """Open a store of that cluster, and initialise it."""
     opened = metadata_world.open()
     opened.initialize_cluster()
     return opened

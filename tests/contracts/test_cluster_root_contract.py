@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every metadata store makes of a ledgers root: a new cluster, one that is there, another's, none."""
+"""How every metadata store treats a ledgers root: a new cluster, an existing one, another program's, or none."""
 
 from __future__ import annotations
 

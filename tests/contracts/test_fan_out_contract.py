@@ -164,7 +164,7 @@ def test_a_hundred_logs_with_long_histories_fit_one_step_and_move_their_lists_in
 
 
 def _aged(head: LogHead) -> tuple[LogHead, LogTransactions]:
-    """A log that has listed many ledgers, for a stream of many batches."""
+    """Make the head of a log that lists many ledgers, after a stream of many batches."""
     record = None
     for batch in range(140):
         new = NewExtent(

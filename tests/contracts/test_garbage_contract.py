@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie takes for evidence that a ledger is deleted, on every metadata store, and that it forgets it then."""
+"""On every metadata store: which evidence makes a bookie believe that a ledger is deleted, and that it then forgets
+it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ HELD = np.array([1, 2, 3], np.int64)
 
 
 class Place:
-    """A store as a bookie sees it that started in it, with ledgers 0 to 3."""
+    """A store with the ledgers 0 to 3, as a bookie sees it that has started on it."""
 
     def __init__(self, world: MetadataWorld) -> None:
         self.world = world
@@ -48,7 +49,7 @@ class Place:
         self.other = world.open()
 
     def raises(self, expected: type[BookKeeperError]) -> None:
-        """Neither look says anything."""
+        """Check that both looks fail with this error."""
         with pytest.raises(expected):
             self.evidence.look((1, 2))
         with pytest.raises(expected):
@@ -252,7 +253,7 @@ def test_a_lock_that_could_not_be_given_back_goes_with_the_next_comparison(place
 
 
 class Collecting:
-    """A thread that collects in a place where ledgers 1 to 3 are held. The loop's part is a list."""
+    """A garbage collection thread of a bookie that holds ledgers 1 to 3. A list takes the place of the loop."""
 
     def __init__(self, place: Place, **times: int) -> None:
         self.held: set[LedgerId] = {1, 2, 3}
@@ -294,7 +295,7 @@ def test_a_hint_has_a_deleted_ledger_forgotten_and_no_other(place: Place) -> Non
 
 def test_a_bug_of_the_thread_is_told_and_not_only_logged(place: Place) -> None:
     with Collecting(place) as collecting:
-        collecting.held = None  # type: ignore[assignment]  # whoever forgets fails
+        collecting.held = None  # type: ignore[assignment]  # a call that forgets fails
         place.other.delete_ledger(2)
         collecting.thread.hint((2,))
         eventually(lambda: "garbage collection failed" in str(collecting.failures))
@@ -363,14 +364,14 @@ def test_a_session_lost_in_the_grace_begins_it_again(place: Place) -> None:
 
 
 async def forgotten(lane: Lane, ledger_id: LedgerId, within_s: float) -> None:
-    """Wait until the bookie answers DELETED to whoever reads."""
+    """Wait until the bookie answers DELETED to a read."""
     async with asyncio.timeout(within_s):
         while await refusal(lane.read(ledger_id, 0, 0)) is not Reason.DELETED:
             await asyncio.sleep(0.02)
 
 
 async def refusal(asked: Awaitable[object]) -> Reason:
-    """Why the bookie refused."""
+    """Return the reason for which the bookie refused."""
     try:
         await asked
     except RefusedError as error:
@@ -430,7 +431,7 @@ def test_a_ledger_that_a_client_deletes_is_soon_forgotten(metadata_world: Metada
 def test_a_ledger_deleted_by_others_is_found_by_comparison(metadata_world: MetadataWorld, tmp_path: Path) -> None:
     async def story(client: BookKeeper, store: MetadataStore, bookie: Bookie, lane: Lane) -> None:
         doomed, kept = await written(client), await written(client)
-        await asyncio.to_thread(store.delete_ledger, doomed)  # as Apache's tools do: nobody is told
+        await asyncio.to_thread(store.delete_ledger, doomed)  # as Apache's tools do, without a hint to bookies
         await forgotten(lane, doomed, within_s=10)
         await still_there(client, kept)
 
@@ -492,6 +493,7 @@ def test_a_copy_that_was_moved_goes_once_it_is_sealed_and_serves_until_then(
         assert (await lane.read(found[0], 0, 2))[0] == {}
         await still_there(client, found[1])
 
-    never = {"compaction_threshold": 1e-9, "major_compaction_threshold": 2e-9}  # it moves what is sealed to what is not
-    for story in (write, move_one, look):  # each start seals the segment of the one before
+    # no compaction: it moves frames from sealed to unsealed segments
+    never = {"compaction_threshold": 1e-9, "major_compaction_threshold": 2e-9}
+    for story in (write, move_one, look):  # each start seals the segment of the previous one
         with_a_bookie(metadata_world, tmp_path, story, gc_grace_s=0.1, gc_interval_s=3600, **never)

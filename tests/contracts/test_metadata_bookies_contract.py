@@ -58,7 +58,7 @@ def test_seen_bookies_are_those_read_last_until_something_changes(
     eventually(lambda: reader.seen_bookies() is None)
     assert reader.writable_bookies() == {BOOKIE: info(port=9999)}
     assert reader.seen_bookies() == ({BOOKIE: info(port=9999)}, {})
-    store.register_bookie(info(), read_only=True)  # two changes, and ZooKeeper tells of each when it will
+    store.register_bookie(info(), read_only=True)  # two changes; ZooKeeper reports each at its own time
     eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies()) == ({BOOKIE: info()}, {}))
     eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
     assert reader.seen_bookies() == ({}, {BOOKIE: info()})
@@ -75,7 +75,7 @@ def test_seen_bookies_are_forgotten_with_the_connection_that_would_tell_of_a_cha
     store.unregister_bookie(BOOKIE)
     metadata_world.resume(reader)
     assert (reader.writable_bookies(), reader.read_only_bookies()) == ({}, {})
-    # each of the two watches tells of the outage when it will
+    # each of the two watches reports the outage at its own time
     eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
     assert reader.seen_bookies() == ({}, {})
 
@@ -345,7 +345,7 @@ def test_cookie_with_a_lost_answer_is_written_or_unknown(
 @pytest.mark.rule("MUST8")
 @pytest.mark.parametrize("version", [None, 0])
 def test_cookie_whose_lost_answer_cannot_be_looked_at_is_unknown(store: MetadataStore, version: int | None) -> None:
-    """The look was not applied, whatever that says: the write may have been."""
+    """The look's error says NOT_APPLIED, but that is about the look: the write may have been applied."""
     store.write_cookie(BOOKIE if version == 0 else "first:3181", b"old", None)
     tree, lost = tree_of(store), [MetadataUnavailableError("the answer was lost")]
     name = "create" if version is None else "set"
@@ -413,7 +413,8 @@ def _owner(world: MetadataWorld, store: MetadataStore, read_only: bool, bookie_i
 
 
 def _watch_presence(world: MetadataWorld):
-    """Look at both sets again and again from another client; the result stops it and says what was seen."""
+    """Read both sets again and again from another client. The returned function stops this and returns what was
+    seen."""
     reader, stop, seen = world.open(), threading.Event(), []
 
     def look() -> None:

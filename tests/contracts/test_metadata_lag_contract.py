@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a metadata store says while the server that it is with does not know yet what others were told is done.
+"""What a metadata store answers while its server lags behind changes that other clients know to be done.
 
 Each test first shows that a bare read through that server is old.
 """
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.rule("M5")
 
 
 def closed(store: MetadataStore, ledger_id: LedgerId, found: Versioned[LedgerMetadata]) -> Versioned[LedgerMetadata]:
-    """The ledger, closed after one entry."""
+    """Close the ledger after one entry, and return its record."""
     after = replace(found.value, state=LedgerState.CLOSED, last_entry_id=0, length=7)
     return store.write_ledger(ledger_id, after, found.version)
 
@@ -136,7 +136,7 @@ def test_bookie_its_cookie_and_its_record_of_a_moment_ago_are_known(lag_world: L
 
 
 def test_write_that_is_refused_brings_the_server_up_to_date(lag_world: LagWorld) -> None:
-    """What the second look after a conflict relies on."""
+    """The second read after a conflict relies on this."""
     ledger_id, made = lag_world.writer.create_ledger(a_ledger())
     lag_world.reader.sync()
     lag_world.lag()

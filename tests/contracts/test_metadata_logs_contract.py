@@ -170,7 +170,7 @@ def test_creating_a_log_survives_a_lost_answer_of_each_of_its_writes(
 @pytest.mark.rule("MUST8")
 @pytest.mark.parametrize("action", ["create", "delete"])
 def test_log_whose_lost_answer_cannot_be_looked_at_is_unknown(store: MetadataStore, action: str) -> None:
-    """The look was not applied, whatever that says: the write was."""
+    """The look's error says NOT_APPLIED, but that is about the look: the write was applied."""
     store.create_log("events" if action == "delete" else "other", b"0")
     tree = tree_of(store)
     multi, looks = tree.multi, (tree.get, tree.exists)
@@ -318,7 +318,7 @@ def test_a_transaction_that_was_made_again_is_not_the_one_that_was_read(store: M
     store.delete_txns("a", {KEY: 0}, 1)
     store.write_logs([LogWrite("a", b"2", 1, TxnWrite(KEY, b"new", None))])
     with pytest.raises(MetadataConflictError):
-        store.delete_txns("a", {KEY: 0}, 1)  # the same one, come late
+        store.delete_txns("a", {KEY: 0}, 1)  # the same call, which arrives late
     assert store.read_txns("a", KEY) == Versioned(b"new", 0)
 
 

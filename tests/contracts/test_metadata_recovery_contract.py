@@ -32,7 +32,7 @@ def test_mark_is_removed_only_in_the_version_that_was_repaired(
     found = store.read_underreplicated(5)
     assert found is not None
     assert found.value.missing == ("b1:3181",)
-    store.mark_underreplicated(5, ["b1:3181"])  # somebody misses a copy again, while the first repair is under way
+    store.mark_underreplicated(5, ["b1:3181"])  # a copy is missing again, while the first repair is under way
     assert store.remove_underreplicated(5, found.version) is False
     again = store.read_underreplicated(5)
     assert again is not None
@@ -110,7 +110,7 @@ def test_lock_is_held_by_one_session_until_it_is_given_back_or_ends(
     data, stat = tree_of(store).get(f"{folder_of(metadata_world)}/locks/urL0000000005")
     assert (data, stat.owner) == (b'bookieId: "host1"\n', store.session_id)
     assert store.underreplication_locks() == {5: "host1", 6: "host2"}
-    other.unlock_underreplicated(5)  # not its own
+    other.unlock_underreplicated(5)  # a lock that it does not hold
     assert other.lock_underreplicated(5, "host2") is False
     store.unlock_underreplicated(5)
     store.unlock_underreplicated(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every metadata store does with the records of what a log unlinked, and with its own clock (RULES N6)."""
+"""What every metadata store does with the records of ledgers that a log unlinked, and with its own clock (RULES N6)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ GARBAGE = [b"\xff\xfe\x00", b"garbage", b'replica: "b1', b'replica: "\\377"', b"
 
 
 def put(store: MetadataStore, path: str, data: bytes) -> str:
-    """A node as another program left it."""
+    """Write a node as another program would leave it."""
     tree = tree_of(store)
     ensure_path(tree, path.rpartition("/")[0])
     if tree.exists(path) is None:

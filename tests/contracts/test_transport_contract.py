@@ -114,7 +114,7 @@ async def test_resent_entries_are_taken_and_changed_ones_refused(lane: Lane) -> 
     lane.send(session, 7, 4, [b"behind it"])
     assert await listener.ended(session) == (0, lane.said(Reason.INTEGRITY))
     entries, trailer = await lane.read(7, 0, 9)
-    if lane.apaches:  # an add stands alone there: what was sent behind the refused one is taken, and not acknowledged
+    if lane.apaches:  # each add is independent there: later adds are taken, but their frames are not acknowledged
         assert entries.pop(4) == b"behind it"
     assert entries == {0: b"a", 1: b"bb", 2: b"ccc", 3: b"dddd"}
     assert trailer.absent == (EntryRange(5 if lane.apaches else 4, 9),)
@@ -247,7 +247,7 @@ async def test_part_of_a_frame_can_be_read(lane: Lane) -> None:
 @pytest.mark.rule("P4")
 @on_each_lane
 async def test_parts_of_entries_come_from_bookies_that_can_cut(lane: Lane) -> None:
-    """Apache's wire has no word for it, so its entries come whole; the reader gets the same of both."""
+    """Apache's wire cannot ask for parts, so its entries come whole. The reader gets the same bytes from both wires."""
     entries = [column_entry(Random(n), (80_000, 8, 4_000)) for n in range(4)]
     await lane.write(7, 0, entries, before=0)
     heads = Heads(512)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many seeds and examples a test tries: all of them, or with ``pytest --few`` a part, as ``scripts/check`` does."""
+"""Decides how many seeds and examples a test tries: all of them, or a part with ``pytest --few``, as in
+``scripts/check``."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ _few = False
 
 
 def try_few() -> None:
-    """From here on; called before any test is imported."""
+    """Let tests try few seeds and examples from here on. Call this before any test is imported."""
     global _few
     _few = True
     settings.load_profile("few")
 
 
 def some(count: int, few: int) -> int:
-    """``count``, or ``few`` of them."""
+    """Return ``count``, or ``few`` with ``pytest --few``."""
     return few if _few else count
 
 
 def examples(times: float) -> settings:
-    """Decorates a test whose examples are cheaper, or dearer, than others: so many times the usual number of them."""
+    """Return the settings for a test that tries ``times`` the usual number of examples, because they are cheap or
+    dear."""
     return settings(max_examples=max(1, round(times * settings().max_examples)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie in memory that answers as Apache's do: entry by entry, adds once they are on disk, in any order, with
-statuses of its own; what it says of a fence that found nothing leaves before the fence is on disk.
+"""A bookie in memory that answers as Apache's do: entry by entry, in any order, with Apache's statuses. It answers an
+add once the entry is on disk, but a fence that finds no entry before the fence is on disk.
 
 :class:`ApacheBookie` has no socket and no clock; :class:`ApacheServer` puts it behind a port.
 """
@@ -25,7 +25,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 Later = Callable[[float, Callable[[], None]], Any]
-"""Calls a function after so many seconds."""
+"""Calls a function after this many seconds."""
 
 HEADER = 32
 SPACE_BYTES = 1 << 30
@@ -46,25 +46,26 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Doing:
-    """Something that was done in memory and stands in the journal's queue: ``act`` does it again, ``answer`` says so.
-    ``kind`` is ``add``, ``fence``, ``LAC`` or ``force``; of an add ``entry`` is what was added, ``recovery`` whether by
-    a recovery."""
+    """An operation that was done in memory and waits in the journal's queue. ``act`` does it again, and ``answer``
+    answers its request. ``kind`` is ``add``, ``fence``, ``LAC`` or ``force``. For an add, ``entry`` is the entry, and
+    ``recovery`` says whether a recovery sent it."""
 
     kind: str
     act: Callable[[], None]
     answer: Callable[[], None]
     entry: bytes = b""
     recovery: bool = False
-    answered: bool = False  # before it was on disk
+    answered: bool = False  # whether it was answered before it was on disk
 
 
 class ApacheBookie:
-    """What is on disk survives :meth:`kill`. While commits are held nothing gets there, but by :meth:`sync`.
+    """The bookie. Everything on disk survives :meth:`kill`. While commits are held, only :meth:`sync` writes to the
+    disk.
 
-    ``refuse``: the status for an operation, ledger and entry, or None; ``compares``: an add over an entry with another
-    payload, and a LAC body that is wrong, are refused, as our bookies do it; Apache's take both. ``batches``: whether
-    it knows batch reads, as Apache's do since 4.17. ``order`` shuffles the answers to a burst, and those to what one
-    sync made durable. ``on_disk`` hears of what was made durable.
+    ``refuse`` returns the status for an operation, ledger and entry, or None. With ``compares``, an add over an entry
+    with another payload is refused, and so is a wrong LAC body, as by our bookies; Apache's accept both. ``batches``:
+    whether it knows batch reads, as Apache's bookies do since 4.17. ``order`` shuffles the answers to a burst, and the
+    answers after a sync. ``on_disk`` gets every operation that was made durable.
     """
 
     def __init__(self, later: Later, *, order: random.Random | None = None, compares: bool = False) -> None:
@@ -73,18 +74,18 @@ class ApacheBookie:
         self.refuse: Callable[[str, int, int], Status | None] = lambda what, ledger, entry: None
         self.read_only, self.batches = False, True
         self.ledgers: dict[int, Ledger] = {}
-        self.asked: dict[str, int] = {}  # how often, by operation
+        self.asked: dict[str, int] = {}  # number of requests, by operation
         self.held = False
         self.on_disk: Callable[[Doing], None] = lambda doing: None
         self.unsynced: list[Doing] = []
-        self._disk: list[Callable[[], None]] = []  # in order; each does again what was done
+        self._disk: list[Callable[[], None]] = []  # the durable operations in order; calling one does it again
         self._watchers: list[tuple[int, int, Callable[[], None]]] = []
 
     # --- controls ---
 
     def kill(self, kept: int = 0) -> None:
-        """The process dies and starts again: what was not on disk is gone, but for the first ``kept`` that are there
-        and were never answered."""
+        """Kill and restart the process. Operations that were not on disk are lost, except the first ``kept``, which are
+        on disk but were never answered."""
         self._written(self.unsynced[:kept])
         self.unsynced.clear()
         self._watchers.clear()
@@ -93,12 +94,12 @@ class ApacheBookie:
             act()
 
     def commit(self) -> None:
-        """All that was accepted is on disk now, and answered."""
+        """Make everything that was accepted durable, and answer it, unless commits are held."""
         if not self.held:
             self.sync(len(self.unsynced))
 
     def sync(self, count: int) -> None:
-        """The first ``count`` of what was accepted are on disk now, and answered."""
+        """Make the first ``count`` accepted operations durable, and answer them."""
         done, self.unsynced = self.unsynced[:count], self.unsynced[count:]
         self._written(done)
         if self.order:
@@ -116,7 +117,7 @@ class ApacheBookie:
         self.commit()
 
     def forget(self, ledger_id: int) -> None:
-        """Garbage collection: nothing is left of the ledger, not even its fence."""
+        """Collect a ledger as garbage: nothing of it is left, not even its fence."""
 
         def act() -> None:
             self.ledgers.pop(ledger_id, None)
@@ -125,7 +126,7 @@ class ApacheBookie:
         self._disk.append(act)
 
     def damage(self, ledger_id: int, entry_id: int, bit: int) -> None:
-        """Another bit stands in an entry at rest; no checksum here finds it."""
+        """Flip a bit of an entry at rest. No checksum of this bookie finds it."""
 
         def act() -> None:
             ledger = self.ledgers.get(ledger_id)
@@ -273,12 +274,12 @@ class ApacheBookie:
 
 
 class ApacheConnection:
-    """One client's connection: bytes in, bytes out by ``write``; ``lie`` changes what leaves."""
+    """One client's connection: bytes in, bytes out by ``write``. ``lie`` changes the answers."""
 
     def __init__(self, bookie: ApacheBookie, write: Callable[[bytes], None]) -> None:
         self.bookie, self._write = bookie, write
         self._reader, self._rest = RequestReader(), b""
-        self._answers: list[bytes] | None = None  # while a burst is dealt with
+        self._answers: list[bytes] | None = None  # while a burst is handled
         self.gone = False
 
     def write(self, frame: bytes) -> None:
@@ -288,7 +289,7 @@ class ApacheConnection:
             self._write(frame)
 
     def receive(self, data: bytes) -> bool:
-        """Takes bytes; False if the connection must be closed."""
+        """Take bytes; return False if the connection must be closed."""
         data = self._rest + data
         burst = self._reader.read(data)
         self._rest = data[burst.used :]
@@ -427,9 +428,9 @@ def _entries_in(answer: bytes) -> int:
 
 
 class ApacheServer:
-    """A bookie behind a port of loopback. ``lie``: what leaves instead of a frame of version 3, ``lie_2`` of one of
-    version 2; ``pace_s``: how long each of its entries takes, of whichever connection, also if nobody waits for it
-    any more."""
+    """A bookie behind a port of loopback. ``lie`` makes the bytes that leave instead of a frame of version 3, ``lie_2``
+    those instead of a frame of version 2. ``pace_s`` is the time that each entry takes, on any connection, even if the
+    client has ended."""
 
     def __init__(self, bookie: ApacheBookie | None = None) -> None:
         self.bookie = bookie or ApacheBookie(asyncio.get_running_loop().call_later)
@@ -451,7 +452,7 @@ class ApacheServer:
         await self._server.wait_closed()
 
     def cut(self) -> None:
-        """All connections break."""
+        """Break all connections."""
         for writer in tuple(self._writers):
             writer.transport.abort()
 

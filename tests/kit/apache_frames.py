@@ -16,7 +16,8 @@ from bk_core.errors import InvalidArgumentError
 
 
 def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
-    """Each entry as Apache stores and sends it. The batch's digests are used if it has them, else computed."""
+    """Return each entry as Apache stores and sends it. The batch's digests are used if it has them, otherwise
+    computed."""
     if batch.count == 0:
         return []
     kept = batch.digests is not None and batch.digest_type is digester.digest_type
@@ -29,13 +30,14 @@ def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
 
 
 def parse_entries(entries: Sequence[Bytes], digester: Digester) -> EntryBatch:
-    """A batch of entries in Apache's layout; all are verified. IntegrityError names the first bad one."""
+    """Make a batch of entries in Apache's layout, and verify all of them. IntegrityError names the first bad one."""
     lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
     return split_entries(memoryview(b"".join(entries)), lengths, digester)
 
 
 def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> bytearray:
-    """A frame of whole entries in Apache's layout, verbatim (APACHE_BYTES): of a digest type the bookie does not know.
+    """Make a frame of whole entries in Apache's layout, verbatim (APACHE_BYTES), with a digest type that the bookie
+    does not know.
 
     InvalidArgumentError for no entries, an entry shorter than its header, of another ledger or with a negative id.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads lists of entries as Apache's client does: of any writer, not only of ours."""
+"""Reads lists of entries as Apache's client does: from any writer, not only from ours."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RANGES_MAX = 1 << 20
 
 
 def decode_availability(data: Buffer, ranges_max: int = RANGES_MAX) -> tuple[I64, I64]:
-    """The ranges of ids, both ends inclusive, ascending; ranges that touch are one. Groups may have a period, in any
-    order, and may overlap. Raises RemoteProtocolError for what is no such list, and for one of more than ``ranges_max``
-    ranges: 24 bytes can stand for 2^63 of them."""
+    """Return the ranges of ids, both ends inclusive, ascending; ranges that touch are joined. Groups may have a period,
+    may come in any order, and may overlap. Raises RemoteProtocolError for data that is no such list, and for a list of
+    more than ``ranges_max`` ranges: 24 bytes can stand for 2^63 of them."""
     if len(data) < _HEAD.size:
         raise _wrong(f"{len(data)} bytes")
     version, count = _HEAD.unpack_from(data)

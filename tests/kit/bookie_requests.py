@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of Apache's wire, one frame each, in both of its versions: for tests that make them by the thousand."""
+"""Requests of Apache's wire in both versions, one frame each, for tests that make thousands of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAC = struct.Struct(">qq")
 
 
 class Wire(Protocol):
-    """What the modules of both versions, v3 and v2, have in common and is asked of either."""
+    """The functions that the modules of both versions, v3 and v2, have and that tests call."""
 
     def add_answers(self, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes: ...
     def read_answers(
@@ -32,7 +32,7 @@ class Wire(Protocol):
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes, *, lac: int = -1, length: int = 0) -> bytes:
-    """An entry with its CRC32C."""
+    """Make an entry with its CRC32C."""
     header = _HEADER.pack(ledger_id, entry_id, lac, length)
     return header + crc32c(payload, crc32c(header)).to_bytes(4, "big") + payload
 
@@ -53,7 +53,7 @@ def add(
     priority: int = 0,
     deferred: bool = False,
 ) -> bytes:
-    """An add; ``ids`` are those beside the entry, which version 2 does not have."""
+    """Make an add. ``ids`` are the ids beside the entry, which version 2 does not have."""
     if wire == 2:
         flags = (v2.RECOVERY_ADD if recovery else 0) | (v2.HIGH_PRIORITY if priority else 0)
         return frame(v2._word(v2.VERSION, v2.ADDENTRY, flags) + key + body)
@@ -78,7 +78,7 @@ def read(
     piggyback: bool = False,
     priority: int = 0,
 ) -> bytes:
-    """A read; ``poll`` is the LAC that is known and for how many ms to wait. Version 2 has no polls."""
+    """Make a read. ``poll`` is the known LAC, and how many ms to wait for a greater one. Version 2 has no polls."""
     if wire == 2:
         flags = (v2.DO_FENCING if fence_key is not None else 0) | (v2.HIGH_PRIORITY if priority else 0)
         return frame(v2._word(v2.VERSION, v2.READENTRY, flags) + struct.pack(">qq", *ids) + (fence_key or b""))
@@ -97,7 +97,7 @@ def read(
 
 
 def batch(request_id: int, ids: tuple[int, int], count: int, size: int, *, fence_key: bytes | None = None) -> bytes:
-    """A batch read, of version 2."""
+    """Make a batch read of version 2."""
     key = fence_key or b""
     return v2.batch_read(BatchRead(0, 2, *ids, request_id, count, size, fencing=fence_key is not None, key=key))
 
@@ -151,7 +151,7 @@ def auth(wire: int, txn: int) -> bytes:
 
 
 def some_request(rng: random.Random, wire: int, txn: int, ledgers: int, entries: int) -> bytes:
-    """Any request, about few ledgers and entries."""
+    """Make a random request about one of a few ledgers and entries."""
     ids = rng.randrange(ledgers), rng.randrange(entries)
     key = OTHER_KEY if rng.random() < 0.03 else KEY
     kind = rng.choices(range(10), (40, 20, 5, 4, 3, 3, 3, 2, 1, 1))[0]
@@ -182,7 +182,7 @@ def some_request(rng: random.Random, wire: int, txn: int, ledgers: int, entries:
 
 
 def fencing_read(ledger_id: int, entry_id: int, key: bytes, *, priority: int = 0) -> bytes:
-    """One read of version 2 that fences the ledger first, which no client of ours sends."""
+    """Make a read of version 2 that fences the ledger first. No client of ours sends such a read."""
     flags = v2.DO_FENCING | (v2.HIGH_PRIORITY if priority else 0)
     packet = struct.pack(">Iqq", v2.VERSION << 24 | v2.READENTRY << 16 | flags, ledger_id, entry_id) + key
     return len(packet).to_bytes(4, "big") + packet
@@ -191,8 +191,8 @@ def fencing_read(ledger_id: int, entry_id: int, key: bytes, *, priority: int = 0
 def add_requests(
     wire: Wire, txns: Ints, ledger_ids: Ints, entry_ids: Ints, key: bytes, bodies: Bodies, **more: Any
 ) -> list[Buffer]:
-    """As ``v3.add_requests``, in either version. In version 2 ids are those inside the entries, and the answer names
-    them: ``txns`` and ``write_flags`` have no place there."""
+    """Make adds as ``v3.add_requests`` does, in either version. Version 2 has only the ids inside the entries, which
+    the answer names; it carries no ``txns`` and no ``write_flags``."""
     if wire is v3:
         return v3.add_requests(txns, ledger_ids, entry_ids, key, bodies, **more)
     flags = (v2.RECOVERY_ADD if more.get("recovery") else 0) | (v2.HIGH_PRIORITY if more.get("priority") else 0)
@@ -202,7 +202,7 @@ def add_requests(
 
 
 def read_requests(wire: Wire, txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int = 0) -> bytes:
-    """As ``v3.read_requests``, in either version. In version 2 the answer names the ids."""
+    """Make reads as ``v3.read_requests`` does, in either version. In version 2 the answer names the ids."""
     if wire is v3:
         return v3.read_requests(txns, ledger_ids, entry_ids, priority=priority)
     head = v2._word(v2.VERSION, v2.READENTRY, v2.HIGH_PRIORITY if priority else 0)

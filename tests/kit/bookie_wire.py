@@ -39,14 +39,14 @@ KEY = bytes(range(20))
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field of protobuf: a varint or bytes."""
+    """Encode a field of protobuf: a varint or bytes."""
     if isinstance(value, int):
         return encode_varint(number << 3) + encode_varint(value)
     return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
 def message(fields: Iterable[tuple[int, int | bytes]]) -> bytes:
-    """A message with its fields in this order."""
+    """Encode a message with its fields in this order."""
     return b"".join(field(number, value) for number, value in fields)
 
 
@@ -55,7 +55,8 @@ def frame(content: bytes) -> bytes:
 
 
 def told(items: Sequence[Any]) -> list[object]:
-    """What a burst says, to be compared: runs as one tuple a frame, with the bytes instead of where they stand."""
+    """Return the contents of a burst for comparison: one tuple for each frame of a run, with bytes instead of
+    positions."""
     said: list[object] = []
     for item in items:
         if isinstance(item, Run):
@@ -83,7 +84,7 @@ def _values(run: Run, row: tuple[int, ...]) -> tuple[object, ...]:
 def one_at_a_time(
     burst: bytes, *, answers: bool, version: int = 3, limit: int = FRAME_BYTES_MAX
 ) -> tuple[list[Any], int, RemoteProtocolError | None, int]:
-    """What a reader of ``connection`` should make of a burst, found without numpy: items, used, fault, version."""
+    """Find without numpy what a reader of ``connection`` should make of a burst: items, used, fault, version."""
     begins, lengths, used, fault = cut_simply(burst, limit)
     rows = empty_rows(len(begins), ANSWER_ROWS if answers else REQUEST_ROWS)
     begin_of = np.array(begins, dtype=np.int64)
@@ -120,13 +121,14 @@ def cut_simply(burst: bytes, limit: int) -> tuple[list[int], list[int], int, Rem
 
 
 def as_read(burst: bytes, reader: Any) -> tuple[list[object], int, bool, int]:
-    """What a reader makes of a burst: what it says, used, whether there is a fault, and its version afterwards."""
+    """Return what a reader makes of a burst: the contents, used, whether there is a fault, and the version
+    afterwards."""
     found = reader.read(burst)
     return told(found.items), found.used, found.fault is not None, reader.version
 
 
 def as_expected(burst: bytes, *, answers: bool, version: int = 3) -> tuple[list[object], int, bool, int]:
-    """The same, one frame at a time."""
+    """Return what :func:`as_read` should return, found one frame at a time."""
     items, used, fault, then = one_at_a_time(burst, answers=answers, version=version)
     return told(items), used, fault is not None, then
 
@@ -137,7 +139,7 @@ NUMBERS = (0, 1, 127, 128, 16_383, 16_384, 2**31 - 1, 2**31, 2**32, 2**35, 2**62
 
 
 def number(rng: random.Random) -> int:
-    """An id: small, or at an edge."""
+    """Return an id that is small, or at a limit."""
     return rng.choice(NUMBERS) if rng.random() < 0.3 else rng.randrange(1000)
 
 
@@ -155,7 +157,7 @@ def add_fields(rng: random.Random, ledger: int, entry: int, body: bytes) -> list
 
 
 def v3_request(rng: random.Random, order: random.Random, kind: str, txn: int, entry: int, body: bytes) -> bytes:
-    """A request; ``order`` shuffles its fields, and is the same for all messages of one writer."""
+    """Make a request. ``order`` shuffles its fields, in the same way for all messages of one writer."""
     header: list[tuple[int, int | bytes]] = [(1, 3), (2, 1 if kind == "read" else 2), (3, txn)]
     if rng.random() < 0.1:
         header.append((4, 100))
@@ -179,7 +181,7 @@ def v3_request(rng: random.Random, order: random.Random, kind: str, txn: int, en
 
 
 def v3_answer(rng: random.Random, order: random.Random, kind: str, txn: int, entry: int, body: bytes) -> bytes:
-    """An answer; as :func:`v3_request`."""
+    """Make an answer, as :func:`v3_request` makes a request."""
     status = rng.choice([402, 403, 501, 504, 506]) if rng.random() < 0.1 else 0
     operation = {"add": 2, "read": 1}.get(kind, 10)
     header = message([(1, 3), (2, operation), (3, txn)])
@@ -225,7 +227,7 @@ def v2_answer(rng: random.Random, kind: str, entry: int, body: bytes) -> bytes:
 def burst_of(
     seed: int, *, answers: bool, version: int, count: int, kinds: Sequence[str], large: int = 200
 ) -> list[bytes]:
-    """Frames of one writer: bodies of equal or of any length, ids that count up or jump."""
+    """Make frames of one writer. Bodies have equal or any lengths, and ids count up or jump."""
     rng, writer = random.Random(seed), random.Random(seed + 1)
     equal, jumps, mixed = rng.random() < 0.5, rng.random() < 0.3, rng.random() < 0.3
     txn, first = rng.choice([0, 100, 127, 16_300, 2**32 - 3, 2**64 - 5]), rng.choice([0, 120, 2**31 - 4, 2**62])

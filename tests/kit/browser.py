@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real browser, headless Chromium, driven over its own protocol: JSON messages through two pipes, so no port and no
-library is needed. ``scripts/tools page`` installs it."""
+"""A real browser, headless Chromium, driven over its own protocol. The JSON messages go through two pipes, so neither a
+port nor a library is needed. ``scripts/tools page`` installs the browser."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chromium() -> str:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Tab]:
-    """A browser with one tab. It ends with the block."""
+    """Run a browser with one tab. It ends with the block."""
     to_read, to_send = os.pipe()
     to_receive, to_write = os.pipe()
     theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FD_ABOVE) for fd in (to_read, to_write)]
@@ -70,7 +70,7 @@ def browser(profile: Path) -> Iterator[Tab]:
 
 
 class Wire:
-    """Messages to a browser and back, each ended by a zero byte. ``events`` are what it said without being asked."""
+    """Messages to a browser and back, each ended by a zero byte. ``events`` are messages that answer no request."""
 
     def __init__(self, to_send: int, to_receive: int) -> None:
         self._to_send, self._to_receive = to_send, to_receive
@@ -129,20 +129,20 @@ class Tab:
         )
 
     def prefer(self, scheme: str) -> None:
-        """``dark`` or ``light``."""
+        """Set the preferred color scheme, ``dark`` or ``light``."""
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def go(self, url: str) -> None:
         self._ask("Page.navigate", url=url)
 
     def js(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def text(self, selector: str = "main") -> str:
-        """What a person reads there, on one line; empty if there is no such thing."""
+        """Return the text that a person reads there, on one line; empty if the page has no such element."""
         found = self.js(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
         return " ".join(str(found).split())
 
@@ -176,11 +176,11 @@ class Tab:
         self._ask("Input.insertText", text=text)
 
     def names(self) -> list[tuple[str, str]]:
-        """What a screen reader finds: role and name of everything that has both."""
+        """Return what a screen reader finds: the role and the name of every element that has both."""
         return [(role, name) for role, name in self.roles() if name]
 
     def roles(self) -> list[tuple[str, str]]:
-        """The same, with those that have no name."""
+        """Return the role and the name of every element, also without a name."""
         nodes = self._ask("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], str(node.get("name", {}).get("value", ""))) for node in nodes if not node["ignored"]
@@ -191,7 +191,7 @@ class Tab:
         path.write_bytes(base64.b64decode(found["data"]))
 
     def complaints(self) -> list[str]:
-        """What the browser complained of since the last time: errors of scripts, of the network, of the policy."""
+        """Return the browser's complaints since the last call: errors of scripts, of the network, of the policy."""
         self.js("0")
         found = []
         for event in self._wire.events:

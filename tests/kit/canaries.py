@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canaries: secrets that tests use and that no output may have. Whoever starts processes looks through what they wrote
-(:func:`check`), and ``tests/conftest.py`` looks through what each test printed and logged.
+"""Canaries: secrets that tests use and that no output may contain. A test that starts processes searches their files
+(:func:`check`), and ``tests/conftest.py`` searches what each test printed and logged.
 
-Where a secret belongs it is not looked for: records in ZooKeeper's own files, keys of ledgers in segments and
-checkpoints, and files of keys.
+Files in which a secret belongs are not searched: ZooKeeper's own files with records, segments and checkpoints with the
+keys of ledgers, and files of keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from bk_core.entries.digest import ledger_key, mac_key
 
 PASSWORD = b"canary-password-5d7c"
-"""Of ledgers and logs in tests that start real processes."""
+"""The password of ledgers and logs in tests that start real processes."""
 OTHER = (b"canary-token-1f62", b"canary-digest-e08b", b"canary-variable-77aa")
 """Further words that tests plant: a token, ZooKeeper's digest, a variable of the environment."""
 
@@ -27,21 +27,22 @@ _LARGEST_BYTES = 64 << 20
 
 
 def _base64(secret: bytes) -> Iterator[bytes]:
-    """What of it stands in the base64 of a longer text, wherever it begins there."""
+    """Yield the parts of a longer text's base64 that show the secret, for each place where the secret may begin."""
     for before in range(3):
         whole = base64.b64encode(bytes(before) + secret)
         yield whole[4 if before else 0 : len(whole) - 4]
 
 
 def forms(secret: bytes) -> set[bytes]:
-    """How a secret may be written: as it is, in hexadecimal digits, in base64, as Python or JSON writes bytes."""
+    """Return the forms in which a secret may be written: as it is, hexadecimal, base64, as Python or JSON writes
+    bytes."""
     shown = {secret, repr(secret)[2:-1].encode(), secret.hex().encode(), secret.hex().upper().encode()}
     return shown | set(_base64(secret))
 
 
 @cache
 def canaries() -> tuple[bytes, ...]:
-    """All forms of all planted secrets, and of the keys that are made of passwords."""
+    """Return all forms of all planted secrets, and of the keys derived from passwords."""
     found: set[bytes] = set()
     for secret in (PASSWORD, *OTHER, ledger_key(PASSWORD), mac_key(PASSWORD)):
         found |= forms(secret)
@@ -49,17 +50,17 @@ def canaries() -> tuple[bytes, ...]:
 
 
 def key_lines(pem: Path) -> set[bytes]:
-    """The lines of a file with a key, each of which is a secret."""
+    """Return the lines of a file with a key; each of them is a secret."""
     return {line for line in pem.read_bytes().splitlines() if line and not line.startswith(b"-----")}
 
 
 def heard_in(text: bytes, words: Iterable[bytes] = ()) -> list[bytes]:
-    """The canaries in this text."""
+    """Return the canaries in this text."""
     return [word for word in (*canaries(), *words) if word in text]
 
 
 def outputs(root: Path) -> Iterator[Path]:
-    """Every file below ``root`` that is no place for secrets."""
+    """Yield every file below ``root`` in which no secret belongs."""
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name not in _DATA]
         for name in files:
@@ -69,7 +70,7 @@ def outputs(root: Path) -> Iterator[Path]:
 
 
 def check(root: Path, words: Iterable[bytes] = ()) -> int:
-    """Fails if a file below ``root`` has a canary, or one of ``words``. Returns how many files it looked through."""
+    """Fail if a file below ``root`` contains a canary or one of ``words``. Return how many files were searched."""
     wanted, looked = tuple(words), 0
     for path in outputs(root):
         if path.stat().st_size > _LARGEST_BYTES:

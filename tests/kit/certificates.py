@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for tests, made while they run: an authority, and what it signs, right or wrong in one way."""
+"""Certificates for tests, made while they run: an authority, and certificates that are correct or wrong in one way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTS = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Files:
-    """Paths of PEM files: a certificate, its key, and the authority that whoever has them trusts."""
+    """Paths of PEM files: a certificate, its key, and the authority that its owner trusts."""
 
     certificate: Path
     key: Path
@@ -30,11 +30,11 @@ class Files:
 
     @property
     def pem(self) -> list[str]:
-        """Arguments of a program."""
+        """The paths as arguments of a program."""
         return [str(self.certificate), str(self.key), str(self.ca)]
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Of a bookie, or a client."""
+        """Return the settings of a bookie or a client."""
         return {
             "tls_ca_path": str(self.ca),
             "tls_certificate_path": str(self.certificate),
@@ -47,11 +47,11 @@ class Files:
         return Tls(paths)
 
     def trust(self) -> Tls:
-        """For a client without a certificate of its own."""
+        """TLS for a client without a certificate of its own."""
         return Tls(TlsPaths(ca_path=str(self.ca)))
 
     def become(self, other: Files) -> None:
-        """The content of other files, under these paths."""
+        """Write the contents of other files to these paths."""
         for own, its in ((self.certificate, other.certificate), (self.key, other.key), (self.ca, other.ca)):
             own.write_bytes(its.read_bytes())
 
@@ -86,7 +86,7 @@ class Authority:
         ends_h: float = 24,
         self_signed: bool = False,
     ) -> Files:
-        """A certificate for server and client, valid from ``begins_h`` to ``ends_h``, hours from now."""
+        """Make a certificate for a server or a client, valid from ``begins_h`` to ``ends_h``, in hours from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"), x509.NameAttribute(NameOID.COMMON_NAME, name)]
@@ -130,7 +130,8 @@ def _host(name: str) -> x509.GeneralName:
 
 
 def java_settings(files: Files, provider: str = "JDK") -> dict[str, object]:
-    """Of a client or a bookie of Apache's (docs/security.md has them, too). ``provider`` is JDK or OpenSSL."""
+    """Return the TLS settings of a client or a bookie of Apache's, as in docs/security.md. ``provider`` is JDK or
+    OpenSSL."""
     return {
         "tlsProvider": provider,
         "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",

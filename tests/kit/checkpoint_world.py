@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A storage of small segments with checkpoints: state of every sort in its first one, which is drained and recycled."""
+"""A storage of small segments with checkpoints. Its first segment has every kind of state, and is drained and
+recycled."""
 
 from __future__ import annotations
 
@@ -38,11 +39,11 @@ RECORDS = [
     drop_record(BOTH, 1),
     limbo_record(GONE),
 ]
-"""All in the first segment, which is recycled."""
+"""The records of the first segment, which is recycled."""
 
 
 class World:
-    """A storage whose first segments hold state and a ledger that is deleted; a live ledger stands behind them."""
+    """A storage whose first segments hold state and a deleted ledger; the later segments hold a live ledger."""
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path, self.files = path, files
@@ -73,7 +74,7 @@ class World:
             self.checkpointer.step(4096)
 
     def drain(self) -> list[int]:
-        """Segments that hold nothing live leave the index."""
+        """Remove segments without live frames from the index; return their generations."""
         drained = [generation for generation, live in self.storage.index.live_bytes().items() if not live]
         for generation in drained:
             self.storage.index.drop_segment(generation)
@@ -105,5 +106,5 @@ def filled(path: Path) -> World:
 
 
 def stripped(picture: dict[int, LedgerStatus]) -> list[tuple[object, ...]]:
-    """Without the places, which move when a tail is copied."""
+    """Return the state without the places, which change when a tail is copied."""
     return [(k, s.known, s.key, s.fenced, s.deleted, s.lac_body, s.trouble) for k, s in picture.items()]

@@ -15,8 +15,9 @@ from tests.kit import canaries
 
 @contextmanager
 def temporary_cluster(factory: pytest.TempPathFactory, bookies: int = 4) -> Iterator[LocalCluster]:
-    """ZooKeeper and ``bookies`` bookies on free ports. Half a gigabyte of segments each goes when it ends: pytest keeps
-    a factory's directories to the end of its run, and together they filled the disk until bookies turned read-only."""
+    """Run ZooKeeper and ``bookies`` bookies on free ports. At the end, their half gigabyte of segments each is deleted:
+    pytest keeps a factory's directories to the end of its run, and together they filled the disk until bookies turned
+    read-only."""
     path = factory.mktemp("cluster")
     with LocalCluster(path, bookies=bookies, port=0, zookeeper_port=0) as running:
         yield running

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated disk with half-dead segments in a test's hands, and the production's compactor on it."""
+"""A simulated disk with half-dead segments, and the production's compactor, which a test drives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sim.disk import SimDisk
 PATH = "/data/segments"
 SEGMENT = 64 << 10
 FILLER = 900
-"""Ledger of frames that only fill segments."""
+"""The ledger of frames that only fill segments."""
 
 
 def deleted(*ledger_ids: int) -> list[bytes]:
@@ -30,8 +30,8 @@ def deleted(*ledger_ids: int) -> list[bytes]:
 
 
 class CompactionWorld:
-    """``before_write``: called when copies are about to be written; ``before_learn``: when they are durable and the
-    index does not know them yet; ``refuse``: raised instead of writing."""
+    """The disk and the compactor. ``before_write`` is called before copies are written, ``before_learn`` when they are
+    durable and the index does not know them yet. ``refuse`` is raised instead of writing."""
 
     def __init__(self, files: Files | None = None, *, path: str = "/data", segment_bytes: int = SEGMENT) -> None:
         self.disk = files if files is not None else SimDisk()
@@ -40,7 +40,7 @@ class CompactionWorld:
         self.before_learn: Callable[[], None] = lambda: None
         self.refuse: Exception | None = None
         self.copied: list[int] = []
-        """Frames of each call that wrote copies."""
+        """The number of frames of each call that wrote copies."""
         self.open()
 
     def open(self) -> None:
@@ -66,14 +66,14 @@ class CompactionWorld:
         return places
 
     def restart(self, *, crash: bool = True) -> None:
-        """Segments that compaction gave up are recycled first, so that the copies must do."""
+        """Restart. Segments that compaction gave up are recycled before, so that only the copies are left."""
         self.give_back()
         self.compactor.close()
         self.storage.close(crash=crash)
         self.open()
 
     def give_back(self) -> list[int]:
-        """A checkpoint, and what it covers of the segments that were given up goes to the pool (I11)."""
+        """Write a checkpoint, and return the segments that were given up and are covered by it to the pool (I11)."""
         storage = self.storage
         self.drained += self.compactor.take_drained()
         checkpointer = Checkpointer(
@@ -96,11 +96,11 @@ class CompactionWorld:
         return self.storage.append(*frames)
 
     def drop(self, *ledger_ids: int) -> None:
-        """These copies are given up: what stands of them in sealed segments is dead."""
+        """Give up these ledgers' copies: their frames in sealed segments are dead."""
         self.append(*(drop_record(ledger_id, self.storage.index.newest_sealed) for ledger_id in ledger_ids))
 
     def roll(self) -> None:
-        """Whatever was written until now lies in sealed segments; what fills the last one is dead."""
+        """Write dead frames until everything written before lies in sealed segments."""
         number = 0
         while any(generation for generation in self.storage.index.unsealed_generations() if self._holds(generation)):
             self.append(entries(FILLER, range(20 * number, 20 * number + 20), size=500))
@@ -112,7 +112,7 @@ class CompactionWorld:
         return any(ledger_id != FILLER for ledger_id in frames)
 
     def compact(self, *, major: bool = False) -> int:
-        """To the end; how many segments were given up."""
+        """Compact to the end; return how many segments were given up."""
         before = self.compactor.stats.segments
         while self.compactor.step(1 << 20, major=major):
             self.look_after()
@@ -124,7 +124,7 @@ class CompactionWorld:
         self.storage.log_maintenance.run()
 
     def steps(self) -> Iterable[int]:
-        """Compact piece by piece, and give the test a look in between."""
+        """Compact piece by piece, and yield the number of each step."""
         number = 0
         while self.compactor.step(1):
             number += 1
@@ -142,7 +142,7 @@ class CompactionWorld:
         return f"{self.storage.directory.segments_path}/{index_name(generation)}"
 
     def places_of(self, ledger_id: int) -> list[Place]:
-        """What indexes on the disk name of a ledger."""
+        """Return the places of a ledger that the index files on the disk name."""
         found: list[Place] = []
         for generation in self.storage.index.sealed_generations():
             data = self.disk.read_file(self.index_file(generation))
@@ -154,12 +154,12 @@ class CompactionWorld:
 
 
 DEAD = (101, 102, 103)
-"""Ledgers whose frames fill the segments and die."""
+"""The ledgers whose frames fill the segments and die."""
 
 
 def half_dead(world: CompactionWorld) -> list[bytes]:
-    """Segments with small, joinable, striped, unordered and larger frames of living ledgers between dead ones; the
-    frames that live."""
+    """Write segments in which small, joinable, striped, unordered and larger frames of living ledgers lie between dead
+    ones. Return the frames that live."""
     live: list[bytes] = [key_record(1), fence_record(8), lac_record(9, 17)]
     world.append(*live)
     for k in range(16):
@@ -184,7 +184,7 @@ def _prepared() -> tuple[dict[str, bytes | None], list[bytes]]:
 
 
 def prepared() -> tuple[CompactionWorld, list[bytes]]:
-    """The same after a restart, in a fraction of the time."""
+    """Return a world as :func:`half_dead` leaves it, after a restart, in a fraction of the time."""
     snapshot, live = _prepared()
     disk = SimDisk()
     disk.restore(snapshot)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data directory with sealed segments of all kinds of frames on a simulated disk, ways to damage it, and what looks
-for damage and mends indexes."""
+"""A data directory on a simulated disk, with sealed segments of all kinds of frames, functions that damage it, and the
+parts of a bookie that find damage and repair indexes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LEDGERS = (PLAIN, RUNS, STRIPED, IDS, MIXED, LARGE)
 
 
 class DamagedWorld:
-    """``acked``: every frame written. Its ledgers have plain frames, one-entry frames that become runs, striped ones,
-    lists of ids, frames over each other, and frames above 64 KiB; more have keys, fences and LACs. ``checkpointed``: up
-    to this segment a checkpoint is said to hold the state."""
+    """The data directory. ``acked`` has every frame written. Its ledgers have plain frames, one-entry frames that
+    become runs, striped frames, lists of ids, overlapping frames, and frames above 64 KiB; further ledgers have keys,
+    fences and LACs. A checkpoint is assumed to hold the state up to segment ``checkpointed``."""
 
     def __init__(self, rounds: int = 24, seed: int = 0) -> None:
         self.disk, self.path = SimDisk(), Path("/data")
@@ -86,7 +86,7 @@ class DamagedWorld:
         self.acked += frames
 
     def seal_all(self) -> None:
-        """A start seals what is not."""
+        """Restart, because a start seals all segments."""
         self.restart()
 
     def restart(self, *, crash: bool = False) -> None:
@@ -109,7 +109,7 @@ class DamagedWorld:
         return decode_index_header(self.disk.durable_bytes(self.idx(generation))[:BLOCK])
 
     def harm(self, chance: random.Random, path: str, end: int) -> None:
-        """Some bytes of a file at rest are bad from now on."""
+        """Damage some bytes of a file at rest."""
         offset = chance.randrange(end)
         kind = chance.random()
         if kind < 0.4:
@@ -128,16 +128,16 @@ class DamagedWorld:
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def scrub(self) -> None:
-        """One pass."""
+        """Scrub all segments once."""
         passes = self.scrubber.stats.passes
         while self.scrubber.stats.passes == passes and self.sealed:
             self.scrubber.step(1 << 16)
 
     def mend(self) -> None:
-        """Make indexes anew until none can be made."""
+        """Rebuild indexes until none is left to rebuild."""
         while self.reindexer.step():
             pass
 
     def check(self, *, healthy: bool = False) -> dict[int, Answer]:
-        """Nothing that was acked is denied, nothing invented."""
+        """Check that the storage denies no acked entry and invents none."""
         return assert_honest(self.storage, self.acked, healthy=healthy)

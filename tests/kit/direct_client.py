@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw client of the direct lane: it sends what it is told, right or wrong."""
+"""A raw client of the direct lane, which sends any bytes, right or wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class DirectClient:
-    """One stream."""
+    """One stream of the lane."""
 
     def __init__(self, stream: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.stream, self.reader, self.writer = stream, reader, writer
@@ -33,14 +33,14 @@ class DirectClient:
         self.writer.write(HEAD.pack(len(frames), len(rest)) + frames + rest)
 
     async def answer(self) -> tuple[bytes, Any]:
-        """The frames and the rest of the next message. IncompleteReadError at the end of the connection."""
+        """Return the frames and the rest of the next message. IncompleteReadError at the end of the connection."""
         frames, rest = HEAD.unpack(await self.reader.readexactly(HEAD.size))
         return await self.reader.readexactly(frames), ANSWERS[self.stream].FromString(
             await self.reader.readexactly(rest)
         )
 
     async def is_over(self, within_s: float) -> bool:
-        """Whether the bookie ends the connection, without an answer."""
+        """Return whether the bookie ends the connection without an answer within this time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 with contextlib.suppress(ConnectionError):
@@ -51,7 +51,7 @@ class DirectClient:
 
 @contextlib.asynccontextmanager
 async def direct(bookie: Bookie, stream: str, first: bytes | None = None) -> AsyncIterator[DirectClient]:
-    """A connection that has begun with the stream's preamble, or with ``first``."""
+    """Open a connection that begins with the stream's preamble, or with ``first``."""
     reader, writer = await asyncio.open_connection("127.0.0.1", lane_port(bookie, DIRECT))
     try:
         writer.write(preamble(stream) if first is None else first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie of several data directories on a simulated disk: opened, written to, harmed and looked at."""
+"""A bookie with several data directories on a simulated disk, and functions to open, write, harm and inspect them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def bookie(
     bookie_id: str = "b1",
     behind: MemoryCluster | None = None,
 ) -> Iterator[dict[str, OpenStorage]]:
-    """The open directories by path. ``behind``: what the server that the bookie is with knows of the cluster."""
+    """Open the directories, and yield them by path. ``behind`` is the older state that the bookie's metadata server
+    lags at."""
     config = BookieConfig(
         data_dirs=tuple(map(Path, paths)),
         metadata_service_uri="memory://x",
@@ -85,7 +86,7 @@ def remove(disk: SimDisk, path: str) -> None:
 
 
 def known(cluster: MemoryCluster) -> dict[str, int]:
-    """Boot counts by incarnation, as the store has them."""
+    """Return the boot counts by incarnation, as the store has them."""
     with session(cluster) as store:
         return {name: each.boot_count for name, each in read_known_state(store, "b1").directories.items()}
 
@@ -95,12 +96,12 @@ def incarnation(disk: SimDisk, path: str) -> str:
 
 
 def troubles(opened: dict[str, OpenStorage], ledger_id: int) -> dict[str, Reason]:
-    """By directory that has heard of the ledger."""
+    """Return the ledger's trouble in each directory that knows the ledger."""
     return {path: each.index.folded(ledger_id)[1] for path, each in opened.items() if each.index.folded(ledger_id)[0]}
 
 
 def look(opened: OpenStorage, ledger_id: int, first: int, last: int) -> Lookup:
-    """With what the reader says of places that only the disk knows."""
+    """Look entries up, and resolve places with the reader where the index alone cannot."""
     resolved: dict[Any, Any] = {}
     while (found := opened.index.lookup(ledger_id, first, last, resolved=resolved)).unresolved:
         resolved |= {place: opened.reader.membership(place) for place in found.unresolved}

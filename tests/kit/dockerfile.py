@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of the Dockerfile and their instructions, as far as this one needs the language."""
+"""Reads the stages of the Dockerfile and their instructions. It knows only the syntax that our Dockerfile uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = Path(__file__).parents[2] / "Dockerfile"
 
 @dataclass
 class Stage:
-    """One ``FROM`` and what follows. ``base`` is another stage, or an image."""
+    """One ``FROM`` and the instructions after it. ``base`` is another stage, or an image."""
 
     base: str
     steps: list[tuple[str, str]] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Stage:
 
 
 def read() -> tuple[dict[str, str], dict[str, Stage]]:
-    """The arguments before the first stage, and the stages by name."""
+    """Return the arguments before the first stage, and the stages by name."""
     arguments: dict[str, str] = {}
     stages: dict[str, Stage] = {}
     stage: Stage | None = None
@@ -52,7 +52,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
 
 
 class Image:
-    """A stage with all that it stands on, as a container of it would find things."""
+    """A stage together with the stages that it is based on."""
 
     def __init__(self, target: str) -> None:
         self.stages = read()[1]
@@ -70,11 +70,11 @@ class Image:
         return dict(word.split("=", 1) for _, text in self.steps("ENV") for word in shlex.split(text))
 
     def words(self, instruction: str) -> list[str]:
-        """The words of an instruction in exec form."""
+        """Return the words of an instruction in exec form."""
         return [str(word) for word in json.loads(self.last(instruction) or "[]")]
 
     def probe(self) -> list[str]:
-        """The command of the health check."""
+        """Return the command of the health check."""
         said = self.last("HEALTHCHECK")
         assert said is not None
         return [str(word) for word in json.loads(said.partition("CMD ")[2])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that the index says of one ledger, as one value. The bookie asks for the parts that it needs."""
+"""Everything that the index knows about one ledger, as one value. A bookie asks only for the parts that it needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from bookie_server.storage.index.index import LedgerIndex
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """The folded state of a ledger. With a ``trouble`` other than REASON_NONE ids that are not found are UNKNOWN.
-    ``lac`` and ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified
-    (RULES P5)."""
+    """The folded state of a ledger. If ``trouble`` is not REASON_NONE, ids that are not found are UNKNOWN. ``lac`` and
+    ``lac_body`` come from explicit LAC records, ``carried_lac`` from entries; none of them is verified (RULES P5)."""
 
     known: bool
     key: bytes | None
@@ -29,7 +28,7 @@ class LedgerStatus:
 
 
 def state_of(index: LedgerIndex, ledger_id: LedgerId) -> LedgerStatus:
-    """The folded state of a ledger, also of one that this bookie does not know."""
+    """Return the folded state of a ledger, even of one that this bookie does not know."""
     if index.is_deleted(ledger_id):
         return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
     state, trouble = index.folded(ledger_id)
@@ -40,5 +39,5 @@ def state_of(index: LedgerIndex, ledger_id: LedgerId) -> LedgerStatus:
 
 
 def unsealed_places(index: LedgerIndex, ledger_id: LedgerId) -> list[Place]:
-    """The places of the ledger's frames in unsealed segments."""
+    """Return the places of the ledger's frames in unsealed segments."""
     return [frames.place(k, ledger_id) for frames in index._unsealed_frames(ledger_id) for k in range(len(frames))]

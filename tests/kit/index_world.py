@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index in a test's hands: segments of made-up frames, sealed and dropped, a disk that answers for them and that may
-be damaged, and a model that knows which entries must be found, may be denied, or are lost."""
+"""An index that a test drives: segments of invented frames, which are sealed and dropped; a disk that answers for them
+and can be damaged; and a model that knows which entries must be found, may be denied, or are lost."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Fake:
 
 @dataclass
 class Segment:
-    """A segment, and once it is sealed its ``.idx`` and in which block of it the frame at an offset stands."""
+    """A segment. Once it is sealed, it has its ``.idx``, and for each frame's offset the block of the ``.idx``."""
 
     generation: int
     frames: list[Fake] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Segment:
 
 
 class World:
-    """Everything is drawn from the seed."""
+    """The index, its segments and the model. All random choices follow from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -95,7 +95,7 @@ class World:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def fill(self, frames: int) -> None:
-        """A new segment, and frames in it."""
+        """Make a new segment with ``frames`` frames in it."""
         self.generation += self.random.choice([1, 1, 3])
         segment = self.segments[self.generation] = Segment(self.generation)
         for _ in range(frames):
@@ -123,7 +123,8 @@ class World:
         self.index.add_frame(ledger, fake.extent, fake.place, striping=known)
 
     def _ids(self, ledger: int) -> tuple[tuple[int, ...], Striping | None]:
-        """Most frames go on where the ledger ends; others lie anywhere, over and inside older ones."""
+        """Choose the ids of a frame. Most frames begin where the ledger ends; others lie anywhere, over or inside older
+        ones."""
         random = self.random
         following = random.random() < 0.75
         first = self.next_id.get(ledger, 0) if following else random.randrange(IDS_MAX)
@@ -139,7 +140,7 @@ class World:
             held = tuple(i for i in held if (striping.index - i) % size < striping.write_quorum)
         if not held:
             held, striping = tuple(range(first, first + span)), None
-        if random.random() < 0.85:  # else the next one begins there again, as when a writer's add is sent twice
+        if random.random() < 0.85:  # otherwise the next frame begins there again, like an add that is sent twice
             self.next_id[ledger] = (first + span) % IDS_MAX
         return held, striping
 
@@ -166,8 +167,8 @@ class World:
         return bool(self.segments[generation].data)
 
     def drop_copy(self, ledger: int) -> None:
-        """The ledger's copy is dropped: what stands of it in sealed segments is dead. Older records of drops come late
-        sometimes, as they do at a start."""
+        """Drop the ledger's copy: its frames in sealed segments are dead. Sometimes an older record of a drop comes
+        later, as at a start."""
         generation = self.index.newest_sealed
         self.drops[ledger] = max(generation, self.drops.get(ledger, 0))
         generations = [generation, self.random.randint(0, generation)] if self.random.random() < 0.5 else [generation]
@@ -179,7 +180,7 @@ class World:
         self.index.add_record(FrameKind.DELETED, ledger, b"")
 
     def compact(self, generation: int) -> None:
-        """What is live in a sealed segment is written to a new one, whose index takes it; the old one is dropped."""
+        """Write the live frames of a sealed segment to a new one, add them to the index, and drop the old segment."""
         old = self.segments[generation]
         self.generation += 1
         new = self.segments[self.generation] = Segment(self.generation)
@@ -190,7 +191,7 @@ class World:
         self.index.drop_segment(generation)
 
     def damage(self, share: float) -> None:
-        """Some frames go bad, and some index blocks."""
+        """Damage some frames and some index blocks."""
         for fake in self.frames():
             if self.random.random() < share:
                 self.bad_frames.add(fake.place)
@@ -200,7 +201,7 @@ class World:
                 self.bad_blocks.add(IndexBlock(generation, self.random.randint(SPARSE_SECTION, blocks)))
 
     def mend_index(self) -> None:
-        """The unreadable indexes are made anew from their segments."""
+        """Rebuild the unreadable indexes from their segments."""
         for generation in sorted(self.index.damaged_indexes):
             self.bad_blocks = {block for block in self.bad_blocks if block.generation != generation}
             rows = b"".join(fake.row(self.with_striping) for fake in self.segments[generation].frames)
@@ -211,7 +212,7 @@ class World:
     # --- the disk ---------------------------------------------------------------------------------------------------
 
     def answer(self, place: Place | IndexBlock) -> Remembered | None:
-        """What the reader says of an unresolved place; None for what cannot be read."""
+        """Return what the reader says of an unresolved place, or None if it cannot be read."""
         segment = self.segments[place.generation]
         if isinstance(place, IndexBlock):
             return None if place in self.bad_blocks else self._index_block(segment, place.number)
@@ -235,7 +236,7 @@ class World:
         return RunMembers(*(zip(*columns, strict=True) if columns else ((), (), (), ())))
 
     def inside(self, run: Place) -> list[Fake]:
-        """The frames of a run, as a reader finds them."""
+        """Return the frames of a run, as a reader finds them."""
         frames = self.segments[run.generation].frames
         end = run.offset + run.size
         return [f for f in frames if f.ledger == run.run_of and run.offset <= f.place.offset < end]
@@ -249,7 +250,7 @@ class World:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def ask(self, ledger: int, first: int, last: int, frames_max: int) -> Lookup:
-        """As the machine does: what is unresolved is read, what is damaged is marked, and asked again."""
+        """Look up as the machine does: read unresolved places, mark damaged ones, and look up again."""
         resolved: dict[Place | IndexBlock, Remembered] = {}
         for _ in range(3000):
             found = self.index.lookup(ledger, first, last, frames_max=frames_max, resolved=resolved)
@@ -269,7 +270,7 @@ class World:
         raise AssertionError("the look-up never ends")
 
     def _is_read(self, ledger: int, piece: object) -> bool:
-        """Whether the piece's entries can be given out; they must be what the piece says they are."""
+        """Return whether the piece's entries can be read. They must be those that the piece names."""
         held: set[int] = set()
         place, first, last = piece.place, piece.first, piece.last
         for fake in self.of(place):
@@ -289,24 +290,24 @@ class World:
         return (fake for segment in self.segments.values() for fake in segment.frames)
 
     def served(self, ledger: int) -> list[Fake]:
-        """Frames of the ledger that count, damaged or not."""
+        """Return the live frames of the ledger, damaged or not."""
         return [f for f in self.frames() if f.ledger == ledger and self.is_live(f)]
 
     def is_live(self, fake: Fake) -> bool:
-        """Whether the frame counts. One in a segment that is not sealed yet always does."""
+        """Return whether the frame is live. In an unsealed segment it is, unless its ledger was deleted."""
         generation = fake.place.generation
         is_dropped = self.is_sealed(generation) and generation <= self.drops.get(fake.ledger, 0)
         return fake.ledger not in self.deleted and not is_dropped
 
     def is_hidden(self, fake: Fake) -> bool:
-        """Whether an index block that names the frame is unreadable."""
+        """Return whether an index block that names the frame is unreadable."""
         generation = fake.place.generation
         number = self.segments[generation].block_of.get(fake.place.offset)
         blocks = {IndexBlock(generation, SPARSE_SECTION), IndexBlock(generation, number or 0)}
         return number is not None and not self.bad_blocks.isdisjoint(blocks)
 
     def check(self, ledger: int, first: int, last: int, frames_max: int) -> None:
-        """Ask for the range to its end, and compare every word with the model."""
+        """Look up the whole range, and compare every answer with the model."""
         holders: dict[int, list[Fake]] = {}
         for fake in self.served(ledger):
             for entry_id in fake.ids:
@@ -363,7 +364,7 @@ class World:
 
 
 def said_of(found: Lookup, world: World, first: int, top: int) -> dict[int, object]:
-    """What a look-up says of each id from first to top, each once: the frame that serves it, "absent", or a reason."""
+    """Return for each id from first to top what a look-up says: the frame that serves it, "absent", or a reason."""
     said: dict[int, object] = {}
     for piece in found.pieces:
         assert first <= piece.first <= piece.last <= found.through

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lanes, for tests that are made for each of them. Imports no adapter: trials and forking programs take it, too."""
+"""The lanes, for tests that run once for each lane. This file imports no adapter, because trials and forking programs
+use it too."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from bk_core.model import BOOKIE_RPC, DIRECT, GRPC
 from bk_core.transport.lanes import LANES
 
 OURS = tuple(lane for lane in LANES if lane != BOOKIE_RPC)
-"""Those that begin with hello."""
+"""The lanes that begin with hello."""
 PUBLISHED = (BOOKIE_RPC, *OURS)
-"""As a bookie of ours offers them, in the order of its registration."""
+"""The lanes that our bookies offer, in the order of their registration."""
 
 SURVIVES_FORK = {DIRECT: True, GRPC: False, BOOKIE_RPC: True}
-"""Whether a child may connect whose parent was connected."""
+"""For each lane, whether a forked child may connect if its parent was connected."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One bookie and a transport to it, on each lane, for the contract suite; and small words to speak with it."""
+"""One bookie and a transport to it, on each lane, for the contract suite, with short functions to use it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def digester(ledger_id: LedgerId, digest_type: DigestType = DigestType.CRC32C) -
 def frame(
     ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, session: int = 0, lac: int = -1, before: int = -1
 ) -> bytes:
-    """A frame of these entries. Unless it is given, the ledger length ``before`` it is made up."""
+    """Make a frame of these entries. The ledger length ``before`` it is invented unless given."""
     return bytes(
         encode_frame(
             EntryBatch.from_list(entries),
@@ -57,7 +57,7 @@ def frame(
 
 
 class Listener:
-    """Collects what is said of sessions, in order."""
+    """Collects the callbacks of sessions, in order."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -86,7 +86,7 @@ class Listener:
         await self.until(lambda said: ("acked", session, frames) in said)
 
     async def ended(self, session: int) -> tuple[int, Reason]:
-        """How many frames were durable, and why it ended."""
+        """Wait until the session has ended; return how many frames are durable, and why it ended."""
         await self.until(lambda said: any(words[:2] == ("ended", session) for words in said))
         return next((words[2], words[3]) for words in self.said if words[:2] == ("ended", session))
 
@@ -95,8 +95,8 @@ class Listener:
 
 
 class Lane:
-    """A transport and the one bookie behind it. On Apache's wire (``apaches``) some reasons have the same word, and a
-    bookie does not say what its software is, or which entry carries the greatest LAC."""
+    """A transport and its only bookie. On Apache's wire (``apaches``) some reasons share one status, and a bookie does
+    not say what its software is, or which entry carries the greatest LAC."""
 
     def __init__(self, name: str, transport: Transport, bookie_id: str) -> None:
         self.name, self.transport, self.bookie_id = name, transport, bookie_id
@@ -108,7 +108,7 @@ class Lane:
         return self.transport.link(self.bookie_id)
 
     def said(self, reason: Reason) -> Reason:
-        """What a client hears where the bookie refuses an add for this reason."""
+        """Return the reason that a client gets if the bookie refuses an add for this reason."""
         return reason_of(refused_add(reason)) if self.apaches else reason
 
     def attach(self, ledger_id: LedgerId, listener: Listener, **options: Any) -> int:
@@ -144,7 +144,7 @@ class Lane:
     async def read(
         self, ledger_id: LedgerId, first: int, last: int, *, bytes_max: int = 1 << 20, fence_key: bytes | None = None
     ) -> tuple[dict[int, bytes], ReadTrailer]:
-        """Entries by id, verified, and the trailer."""
+        """Read entries; return them by id, verified, and the trailer."""
         entries: dict[int, bytes] = {}
         async for part in self.link.read(
             ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=DEADLINE_S
@@ -193,7 +193,7 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
 
 
 def bookie_config(data_dir: Path, uri: str, **changes: Any) -> BookieConfig:
-    """A small bookie on a free port of loopback."""
+    """Return the settings of a small bookie on a free port of loopback."""
     values: dict[str, Any] = {
         "data_dir": data_dir / "bookie",
         "metadata_service_uri": uri,
@@ -208,7 +208,7 @@ def bookie_config(data_dir: Path, uri: str, **changes: Any) -> BookieConfig:
 
 
 def lane_port(bookie: Bookie, lane: str) -> int:
-    """Where a lane of a bookie listens."""
+    """Return the port on which a lane of a bookie listens."""
     (port,) = [service.port for service in bookie._services if service.endpoint("").protocol == lane]
     return port
 
@@ -217,7 +217,7 @@ Story = Callable[[Lane], Coroutine[Any, Any, None]]
 
 
 def on_each_lane(story: Story) -> Callable[..., None]:
-    """A test of the contract: the same story over every lane."""
+    """Make a test of the contract: the same story on every lane."""
 
     @pytest.mark.parametrize("lane", ["memory", *LANES])
     def test(lane: str, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what objects of the product hold in their containers, so that a test sees what they keep and never give up."""
+"""Counts the items that objects of the product hold in containers, so that a test finds those never released."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTAINERS = (dict, list, set, deque)
 
 
 def held_by(*roots: object) -> Counter[str]:
-    """The number of items in all containers of our objects that can be reached from ``roots``, by class and attribute.
+    """Count the items in all containers of our objects that can be reached from ``roots``, by class and attribute.
 
     Class objects, modules and functions are not followed.
     """
@@ -40,7 +40,7 @@ def held_by(*roots: object) -> Counter[str]:
 
 
 def grown(before: Counter[str], after: Counter[str], without: Collection[str] = ()) -> dict[str, int]:
-    """What holds more items than before."""
+    """Return the containers that hold more items than before, with the number of new items."""
     return {name: after[name] - before[name] for name in after if after[name] > before[name] and name not in without}
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters with a bookie that lies: real bookies, one of which stands behind a proxy on one of our lanes that rewrites
-what it answers, or bookies that answer as Apache's do, one of which changes what leaves it."""
+"""Clusters with a bookie that lies. Either real bookies, one of which is behind a proxy on one of our lanes that
+rewrites its answers; or bookies that answer as Apache's do, one of which changes its own answers."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from tests.kit.lanes import bookie_config, lane_port
 HONEST_LATE_S = 0.03
 
 Lie = Callable[[bytes], Iterable[bytes]]
-"""What is answered instead of one message of the true bookie, as it is on the gRPC lane."""
+"""Makes the messages that are sent instead of one message of the real bookie, in the form of the gRPC lane."""
 
 
 class Raw(bytes):
-    """Said as it is: no message of the direct lane is made of it."""
+    """Bytes that are sent as they are, and not converted to a message of the direct lane."""
 
 
 class Liar(Protocol):
-    """A port that passes all on to a bookie and back, but for its lies, which are by the method."""
+    """A port that passes everything on to a bookie and back, except its lies, which are listed by method."""
 
     bookie_id: str
     port: int
     told: int
-    """How many lies it told."""
+    """How many lies it has told."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -81,7 +81,7 @@ class DirectLiar:
         self._clients.add(served)
         served.add_done_callback(self._clients.discard)
         first = await reader.read(PREAMBLE_BYTES)
-        if len(first) < PREAMBLE_BYTES:  # the client has given it up
+        if len(first) < PREAMBLE_BYTES:  # the client has given up the connection
             writer.close()
             return
         true_reader, true_writer = await asyncio.open_connection("127.0.0.1", self._true_port)
@@ -122,7 +122,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class GrpcLiar:
-    """The same on the gRPC lane."""
+    """A liar on the gRPC lane."""
 
     def __init__(self, bookie_id: str, true_port: int, lies: dict[str, Lie]) -> None:
         self.bookie_id, self.lies, self._target = bookie_id, lies, f"127.0.0.1:{true_port}"
@@ -164,7 +164,7 @@ async def _pass_on(read: Any, write: Any) -> None:
 
 
 class _Late(LaneLink):
-    """Hears a bookie ``HONEST_LATE_S`` later."""
+    """A link that gets each answer of its bookie ``HONEST_LATE_S`` later."""
 
     async def call(self, *args: Any, **call: Any) -> Any:
         answer = await super().call(*args, **call)
@@ -185,7 +185,7 @@ class _LateDirectLink(_Late, DirectLink): ...
 
 
 def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
-    """Takes the liar's address for that of its bookie, and hears the others late."""
+    """Make a transport that uses the liar's address for its bookie, and gets the answers of all other bookies late."""
     slots = Slots()
 
     def connect(at: At, caller: Caller, whereabouts: Whereabouts) -> Link:
@@ -203,7 +203,7 @@ def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
 async def cluster_with_a_liar(
     lane: str, data_dir: Path, lies: dict[str, Lie], config: ClientConfig, *, bookies: int = 4
 ) -> AsyncIterator[tuple[BookKeeper, Liar]]:
-    """A client of ``bookies`` bookies over ``lane``; the first one lies."""
+    """Yield a client of ``bookies`` bookies over ``lane``; the first one lies."""
     uri = f"memory://{uuid.uuid4().hex}"
     store = open_store(uri)
     store.initialize_cluster()
@@ -230,8 +230,8 @@ async def cluster_with_a_liar(
 async def apache_cluster_with_a_liar(
     lie: Lie, config: ClientConfig, *, bookies: int = 4, batches: bool = False
 ) -> AsyncIterator[tuple[BookKeeper, ApacheLiar]]:
-    """The same on Apache's wire. ``lie`` gets each frame that the first bookie answers; with ``batches`` those of batch
-    reads, else there are none."""
+    """Yield a client of bookies on Apache's wire, the first of which lies. ``lie`` gets each frame that it answers;
+    with ``batches`` those of batch reads, otherwise there are no batch reads."""
     store = open_store(f"memory://{uuid.uuid4().hex}")
     store.initialize_cluster()
     async with contextlib.AsyncExitStack() as stack:
@@ -246,7 +246,7 @@ async def apache_cluster_with_a_liar(
 
 
 class ApacheLiar:
-    """Changes what a bookie answers, unless it is about space; ``told`` counts that."""
+    """Changes the answers of a bookie, except those about disk space. ``told`` counts the lies."""
 
     def __init__(self, server: ApacheServer, lie: Lie, *, batches: bool) -> None:
         self.bookie_id, self.told, self._lie = f"127.0.0.1:{server.port}", 0, lie

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of logs by the production driver, without bookies."""
+"""Changes logs with the production driver, without bookies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Wanted(Intent[R]):
-    """An intent out of two functions."""
+    """An intent that consists of two functions."""
 
     def __init__(self, apply: Apply, done: Callable[[LogHead], R | None]) -> None:
         self._apply, self._done = apply, done
@@ -33,17 +33,17 @@ class Wanted(Intent[R]):
 
 
 def change(store: LogStore, apply: Apply, done: Callable[[LogHead], R | None]) -> R:
-    """Change the head until ``done`` finds in it what was wanted."""
+    """Change the head until ``done`` finds the wanted result in it."""
     return carried_out([store], change_head(store.name, Wanted(apply, done)))
 
 
 def carried_out(stores: Sequence[LogStore], steps: Steps[R]) -> R:
-    """What the sequence returns; raises its error."""
+    """Carry out a sequence; return its result or raise its error."""
     return asyncio.run(answers(stores).carry_out(steps))
 
 
 def answers(stores: Sequence[LogStore]) -> Answers:
-    """Of logs in whose sequences no ledger is recovered."""
+    """Make the driver for logs whose sequences recover no ledger."""
     return Answers(stores, _recover)
 
 

@@ -19,7 +19,7 @@ SEGMENT_BYTES = 64 << 10
 
 
 def limits(**changes: float) -> MaintenanceLimits:
-    """Those of a configuration, without compaction and scrubbing unless they are asked for."""
+    """Make limits without compaction and scrubbing, unless ``changes`` turn these on."""
     quiet = {"compaction_threshold": 0, "major_compaction_threshold": 0, "scrub_bytes_per_s": 1}
     return MaintenanceLimits(**{**quiet, **changes})
 
@@ -28,7 +28,7 @@ QUIET = limits()
 
 
 class Kept(Storage):
-    """Storage that is maintained; ``given_up`` lists the segments that the reader gave up."""
+    """Storage with its maintenance. ``given_up`` lists the segments that the reader gave up."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Kept(Storage):
         self.log_maintenance = self.maintenance.log_upkeep.work
 
     def append(self, *frames: bytes) -> list[Place]:
-        """One group, then the index, then what the log needs done at once: sealing and spares."""
+        """Append one group, update the index, then do what the log needs at once: sealing and spares."""
         places = self.log.append_group(frames)
         for frame, place in zip(frames, places, strict=True):
             self.index.add(frame, place)
@@ -60,7 +60,7 @@ class Kept(Storage):
         return places
 
     def fill(self, ledger_id: int, segments: int, *, size: int = 1700) -> list[bytes]:
-        """Frames of a ledger until so many more segments are sealed; what was written."""
+        """Write frames of a ledger until ``segments`` more segments are sealed; return the frames."""
         written = [key_record(ledger_id)]
         self.append(*written)
         goal = self.log.newest_sealed + segments
@@ -75,7 +75,7 @@ class Kept(Storage):
         self.append(*(encode_record(FrameKind.DELETED, ledger_id) for ledger_id in ledger_ids))
 
     def settle(self, seconds: float = 10.0) -> None:
-        """Let so much time pass, with all that falls due in it."""
+        """Let this time pass, and do all work that falls due in it."""
         end = self.now + seconds
         self.maintenance.run()
         while self.now < end:

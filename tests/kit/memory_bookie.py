@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bookies and a network in this process: the real machine over a store of bytes in memory.
 
-``MemoryNetwork`` makes bookies and transports and breaks what lies between them. ``MemoryBookie`` drives a
+``MemoryNetwork`` makes bookies and transports, and breaks the connections between them. ``MemoryBookie`` drives a
 :class:`~bookie_server.machine.machine.BookieMachine` on the running loop: each group commit is one later turn of the
 loop, unless commits are held.
 
@@ -38,14 +38,14 @@ from tests.kit.memory_transport import (
 )
 
 SPACE_BYTES = 1 << 30
-"""What a bookie in memory says of its disk."""
+"""The disk size that a bookie in memory reports."""
 
 
 class MemoryBookie:
-    """One bookie. ``store`` survives :meth:`kill`, as a disk does; what was not committed does not.
+    """One bookie. ``store`` survives :meth:`kill`, as a disk does; uncommitted frames do not.
 
-    ``hold_commits()`` lets nothing become durable until ``release_commits()``. ``effects`` keeps the last effects for a
-    look.
+    After ``hold_commits()`` nothing becomes durable until ``release_commits()``. ``effects`` keeps the last effects for
+    tests.
     """
 
     def __init__(self, bookie_id: BookieId, limits: MachineLimits | None = None) -> None:
@@ -68,7 +68,7 @@ class MemoryBookie:
     # --- controls ---
 
     def kill(self) -> None:
-        """The process dies: connections break, nothing in memory survives, not even frames on their way to disk."""
+        """Kill the process: connections break, and everything in memory is lost, even frames on their way to disk."""
         self.alive = False
         for timer in self._timers.values():
             timer.cancel()
@@ -78,7 +78,7 @@ class MemoryBookie:
             connection.broken("the bookie died")
 
     def restart(self) -> None:
-        """Start again with what was durable."""
+        """Start again with the durable frames."""
         self.alive = True
         self._held = False
 
@@ -101,7 +101,7 @@ class MemoryBookie:
         return BookieInfo(SPACE_BYTES, SPACE_BYTES, self.read_only, "a bookie in memory")
 
     def frames_of(self, ledger_id: LedgerId) -> list[StoredFrame]:
-        """What is durable of a ledger."""
+        """Return the durable frames of a ledger."""
         ledger = self.store.ledgers.get(ledger_id)
         return ledger.frames if ledger else []
 
@@ -116,7 +116,7 @@ class MemoryBookie:
         return connection
 
     def feed(self, event: ev.Event) -> None:
-        """One step of the machine and its effects. Answers leave in a later turn of the loop."""
+        """Make one step of the machine, and carry out its effects. Answers leave in a later turn of the loop."""
         for effect in self.machine.step(event):
             self.effects.append(effect)
             self._carry_out(effect)
@@ -136,7 +136,7 @@ class MemoryBookie:
                 if timer in self._timers:
                     self._timers.pop(timer).cancel()
             case ev.PauseStream() | ev.ResumeStream() | ev.LookForDeletion():
-                pass  # nothing to pause: the whole message was handed over; and nothing is collected here
+                pass  # nothing to pause: the whole message was passed on; and nothing is collected here
             case ev.SendAcks(stream) | ev.CloseStream(stream):
                 if stream in self._connections:
                     self._connections[stream].tell(effect)
@@ -261,10 +261,11 @@ def _event_of(call: Call, request: ev.RequestId) -> ev.Event:
 
 
 class MemoryNetwork:
-    """Bookies, and the ways to them. A control acts on every transport of this network.
+    """Bookies, and the connections to them. A control acts on every transport of this network.
 
-    ``down(b)``: unreachable, connections break; ``up(b)`` undoes it. ``hold(b)``: what clients say to it waits, in
-    order, until ``release(b)``. ``kill(b)`` and ``restart(b)``: the process.
+    ``down(b)`` makes a bookie unreachable and breaks its connections; ``up(b)`` undoes this. After ``hold(b)`` the
+    calls of clients to the bookie wait, in order, until ``release(b)``. ``kill(b)`` and ``restart(b)`` act on its
+    process.
     """
 
     def __init__(self, *bookie_ids: BookieId) -> None:
@@ -279,7 +280,7 @@ class MemoryNetwork:
         return self.bookies[bookie_id]
 
     def transport(self) -> MemoryTransport:
-        """A client's way to all bookies."""
+        """Make a client's transport to all bookies."""
         return MemoryTransport(lambda bookie_id: _Way(self, bookie_id) if bookie_id in self.bookies else None)
 
     def infos(self) -> list[BookieServiceInfo]:
@@ -309,7 +310,7 @@ class MemoryNetwork:
         return bookie_id in self._down
 
     def act(self, bookie_id: BookieId, do: Callable[[], None]) -> None:
-        """Do it now, or when the bookie is released."""
+        """Call ``do`` now, or when the bookie is released."""
         held = self._holding.get(bookie_id)
         if held is None:
             do()
@@ -318,7 +319,7 @@ class MemoryNetwork:
 
 
 class _Way:
-    """A client's way to one bookie over the network: what it says may be held."""
+    """A client's connection to one bookie over the network, whose calls may be held."""
 
     def __init__(self, network: MemoryNetwork, bookie_id: BookieId) -> None:
         self._network, self._bookie_id = network, bookie_id
@@ -354,5 +355,5 @@ class _HeldConnection:
 
 
 def joined(frames: Sequence[bytes]) -> memoryview:
-    """Frames as one message holds them."""
+    """Join frames, as one message holds them."""
     return memoryview(b"".join(frames))

@@ -24,11 +24,11 @@ FAST = ClientConfig(
     close_timeout_ms=5_000,
     quarantine_ms=5_000,
 )
-"""One scaled unit: everything that waits in production waits a fraction of a second here."""
+"""Settings in which every wait of production takes a fraction of a second."""
 
 
 class MemoryBookKeeper:
-    """Bookies ``b0`` … and their registration; clients as many as wanted. ``clock_ms`` is the store's clock."""
+    """Bookies ``b0`` … with their registrations, and any number of clients. ``clock_ms`` is the store's clock."""
 
     def __init__(self, bookies: int, clock_ms: Callable[[], int] | None = None) -> None:
         self.names = [f"b{i}" for i in range(bookies)]
@@ -50,7 +50,7 @@ class MemoryBookKeeper:
         return made
 
     def kill(self, name: str) -> None:
-        """The process dies and ZooKeeper notices."""
+        """Kill a bookie, and end its registration as ZooKeeper would."""
         self.network.kill(name)
         self.store.unregister_bookie(name)
 
@@ -72,7 +72,7 @@ async def memory_cluster(
 
 
 def run(work: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
-    """Run a test's work in a loop of its own; what hangs fails."""
+    """Run a test's work in a loop of its own. Work that hangs fails."""
 
     async def bounded() -> None:
         async with asyncio.timeout(timeout_s):
@@ -82,19 +82,19 @@ def run(work: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
 
 
 def hold(cluster: MemoryBookKeeper) -> None:
-    """No bookie confirms anything from now on."""
+    """Let no bookie confirm anything from now on."""
     for bookie in cluster.network.bookies.values():
         bookie.hold_commits()
 
 
 def release(cluster: MemoryBookKeeper) -> None:
-    """End what :func:`hold` began."""
+    """End the effect of :func:`hold`."""
     for bookie in cluster.network.bookies.values():
         bookie.release_commits()
 
 
 async def eventually(condition: object, timeout_s: float = 3.0) -> None:
-    """Wait until ``condition()`` holds; the loop's turns are the clock."""
+    """Wait until ``condition()`` is true; it is checked every 5 ms."""
     assert callable(condition)
     async with asyncio.timeout(timeout_s):
         while not condition():

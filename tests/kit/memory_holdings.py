@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie of this process has stored: a list of frames a ledger, searched id by id. Dumb on purpose."""
+"""The stored frames of a bookie in this process: a list for each ledger, searched id by id. Simple on purpose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bookie_server.machine.state import LedgerFacts, LookupPlan, Pending
 
 @dataclass
 class StoredFrame:
-    """A frame that is durable. ``damaged``: its bytes cannot be read."""
+    """A durable frame. If it is ``damaged``, its bytes cannot be read."""
 
     data: bytes
     header: FrameHeader
@@ -38,7 +38,7 @@ class StoredFrame:
         return self.extent.first <= entry_id <= self.extent.last and (self.ids is None or entry_id in self.ids)
 
     def run_end(self, entry_id: EntryId) -> EntryId:
-        """Last id of the run of ids present that begins at ``entry_id``."""
+        """Return the last id of the run of present ids that begins at ``entry_id``."""
         if self.ids is None:
             return self.extent.last
         while entry_id + 1 in self.ids:
@@ -46,7 +46,7 @@ class StoredFrame:
         return entry_id
 
     def least_from(self, entry_id: EntryId) -> EntryId:
-        """The least id held from ``entry_id`` on; the frame's last id is not before it."""
+        """Return the least id that the frame holds from ``entry_id`` on, which is at most the frame's last id."""
         if self.ids is None:
             return max(entry_id, self.extent.first)
         return min(held for held in self.ids if held >= entry_id)
@@ -59,7 +59,7 @@ class StoredLedger:
 
 
 class MemoryHoldings:
-    """The dumb index: a list of frames a ledger, searched id by id."""
+    """The simple index: a list of frames for each ledger, searched id by id."""
 
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, StoredLedger] = {}
@@ -93,7 +93,7 @@ class MemoryHoldings:
         ledger.facts = replace(ledger.facts, **changes[FrameKind(kind)])
 
     def sealed_through(self, ledger_id: LedgerId) -> int:
-        """As if each frame had a segment of its own, which is sealed."""
+        """Answer as if each frame were in a sealed segment of its own."""
         ledger = self.ledgers.get(ledger_id)
         return 1 if ledger and ledger.frames else 0
 
@@ -165,7 +165,7 @@ class MemoryHoldings:
 
 
 def stored(frame: bytes | bytearray | memoryview) -> StoredFrame:
-    """A frame as it would stand on disk."""
+    """Return a frame as it would be on disk."""
     data = bytes(frame)
     header = parse_header(data)
     extent = frame_extent(data, header)
@@ -175,7 +175,7 @@ def stored(frame: bytes | bytearray | memoryview) -> StoredFrame:
 
 
 def read_piece(piece: ev.Piece) -> bytes | None:
-    """What the storage answers to a ReadFrames effect."""
+    """Return the storage's answer to a ReadFrames effect."""
     frame = piece.place
     assert isinstance(frame, StoredFrame)
     if frame.damaged:

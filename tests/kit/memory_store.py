@@ -78,7 +78,7 @@ class MemoryCluster:
         self._session_ids = itertools.count(1)
 
     def new_session(self) -> int:
-        """The number of a new session."""
+        """Return the number of a new session."""
         return next(self._session_ids)
 
     def end_session(self, session_id: int) -> None:
@@ -98,7 +98,7 @@ class MemoryCluster:
         _call(fired)
 
     def copy(self) -> MemoryCluster:
-        """A copy of all nodes as they are now: the state of a server that learns of no later write."""
+        """Return a copy of all nodes as they are now: the state of a server that gets no later write."""
         with self._lock:
             twin = MemoryCluster(self._clock_ms)
             twin._nodes = {path: _copy(node) for path, node in self._nodes.items()}
@@ -129,7 +129,7 @@ class MemoryCluster:
         return path
 
     def multi(self, ops: Sequence[Op], owner: int = 0) -> list[str]:
-        """``owner`` is the session, which ephemeral nodes belong to."""
+        """Apply all operations or none. ``owner`` is the session to which ephemeral nodes belong."""
         made: list[str] = []
         with self._lock:
             touched = {path for op in ops for path in (op.path, _parent(op.path))}
@@ -296,21 +296,21 @@ class MemoryTree:
         self._losses.append(applied)
 
     def die_at_write(self, number: int, *, applied: bool) -> None:
-        """End as ``kill -9`` does at the write after ``number`` others, once it is ``applied`` or before."""
+        """End as ``kill -9`` does at the write after ``number`` others, before it or once it is ``applied``."""
         self._dies = number, applied
 
     def lag(self, at: MemoryCluster | None = None) -> None:
-        """Let this session's server learn of no write from now on, or since ``at`` was copied, until a sync or a write
+        """Let this session's server get no write from now on, or none since ``at`` was copied, until a sync or a write
         of this session."""
         self._behind = at or self._cluster.copy()
 
     @property
     def lags(self) -> bool:
-        """Whether the server still lags."""
+        """Return whether the server still lags."""
         return self._behind is not None
 
     def catch_up(self) -> None:
-        """Let the server know everything again; all watches set while it lagged fire."""
+        """Let the server catch up with all writes. All watches that were set while it lagged fire."""
         behind, self._behind = self._behind, None
         if behind is not None:
             behind.drop_watches(self._session_id)
@@ -416,7 +416,7 @@ _clusters_lock = threading.Lock()
 
 
 def shared_cluster(uri: str) -> MemoryCluster:
-    """The cluster of this URI, made on first use and kept as long as the process lives."""
+    """Return the cluster of this URI. It is made on first use, and kept as long as the process lives."""
     with _clusters_lock:
         return _clusters.setdefault(uri, MemoryCluster())
 

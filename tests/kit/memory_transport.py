@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transport without a network: bookies are objects of this process.
 
-For tests and examples. The port's promises are kept: callbacks come later, never inside the call that caused them; a
-cut connection breaks its sessions and its requests; each request has one ending. What a bookie is, this file does not
-know: whoever makes the transport says how to connect to one (:class:`LocalBookie`).
+For tests and examples. It keeps the promises of the port: callbacks come later, never inside the call that caused them;
+a cut connection breaks its sessions and its requests; each request ends exactly once. This file does not know the
+bookies: the caller that makes the transport says how to connect to one (:class:`LocalBookie`).
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class DeleteHintCall:
 
 @dataclass(frozen=True, slots=True)
 class BookieInfoCall:
-    """What does the bookie say about itself?"""
+    """The call that asks a bookie about itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The end of a call without evidence: done (REASON_NONE) or refused."""
+    """The end of a call that returns no evidence: done (REASON_NONE) or refused."""
 
     reason: Reason = Reason.REASON_NONE
     message: str = ""
@@ -81,7 +81,7 @@ Answer: TypeAlias = ReadPart | ReadTrailer | LacEvidence | BookieInfo | Reply
 
 
 class LocalPeer(Protocol):
-    """What a bookie tells its client on a connection."""
+    """The callbacks of a bookie to its client on a connection."""
 
     def on_acks(self, sessions: Sequence[int], frames: Sequence[int]) -> None: ...
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None: ...
@@ -89,28 +89,28 @@ class LocalPeer(Protocol):
 
 
 class LocalConnection(Protocol):
-    """What a client tells its bookie. Nothing here calls back before it returns."""
+    """The calls of a client to its bookie. None of them calls back before it returns."""
 
     def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None: ...
     def frames(self, frames: memoryview) -> None: ...
     def detach(self, session: int) -> None: ...
     def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
-        """Begin a call; returns how to cancel it."""
+        """Begin a call; return a function that cancels it."""
         ...
 
     def close(self) -> None: ...
 
 
 class LocalBookie(Protocol):
-    """A bookie in this process, or the way to one."""
+    """A bookie in this process, or a connection point to one."""
 
     def connect(self, peer: LocalPeer) -> LocalConnection:
-        """Raises BookieUnreachableError."""
+        """Connect to the bookie. Raises BookieUnreachableError."""
         ...
 
 
 class MemoryTransport:
-    """:class:`~bk_core.transport.port.Transport` over bookies of this process. Belongs to one loop."""
+    """:class:`~bk_core.transport.port.Transport` to bookies in this process. It belongs to one loop."""
 
     def __init__(self, find: Callable[[BookieId], LocalBookie | None]) -> None:
         self._find = find
@@ -118,7 +118,7 @@ class MemoryTransport:
         self._closed = False
 
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
-        """Nothing to do: there are no addresses."""
+        """Do nothing: these bookies have no addresses."""
 
     async def close(self) -> None:
         self._closed = True
@@ -140,7 +140,7 @@ class MemoryTransport:
 
 
 def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> None:
-    """Let every read of this transport go through ``read``, which gets the bookie and the link's own method before the
+    """Make every read of this transport call ``read``, which gets the bookie, the link's own method, and the
     arguments."""
     link, known = transport.link, set[MemoryLink]()
 
@@ -155,7 +155,7 @@ def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> Non
 
 
 class Told(ToldRead):
-    """A read of a memory link whose answers are told as they come, as those of the lanes are."""
+    """A read of a memory link that passes its answers to a listener as they come, like reads of the lanes."""
 
     def __init__(self, answers: AsyncIterator[ReadPart | ReadTrailer]) -> None:
         self._answers = answers
@@ -177,7 +177,7 @@ class Told(ToldRead):
 
 
 class MemoryLink:
-    """:class:`~bk_core.transport.port.Link` to one bookie: a connection and who waits on it."""
+    """:class:`~bk_core.transport.port.Link` to one bookie: a connection and the calls that wait on it."""
 
     connection: LocalConnection
 
@@ -225,7 +225,7 @@ class MemoryLink:
             self.connection.detach(session)
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Nothing to do: these bookies ack what is durable."""
+        """Do nothing: these bookies ack only durable frames."""
 
     async def read(
         self,
@@ -319,7 +319,7 @@ class _CallUnderWay:
 
 
 class _deadline:  # noqa: N801 - reads as a statement
-    """A wait that ends as a refusal with reason TIMEOUT."""
+    """A block whose wait ends as a refusal with reason TIMEOUT."""
 
     def __init__(self, bookie_id: BookieId, seconds: float) -> None:
         self._bookie_id, self._seconds = bookie_id, seconds

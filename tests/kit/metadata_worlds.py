@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cluster per test, in memory or on a real ZooKeeper, with clients whose trouble a test can order."""
+"""One cluster for each test, in memory or on a real ZooKeeper, with clients for which a test can cause faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LET_GO_S = 0.1
 
 
 class MetadataWorld(Protocol):
-    """What a contract test may do; ``path`` in :meth:`raw` is below the ledgers root."""
+    """The calls that a contract test may use; ``path`` in :meth:`raw` is below the ledgers root."""
 
     root: str
 
@@ -36,14 +36,14 @@ class MetadataWorld(Protocol):
     def resume(self, store: MetadataStore) -> None: ...
     def expire(self, store: MetadataStore) -> None: ...
     def abandon(self, store: MetadataStore) -> None:
-        """As ``kill -9`` of its process: the session stays until it times out."""
+        """End a store as ``kill -9`` of its process would: the session stays until it times out."""
         ...
 
     def close(self) -> None: ...
 
 
 class MemoryWorld:
-    """Everything in this process; an abandoned session ends only when told."""
+    """A cluster in this process. An abandoned session ends only when the test ends it."""
 
     def __init__(self) -> None:
         self.root = ROOT
@@ -80,12 +80,12 @@ class MemoryWorld:
 
 
 class ZooKeeperWorld:
-    """Each client reaches the server through a proxy of its own."""
+    """A cluster on a real ZooKeeper. Each client reaches the server through a proxy of its own."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
         self.root = f"/{uuid.uuid4().hex[:12]}{ROOT}"
-        self.mute_next_connections = 0  # of the next store that is opened
+        self.mute_next_connections = 0  # how many connections of the next store that is opened stay silent
         self._stores: list[tuple[MetadataStore, ZooKeeperProxy]] = []
 
     def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore:
@@ -113,7 +113,7 @@ class ZooKeeperWorld:
         self.suspend(store)
         twin = KazooClient(":".join(map(str, self._server)), client_id=session)
         twin.start()
-        twin.stop()  # ends the session that both share
+        twin.stop()  # ends the session, which both share
         twin.close()
         self.resume(store)
 
@@ -128,7 +128,7 @@ class ZooKeeperWorld:
 
 
 def tree_of(store: MetadataStore) -> Any:
-    """The tree below a store, to look at bytes and to put there what Apache's programs would."""
+    """Return the tree below a store, for tests that read its bytes or write bytes as Apache's programs would."""
     assert isinstance(store, TreeStore)
     return store._tree
 
@@ -140,7 +140,7 @@ def kazoo_of(store: MetadataStore) -> KazooClient:
 
 
 def a_ledger(**changes: Any) -> LedgerMetadata:
-    """Metadata of an open ledger on three bookies."""
+    """Make the metadata of an open ledger on three bookies."""
     values: dict[str, Any] = {
         "ensemble_size": 3,
         "write_quorum_size": 3,
@@ -151,13 +151,14 @@ def a_ledger(**changes: Any) -> LedgerMetadata:
 
 
 class LagWorld(Protocol):
-    """Two clients of one cluster, which exists: ``reader``'s server lags when asked to, ``writer``'s never."""
+    """Two clients of one existing cluster. The server of ``reader`` can be made to lag; that of ``writer`` never
+    lags."""
 
     writer: MetadataStore
     reader: MetadataStore
 
     def lag(self) -> None:
-        """From here on the reader's server hears of nothing, until a sync or a write through it is under way."""
+        """Let the reader's server get no further changes until a sync or a write goes through it."""
         ...
 
     @property
@@ -166,7 +167,7 @@ class LagWorld(Protocol):
 
 
 class MemoryLagWorld:
-    """In this process."""
+    """A world in this process."""
 
     def __init__(self) -> None:
         cluster = MemoryCluster()
@@ -186,10 +187,10 @@ class MemoryLagWorld:
 
 
 class EnsembleLagWorld:
-    """On an ensemble: the reader is with a follower that can be held back, the writer with the leader.
+    """A world on an ensemble. The reader uses a follower that can be held back, and the writer uses the leader.
 
-    A sync through a server that is held back waits for as long. So it is let go a moment after one was sent: without
-    the sync what is read next would still be old.
+    A sync through a server that is held back waits as long as the server is held back. So the server is released a
+    moment after a sync was sent: without the sync the next read would still be old.
     """
 
     def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
@@ -235,7 +236,7 @@ class EnsembleLagWorld:
 
 
 def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
-    """Wait until ``check`` holds; fail at the deadline."""
+    """Wait until ``check`` is true; fail at the deadline."""
     deadline = time.monotonic() + within_s
     while not check():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -243,12 +244,12 @@ def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
 
 
 def lose_write_number(world: MetadataWorld, store: MetadataStore, number: int, *, applied: bool) -> None:
-    """Order the loss of an answer just before the store's write of this number, from 0."""
+    """Make the store lose the answer to its write of this number, counted from 0."""
     before_write(store, number, lambda: world.lose_next_answer(store, applied=applied))
 
 
 def before_write(store: MetadataStore, number: int, action: Callable[[], object]) -> None:
-    """Do something just before the store's write of this number, from 0."""
+    """Call ``action`` just before the store's write of this number, counted from 0."""
     tree = tree_of(store)
     write, count = tree._write, 0
 
@@ -263,7 +264,7 @@ def before_write(store: MetadataStore, number: int, action: Callable[[], object]
 
 
 def before_read(store: MetadataStore, action: Callable[[], object]) -> None:
-    """Do something just before the store reads its next ledger's record, or lists ledgers."""
+    """Call ``action`` just before the store next reads a ledger's record or lists ledgers."""
     done = False
 
     def once(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of bookies of this process that return under their ids at other addresses."""
+"""A cluster of bookies in this process, which can restart under the same id at another address."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MovingCluster:
 
     async def start(self, bookie_id: str, **changes: Any) -> None:
         names = ("port", "direct_port", "grpc_port")
-        ports = dict(zip(names, free_ports(len(names)), strict=True))  # no client's own, so that one can be used again
+        ports = dict(zip(names, free_ports(len(names)), strict=True))  # outside the range of clients, so usable again
         config = bookie_config(self._path / bookie_id, self.uri, bookie_id=bookie_id, **{**ports, **changes})
         self.bookies[bookie_id] = await Bookie.start(config)
 
@@ -44,7 +44,7 @@ class MovingCluster:
         await self.start(bookie_id, **changes)
 
     async def move_all(self, *, down_s: float = DOWN_S) -> None:
-        """One bookie after the other."""
+        """Move one bookie after the other."""
         for bookie_id in sorted(self.bookies):
             await self.move(bookie_id, down_s=down_s)
 
@@ -58,7 +58,7 @@ class MovingCluster:
 
 @contextlib.asynccontextmanager
 async def moving_cluster(path: Path, lane: str, *, bookies: int = 3) -> AsyncIterator[MovingCluster]:
-    """Clients of this cluster use ``lane`` alone."""
+    """Run a cluster whose clients use only ``lane``."""
     uri = f"memory://{uuid.uuid4().hex}"
     store = open_store(uri)
     store.initialize_cluster()

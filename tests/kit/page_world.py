@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster to look at: logs and ledgers on four bookies, of which one is killed, and the page of ``bk web`` on it."""
+"""A cluster for tests of the web page: logs and ledgers on four bookies, one of which is killed, and ``bk web``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PageWorld:
         return self.cluster.bookies[0].bookie_id
 
     def fill(self) -> None:
-        """A closed ledger with an ensemble change, a log of orders that is written on, and a log of flights."""
+        """Write a closed ledger with an ensemble change, a log of orders that stays open, and a log of flights."""
         self._write_torn_ledger()
         for part in range(3):
             with self.client.log("orders").lead() as leader:
@@ -57,7 +57,8 @@ class PageWorld:
         return json.dumps({"order": 1000 + number, "city": city, "cents": 199 * number % 5000, "note": note}).encode()
 
     def _write_torn_ledger(self) -> None:
-        """Each entry is on all three bookies, so the one that is stopped lacks none when it is replaced."""
+        """Write a ledger with an ensemble change. Its entries are on all three bookies, so the replaced one lacks
+        none."""
         custom = {"application": self.note.encode()}
         with self.client.create_ledger(ack_quorum_size=3, custom_metadata=custom) as writer:
             for number in range(60):
@@ -73,7 +74,7 @@ class PageWorld:
         self.cluster.wait_ready([stopped])
 
     def kill_one(self) -> None:
-        """SIGKILL of the first bookie; the ledgers that name it are marked, as an auditor would."""
+        """Kill the first bookie with SIGKILL, and mark the ledgers that name it, as an auditor would."""
         self.cluster.bookies[0].kill()
         with closing(open_store(self.cluster.uri)) as store:
             for ledger_id in store.list_ledgers():
@@ -83,7 +84,7 @@ class PageWorld:
 
     @contextmanager
     def page(self) -> Iterator[str]:
-        """The URL of ``bk web``, a process of its own, which must end cleanly."""
+        """Run ``bk web`` in a process of its own, which must end cleanly, and yield its URL."""
         command = [sys.executable, "-m", "bk_cli.main", "web", "--port", "0", "--json"]
         process = subprocess.Popen(
             [*command, "--metadata-service-uri", self.cluster.uri],
@@ -102,7 +103,7 @@ class PageWorld:
 
 @contextmanager
 def page_world(cluster: LocalCluster, note: str = HOSTILE) -> Iterator[PageWorld]:
-    """``note`` is a text of a user, here and there."""
+    """Fill a cluster for the page. ``note`` is a user's text, which appears in several places."""
     with blocking.connect(cluster.uri) as client:
         world = PageWorld(cluster, client, note)
         world.fill()

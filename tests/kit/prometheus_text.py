@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strict reader of Prometheus' text format, version 0.0.4: what a server of it would refuse is refused here."""
+"""A strict reader of Prometheus' text format, version 0.0.4. It refuses everything that a Prometheus server refuses."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Family:
     samples: dict[tuple[str, Labels], float] = field(default_factory=dict)
 
     def value(self, **labels: str) -> float:
-        """Of the one sample with these labels at least."""
+        """Return the value of the only sample that has these labels."""
         (found,) = [value for (_, known), value in self.samples.items() if labels.items() <= dict(known).items()]
         return found
 
 
 def parse(text: str) -> dict[str, Family]:
-    """The families by name. AssertionError names what is wrong."""
+    """Return the families by name. AssertionError names what is wrong."""
     assert text.endswith("\n"), "the last line is not ended"
     families: dict[str, Family] = {}
     helps: dict[str, str] = {}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of our lanes that keep to the framing and to nothing else: they begin messages that they never end, take
-nothing of what they are sent, open streams without end.
+"""Clients of our lanes that obey the framing and nothing else. They begin messages that they never end, read nothing of
+what they are sent, and open streams without end.
 
-HTTP/2 by hand, because every library is too polite for that: headers are literals, windows are those of the protocol.
+HTTP/2 is written by hand here, because a library would not misbehave like this. Headers are literals, and windows are
+the protocol's defaults.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RawDirect:
         return bool(self._sockets) and len(self._ended) == len(self._sockets)
 
     async def stream(self, kind: str, **request: Any) -> int:
-        """As of :class:`RawConnection`."""
+        """Open a stream, as :meth:`RawConnection.stream` does."""
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
@@ -65,15 +66,15 @@ class RawDirect:
         return stream
 
     async def send(self, stream: int, message: bytes) -> int:
-        """A whole message without frames, as far as the bookie takes it; the bytes that left."""
+        """Send a whole message without frames, as far as the bookie takes it; return how many bytes it took."""
         return await self.put(stream, struct.pack("<II", 0, len(message)) + message)
 
     async def begin(self, stream: int, size: int, patience_s: float = 1.0) -> int:
-        """Begin a message of so many bytes of frames, and never send the last one."""
+        """Begin a message with ``size`` bytes of frames, and never send the last byte."""
         return await self.put(stream, struct.pack("<II", size, 0) + bytes(size - 1), patience_s)
 
     async def put(self, stream: int, data: bytes, patience_s: float = 1.0) -> int:
-        """Bytes of a stream, as far as the bookie takes them; how many it took."""
+        """Send bytes of a stream, as far as the bookie takes them; return how many it took."""
         loop, view, sent = asyncio.get_running_loop(), memoryview(data), 0
         while sent < len(data):
             part = view[sent : sent + (1 << 16)]
@@ -90,7 +91,7 @@ class RawDirect:
 
 
 def _is_reset(sock: socket.socket) -> bool:
-    """Whether the other end has closed the connection (TCP_INFO's state is not ESTABLISHED)."""
+    """Return whether the other end has closed the connection (TCP_INFO's state is not ESTABLISHED)."""
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1
 
 
@@ -135,15 +136,15 @@ class RawConnection:
         return stream
 
     async def send(self, stream: int, message: bytes) -> int:
-        """A whole message, as far as the bookie takes it; the bytes that left."""
+        """Send a whole message, as far as the bookie takes it; return how many bytes it took."""
         return await self.put(stream, b"\0" + len(message).to_bytes(4, "big") + message)
 
     async def begin(self, stream: int, size: int, patience_s: float = 1.0) -> int:
-        """Begin a message of so many bytes, and never send the last one."""
+        """Begin a message of ``size`` bytes, and never send the last byte."""
         return await self.put(stream, b"\0" + size.to_bytes(4, "big") + bytes(size - 1), patience_s)
 
     async def put(self, stream: int, data: bytes, patience_s: float = 1.0) -> int:
-        """Bytes of a stream, as far as the bookie takes them within ``patience_s``; how many it took."""
+        """Send bytes of a stream, as far as the bookie takes them within ``patience_s``; return how many it took."""
         sent = 0
         while sent < len(data) and not self.lost and stream not in self.ended:
             size = min(len(data) - sent, self._window, self._windows[stream], _FRAME_BYTES)
@@ -203,5 +204,5 @@ def _frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header that is not to be indexed, uncompressed."""
+    """Encode a header that is not indexed and not compressed."""
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value

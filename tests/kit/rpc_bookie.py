@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bookie on Apache's wire without sockets, threads and time: the real connections over the real machine.
 
-Commits and reads of the storage happen at once unless they are held; timers fire when the test says so.
+Commits happen at once unless they are held, and reads at once; timers fire when the test calls ``fire``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class RpcBookie:
-    """``hold`` keeps commits back until :meth:`commit`."""
+    """The bookie. While ``hold`` is set, commits wait for :meth:`commit`."""
 
     def __init__(self, *, auth: AuthPlugin | None = None, **limits: Any) -> None:
         self.store = MemoryHoldings()
@@ -76,7 +76,7 @@ class RpcBookie:
             self._stepping = False
 
     def commit(self) -> None:
-        """What was held back is durable now."""
+        """Make the frames that were held back durable."""
         if self.uncommitted:
             self._committed()
         if self._events:
@@ -117,7 +117,7 @@ class RpcBookie:
 
 
 class RpcClient:
-    """The other end of one connection: bytes that it sends, and bytes that it has got."""
+    """The client's end of one connection. ``got`` has all bytes that it has received."""
 
     def __init__(self, bookie: RpcBookie, auth: AuthPlugin, wake: Callable[[], None] = lambda: None) -> None:
         self.connection = ServedConnection(cast(BookieEngine, bookie), bookie.facts, auth, lambda: NOW_MS, wake)
@@ -130,7 +130,7 @@ class RpcClient:
         self._rest = self._rest[used:]
 
     def take(self) -> bytes:
-        """What the bookie has sent since the last call."""
+        """Return the bytes that the bookie has sent since the last call."""
         out = b""
         while message := self.connection.answers.next_message():
             out += b"".join(bytes(buffer) for buffer in message)
@@ -148,7 +148,7 @@ class RpcClient:
 
 
 def answers(data: bytes, version: int) -> list[Any]:
-    """The answers in what a bookie sent; it is whole."""
+    """Read the answers in the bytes that a bookie sent, which must be whole frames."""
     read = AnswerReader(version).read(data)
     assert (read.fault, read.used) == (None, len(data))
     return read.items

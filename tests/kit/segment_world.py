@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data directory in a test's hands: frames with known entries, crashes, and an oracle of what may be answered."""
+"""A data directory that a test drives: frames with known entries, crashes, and an oracle of the answers that are
+allowed."""
 
 from __future__ import annotations
 
@@ -41,12 +42,12 @@ SEGMENT_BYTES = 256 << 10
 
 
 def payload_of(ledger_id: int, entry_id: int, size: int = 50) -> bytes:
-    """The one payload that an entry of a test has."""
+    """Return the only payload that this entry has in tests."""
     return (b"%d/%d " % (ledger_id, entry_id)).ljust(size, b"abcdefghijklmnopqrstuvwxyz"[entry_id % 26 :][:1])
 
 
 def entries(ledger_id: int, ids: Sequence[int], *, lac: int = -1, size: int = 50) -> bytes:
-    """A frame of these ids: dense, or with an ids column."""
+    """Make a frame of these ids, dense or with an ids column."""
     payloads = [payload_of(ledger_id, entry_id, size) for entry_id in ids]
     digester = Digester(DigestType.CRC32C, b"", ledger_id)
     dense = list(ids) == list(range(ids[0], ids[0] + len(ids)))
@@ -61,7 +62,7 @@ def entries(ledger_id: int, ids: Sequence[int], *, lac: int = -1, size: int = 50
 
 
 def striped(ledger_id: int, first: int, span: int, *, ensemble: int = 3, quorum: int = 2, index: int = 0) -> bytes:
-    """A STRIPED frame of a span of ids."""
+    """Make a STRIPED frame of a span of ids."""
     payloads = [payload_of(ledger_id, first + k) for k in range(span)]
     digester = Digester(DigestType.CRC32C, b"", ledger_id)
     batch = EntryBatch.from_list(payloads)
@@ -86,13 +87,13 @@ def striped(ledger_id: int, first: int, span: int, *, ensemble: int = 3, quorum:
 
 
 def ids_in(frame: bytes) -> list[int]:
-    """Entry ids of a frame of entries."""
+    """Return the ids of a frame's entries."""
     return [int(entry_id) for entry_id in entry_ids_of(parse_header(frame), frame)]
 
 
 @dataclass
 class Answer:
-    """What a bookie would say of one range."""
+    """The answer of a bookie about one range."""
 
     found: dict[int, bytes] = field(default_factory=dict)
     absent: set[int] = field(default_factory=set)
@@ -100,7 +101,7 @@ class Answer:
 
 
 class Storage:
-    """The objects of storage over one directory, used as the server uses them; its upkeep runs behind each append."""
+    """The storage objects of one directory, used as the server uses them. Upkeep runs after each append."""
 
     def __init__(self, path: Path, *, files: Files | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.path, self.files = path, files or Files()
@@ -123,7 +124,7 @@ class Storage:
         self.reader = SegmentReader(self.directory.segments_path, self.directory.identity, files=self.files)
 
     def append(self, *frames: bytes | memoryview) -> list[Place]:
-        """One call of the commit thread, then the index."""
+        """Append a group as the commit thread does, then update the index."""
         places = self.log.append_group(frames)
         for frame, place in zip(frames, places, strict=True):
             self.index.add(frame, place)
@@ -137,7 +138,7 @@ class Storage:
         self.directory.close()
 
     def lookup(self, ledger_id: int, first: int, last: int) -> Lookup:
-        """A look-up with what it needs read."""
+        """Look entries up, and read everything that the look-up needs from the disk."""
         resolved: dict[Place, Membership] = {}
         while True:
             answer = self.index.lookup(ledger_id, first, last, resolved=resolved)
@@ -150,7 +151,7 @@ class Storage:
                 return answer
 
     def read(self, ledger_id: int, first: int, last: int) -> Answer:
-        """Every id from first to last, as a server would answer; a frame that fails its check is asked no more."""
+        """Read every id from first to last as a server would. A frame that fails its check is marked as damaged."""
         answer = Answer()
         while first <= last:
             found = self.lookup(ledger_id, first, last)
@@ -164,7 +165,7 @@ class Storage:
         return answer
 
     def _collect(self, ledger_id: int, found: Lookup, answer: Answer) -> bool:
-        """Take in the pieces; True if damage was met and the look-up has to be asked again."""
+        """Collect the pieces. Return True if damage was found, so that the look-up must be repeated."""
         for piece in found.pieces:
             try:
                 frame = self.reader.read_entries(piece.place, piece.first, piece.last, ledger_id=ledger_id)
@@ -181,9 +182,10 @@ class Storage:
 def assert_honest(
     storage: Storage, must: Iterable[bytes], may: Iterable[bytes] = (), *, healthy: bool = False
 ) -> dict[int, Answer]:
-    """The oracle. ``must``: frames that were acked and on record: each of their entries is found with its bytes or is
-    UNKNOWN, never ABSENT; records hold or their ledger is in trouble. ``may``: frames of the tail, found or gone.
-    Nothing else is ever found. ``healthy``: no UNKNOWN and no trouble either."""
+    """Check all answers with the oracle. ``must`` are frames that were acked: each of their entries must be found with
+    its bytes or be UNKNOWN, never ABSENT; their records must hold, or their ledger must be in trouble. ``may`` are
+    frames of the tail, which may be found or lost. Nothing else may be found. With ``healthy``, UNKNOWN and trouble are
+    not allowed either."""
     must, may = list(must), list(may)
     must_ids, may_ids = _ids_by_ledger(must), _ids_by_ledger(may)
     answers: dict[int, Answer] = {}
@@ -247,7 +249,7 @@ def limbo_record(ledger_id: int) -> bytes:
 
 
 def drop_record(ledger_id: int, generation: int) -> bytes:
-    """The copy was given up: what stands of it in segments up to this generation is dead."""
+    """Make the record that a copy was given up: its frames in segments up to this generation are dead."""
     return encode_record(FrameKind.COPY_DROPPED, ledger_id, generation.to_bytes(8, "little"))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences (bk_core.logs.machines.ask) answered by hand. They can be copied: a generator cannot, but what made it and
-the answers so far make it again."""
+"""Sequences (bk_core.logs.machines.ask) that are answered by hand. They can be copied: a generator cannot, but the
+function that made it and the answers so far make it again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from bk_core.logs.machines.ask import Steps
 
 
 class Told:
-    """One sequence where it stands. ``make`` makes the object whose ``run`` it is; that must behave alike each time."""
+    """One sequence at its current step. ``make`` makes the object whose ``run`` is the sequence; it must behave alike
+    each time."""
 
     def __init__(self, make: Callable[[], Any], answers: tuple[Any, ...] = ()) -> None:
         self.make, self.made = make, make()
@@ -30,22 +31,22 @@ class Told:
             self.tell(each)
 
     def tell(self, answer: Any) -> Any:
-        """Answer the request; an error is raised where the sequence waits. Returns the next request, or the end:
-        the result or the error."""
+        """Answer the request; an error is raised where the sequence waits. Return the next request, or at the end the
+        result or the error."""
         assert not self.is_done, "it has ended"
         self.answers = (*self.answers, answer)
         return self._go_on(_own(answer))
 
     def copy(self) -> Told:
-        """The same again."""
+        """Make a copy at the same step."""
         return Told(self.make, self.answers)
 
     def drop(self) -> None:
-        """Nobody goes on with it: it must not ask for anything more."""
+        """End the sequence early: it must make no further request."""
         self._steps.close()
 
     def where(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """Where it stands: each function that waits, with its line and its local values."""
+        """Yield each function that waits, with its line and its local values."""
         steps: Any = self._steps
         while isinstance(steps, Generator):
             frame: Any = steps.gi_frame
@@ -54,7 +55,7 @@ class Told:
 
     @property
     def log_requests(self) -> dict[str, ask.OfOneLog]:
-        """What is asked of each log."""
+        """The request to each log."""
         assert isinstance(self.request, ask.ForLogs), self.request
         return dict(self.request.requests)
 
@@ -76,7 +77,7 @@ class Told:
 
 
 def _own(answer: Any) -> Any:
-    """Errors change on their way: each run has its own."""
+    """Copy errors in an answer: they change when they are raised, so each run needs its own."""
     if isinstance(answer, BookKeeperError):
         return copy(answer)
     if isinstance(answer, dict):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies of this process on a thread of their own, with a metadata store in memory: for commands and blocking clients
-that need a URI and no processes."""
+"""Bookies in this process, on a thread of their own, with a metadata store in memory. They serve commands and blocking
+clients that need a URI but no processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_S = 30.0
 
 
 class ServedCluster:
-    """A context manager. ``uri`` names the cluster to every client of this process."""
+    """A cluster, as a context manager. Every client in this process reaches it under ``uri``."""
 
     def __init__(self, folder: Path, bookies: int = 4, **settings: Any) -> None:
         self.uri = f"memory://{uuid.uuid4().hex}"
@@ -46,7 +46,7 @@ class ServedCluster:
         self._store.close()
 
     def add(self) -> str:
-        """One more bookie; its id."""
+        """Start another bookie, and return its id."""
         bookie = self._run(self._start(len(self._bookies)))
         self._bookies.append(bookie)
         return str(bookie.bookie_id)

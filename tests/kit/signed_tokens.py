@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens for tests: who signs them, right or wrong in one way, and the file of keys."""
+"""Tokens for tests, correct or wrong in one way, their signers, and the file of keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Signer:
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> bytes:
-        """Signed ``age_s`` ago, with a canary in it. A claim that is None is left out."""
+        """Make a token that was signed ``age_s`` ago and has a canary in it. A claim that is None is left out."""
         now = int(time.time() - age_s)
         said = {"sub": subject, "aud": audience, "iat": now, "exp": int(now + life_s), "jti": CANARY, **claims}
         said = {name: value for name, value in said.items() if value is not None}
@@ -56,7 +56,7 @@ class Signer:
 
 
 def keys_file(path: Path, *signers: Signer) -> Path:
-    """The file of their keys, replaced at once if it is there."""
+    """Write the file of the signers' keys; an existing file is replaced atomically."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"keys": [each.jwk for each in signers]}))
     new.replace(path)

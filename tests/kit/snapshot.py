@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies and fingerprints of machines, for exhaustive search (RULES P11). Pure.
 
-One walk over slots and dictionaries serves every machine, and a whole world of them. What cannot change is shared:
-frozen dataclasses, buffers, enum members, errors, classes. What a machine was given from outside (``injected``:
-callables, sources of randomness) is shared too, unless it has ``copy()`` and ``fingerprint()`` of its own.
+One walk over slots and dictionaries serves every machine, and a whole world of machines. Immutable objects are shared:
+frozen dataclasses, buffers, enum members, errors, classes. Objects that a machine got from outside (``injected``:
+callables, sources of randomness) are shared too, unless they have ``copy()`` and ``fingerprint()`` of their own.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _SHARED = (
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
 _PLAIN = frozenset((type(None), int, float, str, range))
 _NOT_SET = object()
-_LONG = 64  # bytes from which a buffer is told by its digest
+_LONG = 64  # a buffer of at least this many bytes is printed as its digest
 
 
 def copied(root: T, injected: Iterable[object] = ()) -> T:
-    """An independent twin of ``root`` with the same inner references. Raises TypeError for what it cannot walk."""
+    """Return an independent copy of ``root`` with the same inner references. Raises TypeError for an object that it
+    cannot copy."""
     memo: dict[int, Any] = {id(thing): _own(thing, "copy", thing) for thing in injected}
-    keep = list(injected)  # so that no id is given out twice
+    keep = list(injected)  # keeps the objects alive, so that no id is used twice
     try:
         return _Copier(memo).copy(root)  # type: ignore[no-any-return]  # a twin is of the same type
     finally:
@@ -44,13 +45,13 @@ def copied(root: T, injected: Iterable[object] = ()) -> T:
 
 
 def fingerprint_of(root: object, injected: Iterable[object] = ()) -> tuple[object, ...]:
-    """Equal for equal states, whatever the objects' addresses and the hash seed; hashable."""
+    """Return a hashable value that is equal for equal states, whatever the objects' addresses and the hash seed."""
     seen: dict[int, object] = {id(thing): _own(thing, "fingerprint", "injected") for thing in injected}
     return ("state", _Printer(seen).print(root))
 
 
 def fields_of(thing: object) -> dict[str, Any] | None:
-    """Attributes by name; None for an object that has none."""
+    """Return an object's attributes by name, or None if it has none."""
     names = _slots(type(thing))
     found = {name: value for name in names if (value := getattr(thing, name, _NOT_SET)) is not _NOT_SET}
     own = getattr(thing, "__dict__", None)
@@ -59,7 +60,7 @@ def fields_of(thing: object) -> dict[str, Any] | None:
     return {**found, **own} if found else own
 
 
-# What follows from a class alone is found out once: a search asks it millions of times.
+# Facts that depend only on the class are found once: a search needs them millions of times.
 
 
 @cache
@@ -144,7 +145,7 @@ class _Copier:
         return twin
 
     def _function(self, thing: FunctionType) -> FunctionType:
-        """A closure over copied parts is made anew over their twins."""
+        """Copy a function: a closure over copied objects becomes one over the copies."""
         cells = thing.__closure__ or ()
         twins = tuple(self.copy(cell.cell_contents) for cell in cells)
         if all(twin is cell.cell_contents for twin, cell in zip(twins, cells, strict=True)):
@@ -154,14 +155,14 @@ class _Copier:
 
 
 class _Printer:
-    """Objects that may be met again are numbered in the order of the walk; that order is canonical."""
+    """Prints a state. Objects that may occur again are numbered in the order of the walk, which is canonical."""
 
     def __init__(self, seen: dict[int, object]) -> None:
         self.seen = seen
 
     def print(self, thing: Any) -> object:
         kind = type(thing)
-        if kind in _PLAIN:  # most of all things by far
+        if kind in _PLAIN:  # by far the most common case
             return thing
         atom = _atom(kind)
         if atom is not None:
@@ -196,7 +197,7 @@ class _Printer:
 
 
 def _by_key(item: tuple[Any, Any]) -> str:
-    """Plain keys in their order; objects and classes as they were put in (sorting is stable)."""
+    """Sort plain keys by their value, and leave objects and classes in the order of insertion (sorting is stable)."""
     key = item[0]
     plain = isinstance(key, _VALUES) or (isinstance(key, tuple) and all(isinstance(part, _VALUES) for part in key))
     return repr(key) if plain else ""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ensemble changes that are certain to begin inside a frame: striped ledgers, bookies that are stopped and then killed.
+"""Makes ensemble changes that are certain to begin inside a frame, by stopping and killing bookies of striped ledgers.
 
-With E > Qw an entry whose write set misses its ack quorum holds the LAC wherever it is in its frame. So: stop bookies
-such that the first entry of the next frame can be confirmed and the second or third cannot, send the frame, see the LAC
-stand inside it, and kill one of the stopped. The new ensemble then begins at the entry after the LAC.
+With E > Qw, an entry whose write set has no ack quorum stops the LAC, wherever the entry is in its frame. So a test
+stops bookies such that the first entry of the next frame can be confirmed and the second or third cannot. It sends the
+frame, sees the LAC stop inside the frame, and kills one of the stopped bookies. The new ensemble then begins at the
+entry after the LAC.
 
 As a program, ``python -m tests.kit.striped URI SHAPE``, it writes frames until it is killed, printing the ledger's id
 and then each last entry that was confirmed.
@@ -27,14 +28,14 @@ from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerMetadata
 
-ROWS = 600  # of a frame: a multiple of every ensemble size here, so that each frame begins at index 0
+ROWS = 600  # rows of a frame: a multiple of every ensemble size here, so that each frame begins at index 0
 WAIT_S = 20.0
-QUICK = ClientConfig(reconnect_budget_ms=200)  # a killed bookie has failed soon
+QUICK = ClientConfig(reconnect_budget_ms=200)  # a killed bookie soon counts as failed
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Ensemble, quorums, and the strikes: indices that are stopped, of which the first is then killed."""
+    """The ensemble size, the quorums, and the strikes: the indices to stop; the bookie at the first is then killed."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -54,7 +55,7 @@ SHAPES = {"5/3/2": Shape(5, 3, 2, ((2, 3), (3, 2))), "4/2/2": Shape(4, 2, 2, ((2
 
 
 def rows_of(frame: int) -> list[bytes]:
-    """The payloads of one frame, of many lengths; no two are equal."""
+    """Return the payloads of one frame. They have many lengths, and no two are equal."""
     return [b"%d/%d " % (frame, row) + b"*" * (row * 37 % 1500) for row in range(ROWS)]
 
 
@@ -63,12 +64,12 @@ def batch_of(frame: int) -> EntryBatch:
 
 
 async def done(answer: Any) -> Any:
-    """What an API call answers, whether it is the asyncio API or the blocking one, which has a loop of its own."""
+    """Return the result of a call of either API: the asyncio one, or the blocking one, which has its own loop."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
 async def until(condition: Any, what: str) -> None:
-    """Look again and again until ``condition()`` holds."""
+    """Wait until ``condition()`` is true."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {WAIT_S:g} s"
@@ -93,14 +94,14 @@ class Strikes:
         self.bookie(bookie_id).kill()
 
     def resume(self) -> None:
-        """Those that were stopped and still live go on."""
+        """Continue the stopped bookies that still run."""
         while self._stopped:
             bookie = self._stopped.pop()
             if bookie.is_running:
                 self._signal(bookie, signal.SIGCONT)
 
     def mend(self) -> None:
-        """Everybody runs again."""
+        """Make all bookies run again."""
         self.resume()
         for bookie in self._cluster.bookies:
             if not bookie.is_running:
@@ -114,7 +115,8 @@ class Strikes:
 
 
 async def write_with_changes(ledger: Any, shape: Shape, strikes: Strikes) -> list[bytes]:
-    """Append frames through an ensemble change a strike; returns the payloads, all confirmed. The ledger is new."""
+    """Append frames through one ensemble change for each strike; return the payloads, all confirmed. The ledger must be
+    new."""
     written = rows_of(0)
     await done(ledger.append_batch(batch_of(0)))
     await done(ledger.flush())
@@ -138,7 +140,7 @@ async def write_with_changes(ledger: Any, shape: Shape, strikes: Strikes) -> lis
 
 
 def check_changes(metadata: LedgerMetadata, shape: Shape) -> None:
-    """One fragment a strike, none of which begins with a frame."""
+    """Check that each strike made one fragment, and that none of these begins with a frame."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     assert len(starts) == 1 + len(shape.strikes), starts
     assert all(start % ROWS for start in starts[1:]), f"a fragment begins with a frame: {starts}"

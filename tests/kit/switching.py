@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that CPython changes after every few instructions, instead of 200 times a second.
+"""Makes CPython switch threads after every few instructions, instead of 200 times a second.
 
-What it adds to the controlled schedules of ``tests/sim/threads``: the real locks, queues, loop and files. What it does
-not do: choose the order, or repeat it.
+Unlike the controlled schedules of ``tests/sim/threads``, this tests the real locks, queues, loop and files. It cannot
+choose the order of the threads, or repeat it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TINY_S = 1e-6
 
 @contextlib.contextmanager
 def tiny_switches() -> Iterator[None]:
-    """Within: whoever waits for the interpreter asks for it at once."""
+    """Within this context, a thread that waits for the interpreter requests it at once."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TINY_S)
     try:

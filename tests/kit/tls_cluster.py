@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of real processes in which nothing is spoken in plain: ZooKeeper and bookies, each with its certificate."""
+"""A cluster of real processes that all use TLS: ZooKeeper and bookies, each with its own certificate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TlsBookie(BookieProcess):
 
 
 class TlsCluster:
-    """An async or blocking client needs :meth:`config`; ``environment`` is for ``bk``."""
+    """The cluster. An async or blocking client needs :meth:`config`; ``environment`` is for the command ``bk``."""
 
     def __init__(self, path: Path, bookies: int = 4, **settings: Any) -> None:
         self.authority = Authority(path / "pki")
@@ -53,7 +53,7 @@ class TlsCluster:
 
     @property
     def zookeeper_plain(self) -> str:
-        """Where ZooKeeper listens for peers that cannot speak TLS to it: its tests ask it there whether it serves."""
+        """The address at which ZooKeeper listens for peers without TLS. Its tests ask there whether it serves."""
         return self._zookeeper.connect_string
 
     @property

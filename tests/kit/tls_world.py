@@ -22,7 +22,7 @@ from tests.kit.lanes import Lane, bookie_config
 
 
 class TlsWorld:
-    """``server`` are the files of the bookie; the authority signs others."""
+    """One bookie with TLS. ``server`` has the files of the bookie; ``authority`` can sign further certificates."""
 
     def __init__(self, bookie: Bookie, authority: Authority, server: Files, uri: str) -> None:
         self.bookie, self.authority, self.server = bookie, authority, server
@@ -36,7 +36,8 @@ class TlsWorld:
     async def lane(
         self, name: str, tls: Tls | None, *, token: Path | None = None, forget_tls: bool = False
     ) -> AsyncIterator[Lane]:
-        """``forget_tls``: the registration does not say that the bookie speaks it."""
+        """Open a client's lane to the bookie. With ``forget_tls`` the registration does not say that the bookie uses
+        TLS."""
         shown = TokenFile(str(token)) if token is not None else None
         caller = Caller(self.instance_id, lanes=(name,), tls=tls, token=shown, connect_timeout_s=5)
         transport = LaneTransport(caller)
@@ -52,7 +53,7 @@ class TlsWorld:
             await transport.close()
 
     async def ask(self, name: str, tls: Tls | None, **more: Any) -> None:
-        """A client that asks the bookie for something. Raises what it gets."""
+        """Make one call to the bookie as a client. Raises the client's error."""
         async with self.lane(name, tls, **more) as lane:
             await lane.link.bookie_info(deadline_s=5)
 

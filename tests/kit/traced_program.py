@@ -37,7 +37,7 @@ from tests.kit.memory_store import MemoryStore as MemoryStore  # for memory://
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """A span of the program's own."""
+    """Run a block in a span of the program's own."""
     with trace.get_tracer("program").start_as_current_span(name):
         yield
 
@@ -80,7 +80,7 @@ def log(uri: str) -> None:
 
 
 def tasks(uri: str) -> None:
-    """What Spark has its driver and its workers do, without Spark."""
+    """Do what Spark's driver and workers do, without Spark."""
     options, schema = {"metadataserviceuri": uri, "path": "rows"}, StructType([StructField("value", BinaryType())])
     with about("spark"):
         writer = LogWriter.plan(parse_options(options, Use.WRITE), schema)

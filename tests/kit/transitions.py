@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every step of every machine, whatever its state and the event: for the transition sweeps.
+"""Checks of every step of every machine, in any state and for any event, for the transition sweeps.
 
-A sweep brings a machine into each of its states, feeds it every kind of event and compares where that leads with a
-table that the test spells out; the tables are those of docs/protocol.md.
+A sweep brings a machine into each of its states, feeds it every kind of event, and compares the next states with a
+table that the test spells out. The tables are those of docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.kit.amount import some
 from tests.kit.snapshot import copied, fingerprint_of
 
 Table = Mapping[tuple[str, str], str]
-"""(state, event) → the names of the states it may lead to, in order, separated by spaces; missing: it stays.
-``impossible``: an assertion names both."""
+"""(state, event) → the names of the possible next states, in order, separated by spaces. A missing pair means that the
+state stays. ``impossible``: the machine raises an assertion that names both."""
 
 IMPOSSIBLE = "impossible"
 
 
 class Numbers:
-    """Session numbers that go on by themselves in a copy."""
+    """A source of session numbers. A copy continues on its own."""
 
     def __init__(self, next_number: int = 1) -> None:
         self.next_number = next_number
@@ -42,7 +42,7 @@ class Numbers:
 
 
 class NoRandom:
-    """Takes the first, and the middle."""
+    """A source without chance: samples are the first items, and random numbers are 0.5."""
 
     def sample(self, population: Any, k: int) -> list[Any]:
         return list(population)[:k]
@@ -52,7 +52,7 @@ class NoRandom:
 
 
 def given(machine: Any) -> tuple[object, ...]:
-    """What a machine of the protocol has from outside: that is shared, or copies itself."""
+    """Return the objects that a machine of the protocol got from outside; they are shared, or copy themselves."""
     match machine:
         case LedgerWrite():
             return machine.delivery._new_session, machine.random
@@ -70,7 +70,8 @@ def printed(machine: Any) -> object:
 
 
 def words(thing: Any) -> object:
-    """A print of an event, or of a list of effects. Of an error what it says: whoever passes it on adds its outcome."""
+    """Print an event or a list of effects for comparison. An error is its text, because its outcome may be added
+    later."""
     if isinstance(thing, list):
         return [words(one) for one in thing]
     names = getattr(thing, "_fields", None) or [each.name for each in fields(thing)]
@@ -81,19 +82,20 @@ def words(thing: Any) -> object:
 
 
 def _of_logs(answers: Mapping[Any, Any]) -> object:
-    """Events of several logs."""
+    """Print the answers for several logs."""
     return {key: words(value) if is_dataclass(value) else value for key, value in answers.items()}
 
 
 def members(*unions: Any) -> tuple[type, ...]:
-    """The classes in unions of classes."""
+    """Return the classes in unions of classes."""
     return tuple(cls for union in unions for cls in get_args(union) or (union,))
 
 
 def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type, ...], twin: Any) -> list[Any] | None:
-    """The effects of a step; None if the machine said, naming both, that this cannot happen in its state.
+    """Make one step and return its effects, or None if the machine asserts, naming both, that the event cannot come in
+    its state.
 
-    If it has a twin, the event is as it was, and the twin does the same; after a refusal the machine is as it was too.
+    With a twin, check that the event did not change, that the twin does the same, and that a refusal changed nothing.
     """
     event_was = words(event) if twin is not None else None
     effects, said = None, ""
@@ -126,10 +128,10 @@ def sweep(
     ends: tuple[str, ...],
     told: Callable[[Any], str] | None = None,
 ) -> dict[tuple[str, str], set[str]]:
-    """Feed every event in every situation, twice; where each (state, event) led.
+    """Feed every event in every situation, twice, and return the next states of each (state, event).
 
-    ``events`` are those for a machine: some name what it waits for. ``told``: how its assertions name its state. Each
-    machine has a twin that does the same; with ``--few`` one of five has.
+    ``events`` makes the events for a machine, because some name what it waits for. ``told`` returns the state's name in
+    the machine's assertions. Each machine has a twin that does the same; with ``--few`` one of five has.
     """
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     stride = some(1, 5)
@@ -148,7 +150,7 @@ def sweep(
 
 
 def as_table(seen: Mapping[tuple[str, str], set[str]], order: Iterable[str]) -> dict[tuple[str, str], str]:
-    """What was seen, as a table is written; what only stays is left out."""
+    """Return what was seen in the form of a table, without the pairs whose state only stays."""
     places = {name: place for place, name in enumerate((*order, IMPOSSIBLE))}
     return {
         key: " ".join(sorted(found, key=places.__getitem__)) for key, found in sorted(seen.items()) if found != {key[0]}

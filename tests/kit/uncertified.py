@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether bookies refuse a client that has no certificate: whether a cluster is secure at all."""
+"""Finds out whether a cluster is secure: whether its bookies refuse a client that has no certificate."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _OF_A_CERTIFICATE = ("tls_certificate_path", "tls_key_path", "security")
 
 
 def not_refusing(uri: str, settings: Mapping[str, Any]) -> dict[BookieId, str]:
-    """The bookies that do not refuse a read because the client has no certificate, and what they say. ``settings`` are
-    those of the cluster's clients: where these work, bookies speak TLS, since such a client never goes on in plain."""
+    """Return the bookies that do not refuse a read of a client without a certificate, and what they answer.
+    ``settings`` are those of the cluster's clients. If these clients work, the bookies speak TLS, because such a client
+    never connects without TLS."""
     config = ClientConfig(**{name: value for name, value in settings.items() if name not in _OF_A_CERTIFICATE})
     return {bookie: said for bookie, said in asyncio.run(_ask_all(uri, config)).items() if said is not None}
 

@@ -23,8 +23,8 @@ def encode_index_file(header: IndexHeader, rows: bytes | bytearray | Rows, state
 
 
 def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
-    """Header, index records and state records of a whole file; the other sections are checked too. Raises
-    IntegrityError for anything but an intact file."""
+    """Return the header, the index records and the state records of a whole file, and check the other sections too.
+    Raises IntegrityError for anything but an intact file."""
     sections = decode_index_header(data)
     if len(data) != sections.file_bytes:
         raise IntegrityError("an index file has another size than its header says", value=f"{len(data)} bytes")
@@ -42,17 +42,17 @@ def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
 
 
 def index_range(sections: IndexSections) -> tuple[int, int]:
-    """Offset and bytes of the index section."""
+    """Return the offset and the size of the index section."""
     return BLOCK, BLOCK * sections.index_blocks
 
 
 def decode_index_rows(sections: IndexSections, data: bytes) -> Rows:
-    """All index records, from the bytes of the index section. Raises IntegrityError."""
+    """Decode all index records from the bytes of the index section. Raises IntegrityError."""
     return sections.header.blocks.decode(data, 1, sections.index_records, INDEX_ROW)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file. The checkpoint's ledgers are sorted by id, its intervals and segments ascending."""
+    """Encode the whole file. The checkpoint's ledgers must be sorted by id, its intervals and segments ascending."""
     parts = CheckpointParts(checkpoint.number, checkpoint.incarnation, checkpoint.through)
     body = parts.add_ledgers(checkpoint.ledgers) + parts.add_deleted(checkpoint.deleted)
     body += parts.add_segments(checkpoint.segments)
@@ -60,5 +60,5 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Raises IntegrityError for anything but an intact file of this version."""
+    """Decode a whole file. Raises IntegrityError for anything but an intact file of this version."""
     return read_checkpoint(lambda size, offset: data[offset : offset + size], len(data))

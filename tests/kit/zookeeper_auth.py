@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real ZooKeeper server that knows its clients: by SASL, by digest, and on its TLS port by their certificates."""
+"""A real ZooKeeper server that authenticates clients by SASL, by digest, and on its TLS port by certificates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
 _SUPER_DIGEST = "super:R7b+rMjaJVqR9ILnttxHgMzs9E4="
-"""Of scheme digest, password of-tests: may do everything."""
+"""The superuser of scheme digest, who may do everything. Its password is ``of-tests``."""
 
 
 class AuthZooKeeper(TlsZooKeeper):
-    """``users`` are names and passwords of SASL. ``demands`` SASL: a client without it is refused."""
+    """The server. ``users`` are names and passwords of SASL. With ``demands`` a client without SASL is refused."""
 
     def __init__(self, files: Files, users: Mapping[str, str], *, demands: bool = False) -> None:
         super().__init__(files)
@@ -44,15 +44,15 @@ class AuthZooKeeper(TlsZooKeeper):
 
 
 def credentials(path: Path, *lines: str) -> str:
-    """A file for ``zookeeper_auth_path``."""
+    """Write a file for ``zookeeper_auth_path``, and return its path."""
     path.write_text("\n".join(("# of a test", *lines)) + "\n", encoding="utf-8")
     path.chmod(0o600)
     return str(path)
 
 
 class AuthCluster:
-    """Real bookies on a ZooKeeper that knows its clients; a context manager. ``paths`` are the credentials of each user
-    of scheme sasl."""
+    """Real bookies on a ZooKeeper that authenticates its clients; a context manager. ``paths`` has the file of
+    credentials of each SASL user."""
 
     def __init__(self, path: Path, users: Mapping[str, str], bookies: int, settings: Mapping[str, object]) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class AuthCluster:
         return self
 
     def wait(self) -> None:
-        """Until every bookie that was started serves."""
+        """Wait until every bookie that was started serves."""
         deadline = time.monotonic() + 60
         for bookie in self.bookies:
             while not bookie.is_ready:
@@ -86,7 +86,7 @@ class AuthCluster:
                 time.sleep(0.05)
 
     def restart(self, settings: Mapping[str, object]) -> None:
-        """Every bookie, one after the other, with other settings."""
+        """Restart every bookie, one after the other, with other settings."""
         for bookie in self.bookies:
             bookie.terminate()
             bookie.stop()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several real ZooKeeper servers on this machine, one of which may be made to lag.
+"""Several real ZooKeeper servers on this machine, one of which can be made to lag.
 
-Each server reaches each other's quorum port through a proxy of its own. What the leader sends a follower can so be held
-back: the follower serves reads as ever, of what it knew, until ZooKeeper's own limit (``LAG_MAX_S``) ends the
-connection. A sync through it waits until it has caught up.
+Each server reaches the quorum port of each other server through a proxy of its own. So the messages of the leader to a
+follower can be held back. The follower still serves reads of its old state, until ZooKeeper's own limit (``LAG_MAX_S``)
+ends the connection. A sync through it waits until it has caught up.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ quorumListenOnAllIPs=false
 
 
 class EnsembleServer(ZooKeeperServer):
-    """One server of an ensemble; its data outlives it. :meth:`launch` does not wait until it serves."""
+    """One server of an ensemble. Its data stays when it ends. :meth:`launch` does not wait until it serves."""
 
     def __init__(self, number: int, path: Path) -> None:
         super().__init__(tick_ms=TICK_MS, durable=False, heap_mb=96)
         self.number, self._path = number, path
         self.main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self.quorum_port, self.election_port, self.port = free_ports(3)
-        self.links: dict[int, FaultProxy] = {}  # to the quorum ports of the others, by their numbers
+        self.links: dict[int, FaultProxy] = {}  # proxies to the quorum ports of the other servers, by number
         self._others: Sequence[EnsembleServer] = ()
 
     def join(self, others: Sequence[EnsembleServer], proxies: ProxyThread) -> None:
@@ -56,12 +56,12 @@ class EnsembleServer(ZooKeeperServer):
             self._launch(self._command(self._path), self._path)
 
     def kill(self) -> None:
-        """As ``kill -9``."""
+        """Kill the server as ``kill -9`` does."""
         self.signal(signal.SIGKILL)
         self.stop()
 
     def signal(self, number: int) -> None:
-        """To the server itself: the child of the wrapper that ends it with us."""
+        """Send a signal to the server itself, which is the child of the wrapper that ends it with us."""
         if self._process is None:
             return
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
@@ -75,11 +75,12 @@ class EnsembleServer(ZooKeeperServer):
         return super()._config(data_dir) + _QUORUM + "\n".join([here, *there, ""])
 
     def _wait_serving(self) -> None:
-        """It may need the others first: :meth:`ZooKeeperEnsemble.wait_ready`."""
+        """Do nothing: the server may need the other servers first. :meth:`ZooKeeperEnsemble.wait_ready` waits for
+        all."""
 
 
 class ZooKeeperEnsemble:
-    """The servers, without fsync; a context manager. All that it starts ends with it."""
+    """The servers, without fsync; a context manager, which ends everything that it has started."""
 
     def __init__(self, path: Path, count: int = 3, proxies: ProxyThread | None = None) -> None:
         self._own = proxies is None
@@ -110,18 +111,18 @@ class ZooKeeperEnsemble:
         return [server for server in self.servers if server.mode() == "follower"]
 
     def hold_back(self, follower: EnsembleServer) -> None:
-        """Nothing from any other server reaches it until :meth:`heal`."""
+        """Hold back everything from the other servers to this one, until :meth:`heal`."""
         for link in follower.links.values():
             link.stall(requests=False, answers=True)
 
     def heal_links(self) -> None:
-        """All servers hear of each other again."""
+        """Let all servers reach one another again."""
         for server in self.servers:
             for link in server.links.values():
                 link.heal()
 
     def heal(self) -> None:
-        """That, and all servers run."""
+        """Heal the links, and make all servers run."""
         self.heal_links()
         for server in self.servers:
             server.signal(signal.SIGCONT)
@@ -129,7 +130,7 @@ class ZooKeeperEnsemble:
 
     @contextlib.contextmanager
     def lagging(self, follower: EnsembleServer) -> Iterator[None]:
-        """The follower hears of nothing in here."""
+        """Hold back everything from the other servers to the follower in this block."""
         self.hold_back(follower)
         try:
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy between clients and ZooKeeper: it loses answers, cuts the connection, stays mute, garbles an answer."""
+"""A proxy between clients and ZooKeeper that can lose or garble answers, cut connections, and stay silent."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator
 _WRITES = {1, 2, 5, 14, 15}  # create, delete, setData, multi, create2
 
 Wanted = Callable[[int, bytes], bool]
-"""Whether a request is meant, by its kind and the whole packet."""
+"""Decides by the kind of a request and its whole packet whether a fault applies to it."""
 
 
 STOP_MAX_S = 120.0
 
 
 def any_write(kind: int, packet: bytes) -> bool:
-    """Every request that changes something."""
+    """Return whether a request changes something."""
     return kind in _WRITES
 
 
 class Stop:
-    """A request that is to stop in the proxy, on its way there or its answer on its way back."""
+    """A request that is to stop in the proxy, or its answer."""
 
     def __init__(self, of: Wanted, *, answered: bool) -> None:
         self.of, self.answered = of, answered
@@ -37,7 +37,7 @@ class Stop:
 
 
 class ZooKeeperProxy:
-    """Listens on a free port of loopback and passes whole packets on."""
+    """A proxy that listens on a free port of loopback and passes whole packets on."""
 
     def __init__(self, host: str, port: int, *, mute_next: int = 0) -> None:
         self._upstream = (host, port)
@@ -57,13 +57,14 @@ class ZooKeeperProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_next_answer(self, *, applied: bool, of: Wanted = any_write) -> None:
-        """Cut the connection instead of passing the next write on, or instead of passing its answer back."""
+        """Cut the connection instead of passing on the next write, or (``applied``) instead of passing back its
+        answer."""
         with self._lock:
             self._losses.append((of, applied))
 
     @property
     def losses_to_come(self) -> int:
-        """How many were asked for and have not happened."""
+        """How many losses were requested and have not happened yet."""
         return len(self._losses)
 
     def forget_losses(self) -> None:
@@ -73,8 +74,8 @@ class ZooKeeperProxy:
             self._stops.clear()
 
     def stop_next(self, of: Wanted, *, answered: bool) -> Stop:
-        """Hold the next such request, or its answer (``answered``), until it is let go. A request goes on to the
-        server even if its client is gone by then, as a packet that was under way."""
+        """Hold the next such request, or its answer (``answered``), until the test lets it go. A request then goes to
+        the server even if its client has ended, like a packet that was under way."""
         stop = Stop(of, answered=answered)
         with self._lock:
             self._stops.append(stop)
@@ -100,18 +101,18 @@ class ZooKeeperProxy:
         self._garble = True
 
     def mute_next(self, connections: int) -> None:
-        """Accept so many connections and say nothing on them, as a server that is starting does."""
+        """Accept the next ``connections`` and send nothing on them, as a server does while it starts."""
         with self._lock:
             self._mute_next = connections
 
     def go_silent(self) -> None:
-        """Pass no further request of the present connections on; nobody is told, and new connections work."""
+        """Silently drop all further requests of the current connections. New connections work."""
         with self._lock:
             self._silent |= self._sockets
 
     @contextlib.contextmanager
     def holding_requests(self) -> Iterator[None]:
-        """Take requests and pass them on only afterwards."""
+        """Take requests in this block, and pass them on only after it."""
         with self._lock:
             yield
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real ZooKeeper server that listens for clients in plain, and on another port over TLS."""
+"""A real ZooKeeper server that listens for clients on one port without TLS and on another with TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kit.certificates import Files
 
 
 class TlsZooKeeper(ZooKeeperServer):
-    """``secure`` is ``host:port`` of TLS once it runs; clients need a certificate there."""
+    """The server. Once it runs, ``secure`` is the ``host:port`` with TLS, where clients need a certificate."""
 
     def __init__(self, files: Files) -> None:
         super().__init__(classpath=find_jars(os.environ, tls=True), durable=False)
