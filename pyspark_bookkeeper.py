@@ -38,7 +38,7 @@ def register(spark: Any) -> None:
     try:
         spark.dataSource.register(BookKeeperDataSource)
     except AnalysisException as error:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # what Spark 4.0 says of a format that it found by itself
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 raises this for a format that it found by itself
             raise
 
 

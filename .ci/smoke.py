@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries the package outside the checkout, as a user would, and runs what the README's first screen says.
+"""Tries the package outside the checkout, as a user would, and runs the commands and snippets of the README's first
+screen.
 
-The README's commands that install it are typed as they stand, into a copy of the files that a clone has, and the
-PySpark snippet runs in the environment that they make. An environment without pyspark, with the wheel, must import
-every package and run the Python snippet, on the cluster that ``uvx`` starts. Only the ports are replaced, by free ones,
-and with ``--wheel`` what is installed. ``.ci/run`` itself runs ``scripts/demo`` and ``scripts/test``.
-``scripts/release`` tries the wheel of the release, ``scripts/test-pythons`` one on other Pythons.
+The README's install commands are typed as they stand, in a copy of the files that a clone has. The PySpark snippet runs
+in the environment that they make. An environment with the wheel and without pyspark must import every package and run
+the Python snippet, on the cluster that ``uvx`` starts. Only the ports are replaced by free ones, and with ``--wheel``
+the package that is installed. ``.ci/run`` itself runs ``scripts/demo`` and ``scripts/test``. ``scripts/release`` tries
+the wheel of the release with this script, and ``scripts/test-pythons`` a wheel on other Pythons.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def main() -> int:
         plain = environment(folder / "plain", given.python, str(wheel))
         plain_packages = [
             each for each in packages_of(wheel) if not each.startswith("bk_spark.")
-        ]  # what is inside needs pyspark
+        ]  # the modules of bk_spark need pyspark
         run([plain / "python", "-c", IMPORT_EVERYTHING, *plain_packages], folder)
         run([plain / "bk", "--version"], folder)
         clone = files_of_a_clone(folder / "clone")
@@ -101,7 +102,7 @@ def build(folder: Path) -> Path:
 
 
 def files_of_a_clone(folder: Path) -> Path:
-    """A copy of the checkout as a clone has it, with what is not committed yet; its folder."""
+    """Copy the files that a clone would have, uncommitted ones included. Return the folder of the copy."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
     for name in names:
@@ -112,28 +113,28 @@ def files_of_a_clone(folder: Path) -> Path:
 
 
 def install(clone: Path, python: str, wheel: Path | None) -> Path:
-    """Run the README's command that installs the package, in the clone, and return the folder of the programs.
-    With ``wheel`` the command installs that wheel."""
+    """Type the README's install command in a shell, in the clone. With ``wheel`` it installs that wheel. Return the
+    folder of the installed programs."""
     command = INSTALL.replace("'.[", f"'{wheel}[") if wheel else INSTALL
     names = clone.parent / "python"
     names.mkdir()
     (names / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
     (names / "python3").chmod(0o755)
-    # What is never imported here need not be compiled: a third of the time that it takes.
+    # Most modules are never imported here. Not compiling them saves a third of the time.
     environ = {"PATH": f"{names}{os.pathsep}{os.environ['PATH']}", "PIP_NO_COMPILE": "1"}
     run(["bash", "-exc", command], clone, extra=environ)
     return clone / "venv" / "bin"
 
 
 def packages_of(wheel: Path) -> list[str]:
-    """Every package that is in the wheel."""
+    """Return every package in the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.rpartition("/")[0] for name in archive.namelist() if re.fullmatch(r"\w+(/\w+)+\.py", name)}
     return sorted(folder.replace("/", ".") for folder in folders)
 
 
 def environment(folder: Path, python: str, *requirements: str) -> Path:
-    """A fresh virtual environment with the wheel, compiled as pip does; the folder of its programs."""
+    """Make a fresh virtual environment with the wheel, compiled as pip does. Return the folder of its programs."""
     run([UV, "venv", "--quiet", "--python", python, folder], folder.parent)
     install = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "bin" / "python"]
     run([*install, *requirements], folder.parent)
@@ -147,7 +148,7 @@ def spark_home(programs: Path) -> str:
 
 @contextmanager
 def local(program: list[object], data: Path, extra: dict[str, str], folder: Path | None = None) -> Iterator[str]:
-    """``bk local`` while the block runs; it must start, stop cleanly and leave nothing running."""
+    """Run ``bk local`` during the block. It must start, stop cleanly and leave nothing running."""
     command = [*map(str, program), "local", "--json", "--data", str(data), "--port", "0", "--zookeeper-port", "0"]
     print("$", shlex.join(command), flush=True)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder or data.parent, env=clean(extra))
@@ -178,7 +179,7 @@ def snippet(readme: str, name: str, programs: Path, uri: str, folder: Path) -> s
 
 
 def compare(readme: str, name: str, printed: str) -> None:
-    """What the README shows under ``<!-- output: name -->`` is what was printed."""
+    """Check that the README shows under ``<!-- output: name -->`` what was printed."""
     found = re.search(rf"<!-- output: {name} -->\s*```text\n(.*?)```", readme, re.DOTALL)
     if found:
         wanted = [line.rstrip() for line in found[1].strip().splitlines()]
@@ -187,18 +188,20 @@ def compare(readme: str, name: str, printed: str) -> None:
 
 
 def commands(readme: str) -> list[str]:
-    """What the README's console blocks tell to type, without comments."""
+    """Return the commands in the README's console blocks, without comments."""
     blocks = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     return [line[2:].split(" #")[0].strip() for line in lines]
 
 
 def run(command: list[object], folder: Path, timeout_s: float = 600, extra: dict[str, str] | None = None) -> str:
-    """Run it, show what it prints, and return its standard output; a failure ends this program."""
+    """Run a command, show what it prints, and return its standard output. A failure ends this program."""
     words = [str(word) for word in command]
     print("$", " ".join(shlex.quote(word) if len(word) < 200 else "..." for word in words), flush=True)
     environ = clean(extra or {})
-    if Path(words[0]).parent.name == "bin":  # as in an activated environment: Spark takes its workers' python from PATH
+    if (
+        Path(words[0]).parent.name == "bin"
+    ):  # as in an activated environment, because Spark takes its workers' python from PATH
         environ["PATH"] = f"{Path(words[0]).parent}{os.pathsep}{environ['PATH']}"
     done = subprocess.run(
         words, cwd=folder, stdout=subprocess.PIPE, text=True, env=environ, timeout=timeout_s, check=False
@@ -210,7 +213,7 @@ def run(command: list[object], folder: Path, timeout_s: float = 600, extra: dict
 
 
 def clean(extra: dict[str, str]) -> dict[str, str]:
-    """This environment without what would let the checkout leak in."""
+    """Return this environment without the variables that would let the checkout leak in."""
     hidden = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "SPARK_HOME", "BK_METADATA_SERVICE_URI")
     return {**{key: value for key, value in os.environ.items() if key not in hidden}, **extra}
 

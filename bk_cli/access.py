@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door of commands to a cluster: the options that name it, and all that is opened with them. Whatever connects,
-to bookies, the metadata store or admin ports, is made here, so a new setting of the client or a secret is added in
-``options.py`` and here alone (``tests/repo/test_one_door.py``).
+"""Opens everything that a command needs of a cluster. It has the options that name a cluster, and it alone connects to
+bookies, the metadata store and admin ports. So a new client setting or secret is added only in ``options.py`` and here
+(``tests/repo/test_one_door.py``).
 
 What opening raises is a BookKeeperError, which :func:`bk_cli.main.run` turns into a line and an exit code.
 """
@@ -27,36 +27,38 @@ if TYPE_CHECKING:
     from bk_core.transport.caller import Caller
 
 METADATA_TIMEOUT_S = 8.0
-"""Short enough to report a wrong address within ten seconds, the start of the interpreter included."""
+"""The time, in seconds, that a call to the metadata store may take. It is short enough to report a wrong address within
+ten seconds, the start of the interpreter included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A cluster, the password of its ledgers, and what the command line says of connections: the settings of TLS
-    and of ZooKeeper. What is opened in a block is closed at its end."""
+    """A cluster, the password of its ledgers, and the command line's settings of TLS, of tokens and of ZooKeeper. The
+    context managers close at the end of a block what they opened."""
 
     uri: str
     password: bytes = field(default=b"", repr=False)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, **settings: Any) -> ClientConfig:
-        """The settings of every client here; ``settings`` are those that a command decides itself."""
+        """Return the settings of a client. ``settings`` are those that the command itself decides."""
         from bk_core.client import ClientConfig
 
         return ClientConfig(**{"metadata_timeout_s": METADATA_TIMEOUT_S, **self.settings, **settings})
 
     async def connect(self, config: ClientConfig | None = None) -> AsyncBookKeeper:
-        """A client on the loop that runs, for the caller to close; ``config`` is of :meth:`config`."""
+        """Return a client on the running loop. The caller closes it. ``config`` comes from :meth:`config`."""
         from bk_core import client
 
         return await client.connect(self.uri, config=config or self.config())
 
     def caller(self, instance_id: str, name: str) -> Caller:
-        """The caller of commands that ask bookies themselves; ``name`` is the client's name in bookies' logs."""
+        """Return the connection settings for a command that calls bookies directly. ``name`` identifies the command in
+        the bookies' logs."""
         return replace(self.config().caller(instance_id), client=name)
 
     def admin_ports(self, timeout_s: float) -> AdminPorts:
-        """For commands that ask admin ports; each answers within ``timeout_s``."""
+        """Return the means to call admin ports; each port has ``timeout_s`` to answer."""
         from bk_core.cluster.admin_ports import AdminPorts
 
         config = self.config()
@@ -76,7 +78,7 @@ class Access:
 
     @contextmanager
     def reader(self, ledger_id: int, digest_type: str | None, *, recover: bool = False) -> Iterator[LedgerReader]:
-        """A ledger to read; ``recover`` fences and closes it first."""
+        """Open a ledger for reading. ``recover`` fences and closes it first."""
         from bk_core.model import DigestType
 
         digest = DigestType[digest_type.upper()] if digest_type else None
@@ -85,19 +87,19 @@ class Access:
 
     @contextmanager
     def store(self) -> Iterator[MetadataStore]:
-        """The metadata store alone. There may be no cluster in it yet."""
+        """Open the metadata store alone. There may be no cluster in it yet."""
         with closing(self.open_store()) as store:
             yield store
 
     def open_store(self, timeout_s: float = METADATA_TIMEOUT_S) -> MetadataStore:
-        """The same, for the caller to close. Each call of it takes ``timeout_s`` at most."""
+        """Open the metadata store; the caller closes it. Each call of the store takes at most ``timeout_s``."""
         from bk_core.metadata import open_store
 
         return open_store(self.uri, **self.config(metadata_timeout_s=timeout_s).store_settings())
 
     @contextmanager
     def zookeeper(self) -> Iterator[ZooKeeperTree]:
-        """The session with ZooKeeper below the metadata store, for commands that look at ACLs."""
+        """Open the ZooKeeper session below the metadata store, for commands that check ACLs."""
         from bk_core.metadata import open_tree
 
         with closing(open_tree(self.uri, **self.config().store_settings())) as tree:
@@ -105,9 +107,9 @@ class Access:
 
 
 def access(*, password: bool = False, optional: str = "") -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Gives a command the options that name a cluster, as one argument ``access``. ``password``: also that of a ledger
-    or log. ``optional``: what the command does with a cluster, if it can do without; None is given when none is
-    named."""
+    """Give a command the options that name a cluster, and pass them as one argument ``access``. ``password`` adds the
+    options for the password of a ledger or log. ``optional`` says what the command does with a cluster if it can do
+    without one; ``access`` is None if none is named."""
 
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk completion``: what a shell needs to complete commands and options. The script is click's own."""
+"""``bk completion``: prints the script with which a shell completes commands and options. The script is click's own."""
 
 from __future__ import annotations
 

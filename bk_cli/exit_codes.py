@@ -50,5 +50,5 @@ _CODES: tuple[tuple[type[errors.BookKeeperError], int], ...] = (
 
 
 def exit_code_of(error: type[errors.BookKeeperError]) -> int:
-    """The exit code of ``bk`` when a command ends with an error of this class."""
+    """Return the exit code of ``bk`` for a command that ends with an error of this class."""
     return next((code for cls, code in _CODES if issubclass(error, cls)), OTHER)

@@ -9,6 +9,6 @@ from bk_core.observe import log_level
 
 
 def listen() -> None:
-    """SIGUSR1: DEBUG for all. SIGUSR2: the level of the start again. On the main thread."""
+    """Set the level to DEBUG at SIGUSR1, and back to the level of the start at SIGUSR2. Call it on the main thread."""
     signal.signal(signal.SIGUSR1, lambda *_: log_level.set_level("DEBUG"))
     signal.signal(signal.SIGUSR2, lambda *_: log_level.set_level(log_level.BACK))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log records as JSON, one object a line, for what collects logs."""
+"""Formats log records as JSON, one object a line, for programs that collect logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import logging
 
 
 class JsonFormatter(logging.Formatter):
-    """``time`` is UTC with milliseconds. ``error`` is there with an exception, and holds its traceback."""
+    """A formatter for JSON. ``time`` is UTC with milliseconds. ``error`` is present for an exception, and holds its
+    traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)

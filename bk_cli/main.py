@@ -2,7 +2,7 @@
 """The command ``bk``: finds the sub-command, runs it, and turns errors into one line and an exit code.
 
 A sub-command's file is imported only when it is asked for, so that ``bk --version`` starts at once. Only this package
-reads the environment and configures logging.
+configures logging and, with a few exceptions (``tests/repo/test_tidy.py``), reads the environment.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ import bk_core
 from bk_cli import exit_codes, output
 from bk_core.errors import BookKeeperError, InvalidArgumentError
 
-# name → where its click command is, and its line of help (so that --help imports nothing)
+# name → the place of its click command, and its line of help, so that --help imports no command
 COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("bk_cli.local.local:local", "Run ZooKeeper and bookies on this machine."),
-    "cluster": ("bk_cli.operate.new_cluster:cluster", "Make a cluster: its records in ZooKeeper; watch its bookies."),
-    "bookie": ("bk_cli.bookies.bookie:bookie", "Bookies: run one, look into them, take one out."),
-    "autorecovery": ("bk_cli.bookies.replication:autorecovery", "Put lost copies of ledgers back."),
+    "cluster": ("bk_cli.operate.new_cluster:cluster", "Make a cluster in ZooKeeper; watch its bookies."),
+    "bookie": ("bk_cli.bookies.bookie:bookie", "Bookies: run, inspect, drain and remove them."),
+    "autorecovery": ("bk_cli.bookies.replication:autorecovery", "Restore lost copies of ledgers."),
     "replication": (
         "bk_cli.bookies.replication:replication",
         "Show which ledgers lack copies; pause and resume repair.",
     ),
     "rebalance": ("bk_cli.bookies.rebalance:rebalance", "Move copies from full bookies to empty ones."),
-    "ledger": ("bk_cli.data.ledger:ledger", "Ledgers: look into them, read and write them, end and delete them."),
-    "log": ("bk_cli.data.log:log", "Named logs: look into them, read them, keep them short."),
+    "ledger": ("bk_cli.data.ledger:ledger", "Ledgers: inspect, read, write, recover and delete them."),
+    "log": ("bk_cli.data.log:log", "Named logs: inspect, read and maintain them."),
     "placement": ("bk_cli.explain.placement:placement", "Say which bookies ledgers get, and why."),
     "role": ("bk_cli.operate.role:role", "Roles: the rights of clients where bookies run in mode secure."),
-    "token": ("bk_cli.operate.token:token", "Tokens: the keys that sign them, and tokens."),
-    "upkeep": ("bk_cli.data.upkeep:upkeep", "Keep all logs: retention, compaction, deletion, by one elected worker."),
-    "spark": ("bk_cli.data.spark:spark", "Look into Spark checkpoints: positions, lag, what does not fit."),
-    "bench": ("bk_cli.operate.bench:bench", "Append to a running cluster for some seconds, and say how fast that was."),
+    "token": ("bk_cli.operate.token:token", "Tokens: sign them, and make the file of keys that verify them."),
+    "upkeep": (
+        "bk_cli.data.upkeep:upkeep",
+        "Maintain all logs: retention, compaction, deletion, by one elected worker.",
+    ),
+    "spark": ("bk_cli.data.spark:spark", "Inspect Spark checkpoints: positions, lag, mismatches."),
+    "bench": ("bk_cli.operate.bench:bench", "Append to a running cluster for some seconds, and report the speed."),
     "web": ("bk_cli.operate.web:web", "Serve a page that shows the cluster, for a browser."),
     "completion": ("bk_cli.completion:completion", "Print the script that completes bk in a shell."),
     "doctor": ("bk_cli.operate.doctor:doctor", "Check Java, ZooKeeper, bookies and Spark; say what to do."),
@@ -65,7 +68,7 @@ class LazyGroup(click.Group):
 
 
 def documentation() -> str:
-    """Where the pages are that came with the package; in a checkout, that of the repository."""
+    """Return the folder of the documentation: that of the checkout, or that of the installed package."""
     checkout = Path(__file__).parent.parent / "docs"
     return str(checkout if checkout.is_dir() else Path(sys.prefix) / "share" / "doc" / "pyspark-bookkeeper")
 
@@ -84,16 +87,16 @@ def documentation() -> str:
     type=click.Choice(("text", "json")),
     default="text",
     envvar="BK_LOG_FORMAT",
-    help="What a log line is: text, or a JSON object (also BK_LOG_FORMAT).",
+    help="The form of log lines: text, or JSON objects (also BK_LOG_FORMAT).",
 )
 @click.option(
     "--audit-file",
     metavar="FILE",
     envvar="BK_AUDIT_FILE",
-    help="Append to this file what is changed in the metadata service, one JSON object each (also BK_AUDIT_FILE).",
+    help="Append each change in the metadata service to this file, as a JSON object (also BK_AUDIT_FILE).",
 )
 def bk(verbose: int, log_format: str, audit_file: str | None) -> None:
-    """Ledgers and named logs of a BookKeeper cluster: run one, look into it, read and write it.
+    """Run a BookKeeper cluster, inspect it, and read and write its ledgers and named logs.
 
     Commands take the cluster from --metadata-service-uri or BK_METADATA_SERVICE_URI. With --json they print for
     programs. The exit code tells what went wrong: 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 integrity,
@@ -111,7 +114,7 @@ def bk(verbose: int, log_format: str, audit_file: str | None) -> None:
 
 
 def _audit_to(path: str) -> None:
-    """Raises InvalidArgumentError for a file that cannot be written."""
+    """Write the audit log to this file. Raises InvalidArgumentError if it cannot be written."""
     from logging.handlers import WatchedFileHandler
 
     try:
@@ -148,7 +151,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The console script ``bk`` (and ``pyspark-bookkeeper``)."""
+    """Run the console script ``bk`` (and ``pyspark-bookkeeper``)."""
     sys.exit(run())
 
 

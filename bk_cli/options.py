@@ -41,7 +41,7 @@ SECURITY_SETTINGS = (
 
 
 def security(command: Command) -> Command:
-    """How a command connects: its options of TLS, and its identity in ZooKeeper."""
+    """Add the options of a connection: TLS, the token, the mode of security, and the identity and ACL in ZooKeeper."""
     command = click.option(
         "--zookeeper-acl", metavar="ACL", envvar="BK_ZOOKEEPER_ACL", default="", show_default=False,
         help="The ACL of nodes that are created in ZooKeeper: open (the default), creator, or a list.",
@@ -57,7 +57,7 @@ def security(command: Command) -> Command:
     for name, what in (
         ("key", "Key of the certificate"),
         ("certificate", "This client's certificate, where bookies want one"),
-        ("ca", "Speak TLS to bookies, and trust these authorities; nothing is sent in plain then"),
+        ("ca", "Speak TLS to bookies, and trust these authorities; nothing is sent unencrypted"),
     ):
         command = click.option(
             f"--tls-{name}-path", metavar="FILE", envvar=f"BK_TLS_{name.upper()}_PATH", default="",
@@ -65,7 +65,7 @@ def security(command: Command) -> Command:
         )(command)  # fmt: skip
     command = click.option(
         "--security", type=click.Choice(("open", "secure", "mixed")), envvar="BK_SECURITY", default="open",
-        help="secure: use no bookie that allows anybody anything. mixed: of Apache's bookies any.",
+        help="secure: use only bookies that check rights. mixed: use Apache's bookies too.",
     )(command)  # fmt: skip
     return click.option(
         "--tls-zookeeper", is_flag=True, envvar="BK_TLS_ZOOKEEPER", help="Speak TLS to the metadata service, too."
@@ -99,13 +99,13 @@ def ledger_password(command: Command) -> Command:
             envvar=f"{PASSWORD_VARIABLE}_FILE",
             default="",
             show_default=False,
-            help="A file that has the password, alone, instead of it.",
+            help="A file with only the password, instead of --ledger-password.",
         )(command)
     )
 
 
 def password_of(password: bytes, file: str) -> bytes:
-    """What the two options of :func:`ledger_password` say. Raises InvalidArgumentError."""
+    """Return the password that the two options of :func:`ledger_password` give. Raises InvalidArgumentError."""
     if password and file:
         raise InvalidArgumentError(
             "--ledger-password and --ledger-password-file exclude each other", remedy="keep the file"
@@ -124,9 +124,9 @@ def digest_type(*, default: str | None) -> Callable[[Command], Command]:
 
 
 def quorum(command: Command) -> Command:
-    """``--ensemble-size``, ``--write-quorum-size``, ``--ack-quorum-size``: 3/3/2 by default (RULES E2)."""
+    """Add ``--ensemble-size``, ``--write-quorum-size`` and ``--ack-quorum-size``: 3/3/2 by default (RULES E2)."""
     for name, size, text in (
-        ("--ack-quorum-size", 2, "Copies on disk before an entry counts as written."),
+        ("--ack-quorum-size", 2, "Copies on disk before an entry is confirmed."),
         ("--write-quorum-size", 3, "Copies of each entry."),
         ("--ensemble-size", 3, "Bookies that a ledger is spread over."),
     ):
@@ -135,7 +135,7 @@ def quorum(command: Command) -> Command:
 
 
 def size_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """Callback of an option in bytes, at least 1; None if it is not given."""
+    """Parse an option in bytes, at least 1. Return None if it is not given."""
     size = None if text is None else parse_size(text)
     if text is not None and not size:
         raise click.BadParameter(f"{text!r} is not a size such as 256m, 1g or 1048576", ctx, param)
@@ -143,7 +143,7 @@ def size_option(ctx: click.Context, param: click.Parameter, text: str | None) ->
 
 
 def time_option(ctx: click.Context, param: click.Parameter, text: str) -> int:
-    """Callback of an option in milliseconds, 0 allowed."""
+    """Parse an option in milliseconds; 0 is allowed."""
     time_ms = parse_time_ms(text)
     if time_ms is None:
         raise click.BadParameter(f"{text!r} is not a time such as 7d, 12h, 90s or 60000 (milliseconds)", ctx, param)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands print: tables for people, JSON lines for programs, progress and errors on stderr.
+"""Prints the output of commands: tables for people, JSON lines for programs, progress and errors on stderr.
 
-Rich, which draws tables and progress, is imported where something is drawn: most of what starts ``bk`` was that.
+Rich draws tables and progress. It is imported only where something is drawn, because its import would take most of the
+start of ``bk``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PIPED_COLUMNS = 1000  # a pipe has no width: nothing may be cut there
+PIPED_COLUMNS = 1000  # a pipe has no width, and nothing may be cut there
 
 
 def print_json(value: Mapping[str, object]) -> None:
-    """One object, one line, at once."""
+    """Print an object as one line, and flush it."""
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -36,7 +37,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_result(as_json: bool, value: Mapping[str, object], text: str) -> None:
-    """The one result of a command: ``value`` for programs, ``text`` for people."""
+    """Print the result of a command: ``value`` for programs, ``text`` for people."""
     print_json(value) if as_json else print_line(text)
 
 
@@ -46,14 +47,14 @@ def print_note(text: str) -> None:
 
 
 def print_error(error: BookKeeperError) -> None:
-    """The one line of an error (RULES E1); with ``bk -vv`` the traceback before it."""
+    """Print the line of an error (RULES E1); with ``bk -vv`` print the traceback before it."""
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         logging.getLogger(__name__).debug("the command failed", exc_info=error)
     click.echo(" ".join(str(error).split()), err=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table without lines; columns whose name ends in a space are right-aligned."""
+    """Print a table without lines. Columns whose name ends in a space are right-aligned."""
     _console().print(_table(columns, rows), markup=False)
 
 
@@ -70,14 +71,14 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 
 
 class ShowTable(Protocol):
-    """Draws a table in place of the one before, and lines below it."""
+    """A function that draws a table, and lines below it, in place of the previous ones."""
 
     def __call__(self, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Sequence[str], /) -> None: ...
 
 
 @contextmanager
 def live_table() -> Iterator[ShowTable]:
-    """A table that is drawn again and again, on a screen of its own if stdout is a terminal."""
+    """Open a table that is drawn again and again, on a screen of its own if stdout is a terminal."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -88,8 +89,8 @@ def live_table() -> Iterator[ShowTable]:
 
 
 def print_row(columns: Sequence[tuple[str, int]], row: Sequence[object]) -> None:
-    """One row of a table that is printed while it is read. Widths are given with the columns, negative ones for text;
-    wider cells are not cut."""
+    """Print one row of a table that is printed while it is read. ``columns`` have widths, negative ones for text. Wider
+    cells are not cut."""
     cells = (
         f"{cell!s:>{width}}" if width > 0 else f"{cell!s:<{-width}}"
         for (_, width), cell in zip(columns, row, strict=True)
@@ -98,7 +99,7 @@ def print_row(columns: Sequence[tuple[str, int]], row: Sequence[object]) -> None
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Names and values below each other."""
+    """Print names and values, one pair a line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         click.echo(f"{name:<{width}}  {value}")
@@ -111,7 +112,7 @@ def _console() -> Console:
 
 
 def in_words(size_bytes: float) -> str:
-    """``1.5 MiB``."""
+    """Return a size in words, such as ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -120,7 +121,7 @@ def in_words(size_bytes: float) -> str:
 
 
 def moment(time_ms: int | None) -> str:
-    """Milliseconds since 1970 as local time, exact to the second; ``-`` for none."""
+    """Return milliseconds since 1970 as local time, exact to the second, or ``-`` for None."""
     if time_ms is None or time_ms < 0:
         return "-"
     return datetime.datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
@@ -135,7 +136,7 @@ def print_bytes(data: bytes) -> None:
 def print_entries(
     ids: Sequence[int], payloads: Sequence[bytes], raw: bool, as_json: bool, name: str = "entryId"
 ) -> None:
-    """One entry a line, with its id or log offset: for people, as JSON, or raw (only the payload)."""
+    """Print one entry a line, with its id or log offset: for people, as JSON, or raw (only the payload)."""
     if raw:
         print_bytes(b"".join(payload + b"\n" for payload in payloads))
     elif as_json:
@@ -147,14 +148,14 @@ def print_entries(
 
 
 class Advance(Protocol):
-    """Reports that so much more is done."""
+    """A function that reports progress since its last call."""
 
     def __call__(self, done: float, /) -> None: ...
 
 
 @contextmanager
 def progress(what: str, total: float | None = None) -> Iterator[Advance]:
-    """Progress of long work on stderr, drawn only on a terminal."""
+    """Show the progress of long work on stderr, only if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the blocking client from the asyncio one; with ``--check`` it only fails when what is committed is stale.
+"""Writes the blocking client from the asyncio one. With ``--check`` it only fails if the committed files are stale.
 
-What becomes of a public name of an asyncio class:
+A public name of an asyncio class becomes:
 
-- a property or declared attribute: the same, asked for on the caller's thread; so is a method that is not ``async``;
-- an ``async`` method: waits for it on the client's thread. A handle that it returns is wrapped;
-- a method that returns a ``BatchIterator``: the same items from a ``BlockingIterator``;
-- what its base in ``bk_core/blocking/base.py`` or ``blocking/loop_thread.py`` defines: left out, written by hand there;
-- what ``internal`` names: left out, because it serves the client itself.
+- for a property, a declared attribute or a method that is not ``async``: the same, called on the caller's thread;
+- for an ``async`` method: a method that waits for it on the client's thread; a handle that it returns is wrapped;
+- for a method that returns a ``BatchIterator``: a method that returns a ``BlockingIterator`` over the same items;
+- if its base in ``bk_core/blocking/base.py`` or ``blocking/loop_thread.py`` defines it: nothing, it is written by hand;
+- if ``internal`` names it: nothing, because it serves the client itself.
 
-Signatures and docstrings are carried over as they stand in the source.
+Signatures and docstrings are copied from the source.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ WORDS = (
     ("an async context manager", "a context manager"),
     ("Belongs to the loop it was made on", "Has a thread of its own"),
 )
-"""What docstrings of the asyncio client say, and what is true of the blocking one."""
+"""Phrases in docstrings of the asyncio client, and the phrases that replace them for the blocking one."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
 class Facade:
-    """A class of the blocking client: where the asyncio one is, the base by hand, what is not for users.
-    ``is_made``: users make it themselves, with the arguments of the asyncio one."""
+    """A class of the blocking client. ``module`` and ``name`` are those of the asyncio class, ``base`` is the base
+    written by hand, and ``internal`` are names that are not for users. ``is_made`` means that users make it themselves,
+    with the arguments of the asyncio class."""
 
     module: str
     name: str
@@ -47,7 +48,8 @@ class Facade:
 
 @dataclass(frozen=True)
 class Page:
-    """A file to write. ``inner`` is the module that has the asyncio classes; ``functions`` of it connect."""
+    """A file to write. ``inner`` is the module that has the asyncio classes; ``functions`` are functions of other
+    modules that connect."""
 
     path: str
     job: str
@@ -115,7 +117,7 @@ Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
 
 
 class Source:
-    """A module as it stands: its classes and functions, and where its names come from."""
+    """A module in source form: its classes and functions, and the modules that its names come from."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -142,7 +144,7 @@ class Source:
         return found
 
     def origin(self, name: str) -> str:
-        """The module that ``name`` is imported from here, this one if it is defined here."""
+        """Return the module that ``name`` is imported from here, or this module if it is defined here."""
         return self.module if name in self.defined else self._imported[name]
 
 
@@ -157,7 +159,7 @@ class Writer:
         self._type_imports: set[tuple[str, str]] = set()
 
     def write(self) -> str:
-        """The whole file, formatted."""
+        """Return the whole file, formatted."""
         parts = [self._class(facade) for facade in self._page.facades]
         parts += [self._function(Source(module), name) for module, name in self._page.functions]
         imports = [f"from {module} import {name}" for module, name in sorted(self._imports)]
@@ -243,7 +245,7 @@ class Writer:
         return ast.unparse(args)
 
     def _annotation(self, source: Source, node: ast.expr | None) -> str:
-        """The text of an annotation or default, whose names are imported here from where the source has them."""
+        """Return the text of an annotation or default, and import its names from where the source has them."""
         for each in ast.walk(node) if node is not None else ():
             if isinstance(each, ast.Name) and not hasattr(builtins, each.id) and each.id not in self._names:
                 imports = self._type_imports if each.id in source.for_types else self._imports
@@ -252,7 +254,7 @@ class Writer:
 
 
 def members(source: Source, node: ast.ClassDef) -> Iterator[tuple[str, ast.stmt, str]]:
-    """Public methods, properties and declared attributes of a class, each with its docstring or none."""
+    """Yield public methods, properties and declared attributes of a class, each with its docstring or an empty text."""
     following = [*node.body[1:], None]
     for member, after in zip(node.body, following, strict=True):
         match member:
@@ -275,7 +277,8 @@ def is_property(node: Function) -> bool:
 
 
 def docstring(source: Source, node: ast.ClassDef | Function) -> str:
-    """As it stands in the source, quotes and all, in the words of the blocking client; empty where there is none."""
+    """Return a docstring in source form, quotes included, in the words of the blocking client; empty if there is
+    none."""
     if not is_text(node.body[0]):
         return ""
     text = ast.get_source_segment(source.text, node.body[0]) or ""
@@ -290,13 +293,13 @@ def method_of(node: ast.ClassDef, name: str) -> Function:
 
 
 def arguments(function: Function) -> str:
-    """How a method passes its own arguments on."""
+    """Return the text with which a method passes its own arguments on."""
     names = [each.arg for each in function.args.args if each.arg != "self"]
     return ", ".join([*names, *(f"{each.arg}={each.arg}" for each in function.args.kwonlyargs)])
 
 
 def by_hand(base: str) -> Iterator[str]:
-    """What a base that is written by hand defines, its own bases included."""
+    """Yield the names that a base written by hand defines, its own bases included."""
     for source in map(Source, BY_HAND):
         if base in source.defined:
             node = source.class_of(base)
@@ -306,7 +309,7 @@ def by_hand(base: str) -> Iterator[str]:
 
 
 def formatted(text: str, path: str) -> str:
-    """As ``ruff`` leaves every other file of the repository. In an ``__init__.py`` it would keep unused imports."""
+    """Format the text as ``ruff`` formats every other file. In an ``__init__.py`` ruff would keep unused imports."""
     path = path.replace("__init__", "generated")
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check", "--quiet", "--select", "I,F401", "--fix", "-"], ["format", "--quiet", "-"]):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ``docs/configuration.md``: every setting, option and environment variable, from the code that reads them; with
-``--check`` it only fails when that page is stale.
+"""Writes ``docs/configuration.md``, which lists every setting, option and environment variable, from the code that
+reads them. With ``--check`` it only fails if that page is stale.
 
-The meaning of a setting is the docstring under its field. Without one it is what the paragraphs of its class say of it.
+The meaning of a setting is the docstring under its field, or else the sentences of its class's docstring that name it.
 A paragraph of the class that begins with ``**Name.**`` makes a chapter of the settings that it names.
 """
 
@@ -40,9 +40,9 @@ environment variable. In brackets: the type, the unit, the default.
 """
 BOOKIE = """## A bookie
 
-A bookie reads its settings from a TOML file of these names, `bk bookie run --config FILE`; the
-command line wins over the file ([bookie.md](bookie.md#settings)). *Restart* means that a change
-counts from the next start on.
+A bookie reads its settings from a TOML file with these names, `bk bookie run --config FILE`; the
+command line overrides the file ([bookie.md](bookie.md#settings)). *Restart* means that a change
+takes effect at the next start.
 
 """
 CLIENT = """## The client
@@ -54,30 +54,31 @@ to change one, except where a setting says *no restart*.
 """
 SPARK = """## Spark
 
-Options of `spark.read`, `spark.readStream` and `df.write`; [spark.md](spark.md#options) has them by
-the task, and says of each in what use it counts. They hold for the query that they are given to.
+Options of `spark.read`, `spark.readStream` and `df.write`. [spark.md](spark.md#options) lists them
+by task, and says in which use each applies. They apply to the query that they are given to.
 
 """
 ENVIRONMENT = """## Environment variables
 
-`bk` reads these; an option of the command line wins. No other part of the project reads the
-environment, but for what Spark itself sets in its workers.
+`bk` reads these; an option on the command line overrides them. No other part of the project reads
+the environment, except variables that Spark itself sets in its workers.
 
 """
 
 OTHER_VARIABLES = {
     "BOOKKEEPER_HOME": "An unpacked distribution of Apache BookKeeper, for `bk local --apache`.",
-    "JAVA_HOME": "Where Java is; else the first `java` of `PATH` that is new enough.",
-    "PYSPARK_BOOKKEEPER_JARS": "Where Apache's jars are kept, instead of a folder of the user's cache.",
-    "SPARK_CONF_DIR": "As of Spark: `bk doctor --spark` looks for a cluster's settings there.",
-    "SPARK_HOME": "As of Spark: `bk local` takes ZooKeeper's jars from there.",
+    "JAVA_HOME": "The folder of Java. Without it, the first `java` on `PATH` that is new enough is used.",
+    "PYSPARK_BOOKKEEPER_JARS": "The folder for Apache's jars, instead of a folder of the user's cache.",
+    "SPARK_CONF_DIR": "Spark's own variable. `bk doctor --spark` looks for a cluster's settings there.",
+    "SPARK_HOME": "Spark's own variable. `bk local` takes ZooKeeper's jars from there.",
     "XDG_CACHE_HOME": "The folder of the user's cache, for what `bk` downloads.",
     "_BK_COMPLETE": "Set by the script of `bk completion`.",
 }
 NOT_SETTINGS = {"PATH", "PYTHONPATH", "GRPC_ENABLE_FORK_SUPPORT", "PYSPARK_SPARK_SESSION_UUID", "name"}
-"""What is read of the environment and is no way to configure anything here; ``name`` is one that an option gives."""
+"""Environment variables that the code reads and that configure nothing here. ``name`` is a variable in the code, which
+holds a name that an option gives."""
 
-# The longest ending that fits decides; the last two are those of names without a unit in them.
+# The first pattern that fits decides. The last two are for names without a unit in them.
 UNITS: tuple[tuple[str, str], ...] = (
     (r"_bytes_per_s$", "bytes a second"),
     (r"_bytes_per_hour$", "bytes an hour"),
@@ -106,11 +107,11 @@ KINDS = {
 
 
 class UndocumentedError(Exception):
-    """A setting of which the code does not say what it means."""
+    """A setting whose meaning the code does not say."""
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """The string under each field of the class."""
+    """Return the docstring under each field of the class."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     (made,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
     found = {}
@@ -127,7 +128,7 @@ def flat(text: str) -> str:
 
 
 def paragraphs(cls: type) -> list[tuple[str, str]]:
-    """(chapter, text) of each paragraph of the class's docstring; a chapter goes on until the next one."""
+    """Return (chapter, text) of each paragraph of the class's docstring. A chapter goes on until the next one."""
     found, chapter = [], ""
     for paragraph in (inspect.getdoc(cls) or "").split("\n\n"):
         text = flat(paragraph)
@@ -148,7 +149,7 @@ def meaning_of(name: str, own: dict[str, str], of_class: list[tuple[str, str]]) 
 
 
 def markdown(text: str) -> str:
-    """A docstring's text for a page in docs/: code, and links to other pages."""
+    """Return a docstring's text for a page in docs/, with code and links to other pages."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text.replace("``", "`"))
     return re.sub(r"docs/([\w-]+\.md)(#[\w-]+)?", r"[\1](\1\2)", text)
 
@@ -180,8 +181,8 @@ def item(name: str, brackets: Iterable[str], meaning: str) -> str:
 
 
 def settings_of(cls: type, restart: str) -> Iterator[tuple[str, str]]:
-    """(chapter, item) of each setting, in the order of the fields. ``restart``: when a change of one counts, unless its
-    meaning says that it is taken without one."""
+    """Yield (chapter, item) of each setting, in the order of the fields. ``restart`` says when a change takes effect,
+    unless the setting's meaning says that no restart is needed."""
     own, of_class = field_docstrings(cls), paragraphs(cls)
     chapter = next((name for name, _ in of_class if name), "")
     for field in dataclasses.fields(cls):
@@ -194,7 +195,7 @@ def settings_of(cls: type, restart: str) -> Iterator[tuple[str, str]]:
 
 
 def chapters(cls: type, restart: str = "") -> str:
-    """The settings below a heading for each chapter, in the order in which the class's docstring has them."""
+    """Return the settings below a heading for each chapter, in the order in which the class's docstring has them."""
     sorted_out: dict[str, list[str]] = {name: [] for name, _ in paragraphs(cls) if name}
     for chapter, line in settings_of(cls, restart):
         sorted_out.setdefault(chapter, []).append(line)
@@ -207,7 +208,7 @@ def chapters(cls: type, restart: str = "") -> str:
 
 
 def spark_meanings() -> dict[str, str]:
-    """What docs/spark.md says of each option; a test sees that its list is whole."""
+    """Return what docs/spark.md says about each option. A test checks that its list is complete."""
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     listed = page[page.index("- **`metadataServiceUri`**") :].partition("\n\n")[0]
     items = (flat(each) for each in listed.removeprefix("- ").split("\n- "))
@@ -229,7 +230,7 @@ def spark_option(option: OptionDefinition, meanings: dict[str, str]) -> str:
 
 
 def variables(command: click.Command) -> Iterator[tuple[str, str, str]]:
-    """(variable, option, what the option's help says) of a command and all below it."""
+    """Yield (variable, option, help of the option) of a command and all commands below it."""
     for parameter in command.params:
         names = parameter.envvar if isinstance(parameter.envvar, list | tuple) else [parameter.envvar]
         for name in filter(None, names):
@@ -244,7 +245,7 @@ def variables(command: click.Command) -> Iterator[tuple[str, str, str]]:
 
 
 def read_of_environment() -> set[str]:
-    """The names that the packages look up in the environment themselves."""
+    """Return the names that the packages look up in the environment themselves."""
     found = set()
     for package in ("bk_core", "bookie_server", "bk_spark", "bk_cli"):
         for path in (ROOT / package).rglob("*.py"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ``docs/errors.md`` from :mod:`bk_core.errors`; with ``--check`` it only fails when that page is stale."""
+"""Writes ``docs/errors.md`` from :mod:`bk_core.errors`. With ``--check`` it only fails if that page is stale."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COLUMNS = 100
 
 
 def classes(base: type[errors.BookKeeperError] = errors.BookKeeperError) -> Iterator[type[errors.BookKeeperError]]:
-    """The tree in the order of the file, parents first; a class of two parents stands below the first."""
+    """Yield the tree in the order of the file, parents first. A class with two parents comes below the first."""
     yield base
     for child in base.__subclasses__():
         if child.__bases__[0] is base:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the files of a release and checks them: ``scripts/release``. It publishes nothing.
 
-Wheel and sdist are built from the files that git tracks, by the locked build backend, with the time of the commit. They
-are built twice, in different folders, with files of other times and modes; the wheel also from the sdist. All must be
-equal, byte for byte, or there is no release.
+The locked build backend builds wheel and sdist from the files that git tracks, with the time of the commit. They are
+built twice, in different folders, with different file times and modes; the wheel is also built from the sdist. All
+builds must be equal, byte for byte, or there is no release.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/release", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the tree need not be ready to be published")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the files go (default: dist)")
-    parser.add_argument("--no-smoke", action="store_true", help="with --rehearse: leave out what takes minutes")
+    parser.add_argument(
+        "--no-smoke", action="store_true", help="with --rehearse: leave out the trial of the wheel, which takes minutes"
+    )
     given = parser.parse_args(arguments)
     if given.no_smoke and not given.rehearse:
-        parser.error("--no-smoke needs --rehearse: no release without a wheel that was tried")
+        parser.error("--no-smoke needs --rehearse: the wheel of a release must be tried")
     try:
         version = release(given.out.resolve(), rehearse=given.rehearse, smoke=not given.no_smoke)
     except NotReadyError as error:
@@ -52,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def release(out: Path, *, rehearse: bool, smoke: bool) -> str:
-    """Make the files in ``out``; the version."""
+    """Make the files in ``out``. Return the version."""
     version = read_version()
     problems = list(what_is_missing(version))
     for problem in problems:
@@ -83,7 +85,7 @@ def read_version() -> str:
 
 
 def what_is_missing(version: str) -> Iterable[str]:
-    """Why this tree cannot be released as ``version``."""
+    """Yield the reasons why this tree cannot be released as ``version``."""
     if run("git", "status", "--porcelain"):
         yield "the tree has changes that are not committed (git status)"
     headings = re.findall(r"^## (\S+) \((.+)\)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -99,7 +101,7 @@ def what_is_missing(version: str) -> Iterable[str]:
 
 
 def build_twice(folder: Path, epoch: int) -> list[Path]:
-    """Wheel and sdist, which two builds and the build from the sdist agree on."""
+    """Return wheel and sdist, after two builds and the build from the sdist were found equal."""
     now = time.time()
     first = build(copy_of_tree(folder / "first", now), folder / "made-1", epoch)
     second = build(copy_of_tree(folder / "the second one", now - 86_400 * 400), folder / "made-2", epoch, umask=0o077)
@@ -113,7 +115,7 @@ def build_twice(folder: Path, epoch: int) -> list[Path]:
 
 
 def must_be_equal(first: Iterable[Path], others: Iterable[Path]) -> None:
-    """Raises NotReadyError if a file of ``others`` is not what the one of its name in ``first`` is."""
+    """Check that each file of ``others`` equals the file with its name in ``first``. Raises NotReadyError."""
     digests = {path.name: digest(path) for path in first}
     for path in others:
         if digests[path.name] != digest(path):
@@ -121,7 +123,7 @@ def must_be_equal(first: Iterable[Path], others: Iterable[Path]) -> None:
 
 
 def copy_of_tree(target: Path, modified: float) -> Path:
-    """What git tracks, as it is here now, in a folder of its own."""
+    """Copy all files that git tracks, in their current state, to a folder of their own."""
     for name in run("git", "ls-files", "-z").rstrip("\0").split("\0"):
         if not (ROOT / name).is_file():  # removed, and not committed yet
             continue
@@ -133,7 +135,7 @@ def copy_of_tree(target: Path, modified: float) -> Path:
 
 
 def build(tree: Path, out: Path, epoch: int, *targets: str, umask: int = 0o022) -> list[Path]:
-    """Build in ``tree``, with the locked backend, which needs no network."""
+    """Build in ``tree`` with the locked backend, which needs no network."""
     what = [word for target in targets or ("wheel", "sdist") for word in ("--target", target)]
     environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC" if umask == 0o022 else "Asia/Kathmandu"}
     command = [sys.executable, "-m", "hatchling", "build", *what, "--directory", str(out)]
@@ -144,8 +146,8 @@ def build(tree: Path, out: Path, epoch: int, *targets: str, umask: int = 0o022) 
 
 
 def software_bill(version: str, epoch: int) -> str:
-    """The locked versions and hashes of what the package needs, extras included, in CycloneDX. uv gives it a random
-    number and the time of day: equal commits get equal ones here."""
+    """Return the locked versions and hashes of all dependencies, extras included, in CycloneDX. uv adds a random number
+    and the time of day; here equal commits get equal ones."""
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     exported = run(UV, "export", "--quiet", "--frozen", "--no-dev", *extras, "--format", "cyclonedx1.5")
     bill: dict[str, Any] = json.loads(exported)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the rules that no test carries, and fails when one of them is built (``docs/rules.md`` defines all rules).
+"""Lists the rules that no test carries, and fails if one of them is built (``docs/rules.md`` defines all rules).
 
-A test carries a rule by ``@pytest.mark.rule("P3")`` (several numbers may stand in one mark), a scenario by a first line
-``# rule: P3 MUST6``. An unknown number in a test is an error: it would prove nothing. The known defects of other
-implementations, D1 to D30, and the invariants I1 to I14 of docs/proof.md may be carried too; they are proven by mutants
-and checked after every step, and not listed here.
+A test carries a rule by ``@pytest.mark.rule("P3")`` (one mark may have several numbers), and a scenario by a first line
+``# rule: P3 MUST6``. An unknown number in a test is an error, because it would prove nothing. Tests may also carry the
+known defects of other implementations, D1 to D30, and the invariants I1 to I14 of docs/proof.md. These are not listed
+here: mutants prove the defects, and the simulator checks the invariants after every step.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOT_BUILT = "*(Not built yet.)*"
 
 
 def defined(root: Path) -> dict[str, str]:
-    """Every rule and known defect of ``docs/rules.md`` by its number: what the page says of it."""
+    """Return every rule and known defect of ``docs/rules.md`` by its number, with the page's text about it."""
     return dict(RULE.findall((root / "docs" / "rules.md").read_text(encoding="utf-8")))
 
 
 def invariants(root: Path) -> set[str]:
-    """The numbers of the invariants in ``docs/proof.md``."""
+    """Return the numbers of the invariants in ``docs/proof.md``."""
     rows = INVARIANT.findall((root / "docs" / "proof.md").read_text(encoding="utf-8"))
     return {number for row in rows for number in row.split(", ")}
 
 
 def carried(tests: Path) -> dict[str, list[Path]]:
-    """Rule number → the files whose tests or scenario carry it."""
+    """Return the files whose tests or scenario carry a rule, by the rule's number."""
     found: dict[str, list[Path]] = {}
     for path in sorted(p for p in tests.rglob("*") if p.suffix in (".py", ".txt", ".scenario") and p.is_file()):
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries the wheel on each Python that is given, or is on PATH, and says so in a page: ``scripts/test-pythons``.
+"""Tries the wheel on each Python that is given or is on PATH, and writes the results to a page:
+``scripts/test-pythons``.
 
-Needs the standard library alone, so that a bare system can run it on a wheel that was built elsewhere.
+It needs only the standard library, so that a bare system can run it on a wheel that was built elsewhere.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def on_path() -> Iterator[str]:
 
 
 def runs(python: str) -> bool:
-    """A shim of pyenv may be on PATH and not run."""
+    """Whether the program is there and runs. A shim of pyenv may be on PATH and not run."""
     if shutil.which(python) is None:
         return False
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
@@ -79,7 +80,7 @@ def build(folder: Path) -> Path:
 
 
 def try_one(python: str, wheel: Path) -> tuple[str, bool]:
-    """The line about one Python, and whether the wheel works there."""
+    """Return the line about one Python, and whether the wheel works there."""
     started = time.monotonic()
     command = [sys.executable, str(ROOT / ".ci" / "smoke.py"), "--wheel", str(wheel), "--python", python]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -23,7 +23,7 @@ LIFELINE_GRACE_S = 2.0  # a clean stop would wait for bk local's ZooKeeper, whic
 
 @click.group()
 def bookie() -> None:
-    """A bookie: stores entries of many ledgers and acknowledges them once they are on disk."""
+    """A bookie is a server that stores entries of many ledgers and acknowledges them once they are on disk."""
 
 
 @bookie.command("run")
@@ -32,16 +32,20 @@ def bookie() -> None:
     "data_dirs",
     type=click.Path(file_okay=False, path_type=Path),
     multiple=True,
-    help="Its data directory; made if missing. Given several times: ledgers are spread over them, best one a disk.",
+    help="Data directory, made if missing. Give it once for each disk: ledgers are spread over all of them.",
 )
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings in a TOML file (docs/configuration.md lists them); what is given here wins.",
+    help="Settings in a TOML file (docs/configuration.md lists them). Options given here override them.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, help="TCP port for Apache's clients.")
-@click.option("--direct-port", type=click.IntRange(1, 65535), help="TCP port for ours.  [default: --port + 2000]")
-@click.option("--grpc-port", type=click.IntRange(1, 65535), help="TCP port for ours, gRPC.  [default: --port + 1000]")
+@click.option(
+    "--direct-port", type=click.IntRange(1, 65535), help="TCP port for our clients.  [default: --port + 2000]"
+)
+@click.option(
+    "--grpc-port", type=click.IntRange(1, 65535), help="TCP port for our clients over gRPC.  [default: --port + 1000]"
+)
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),
@@ -50,18 +54,22 @@ def bookie() -> None:
 @click.option("--admin-host", metavar="HOST", default="127.0.0.1", help="Local address of the admin port.")
 @click.option("--advertised-address", metavar="HOST", help="Host that clients connect to.  [default: this host's name]")
 @click.option("--listen-address", metavar="HOST", default="0.0.0.0", help="Local address to listen on.")
-@click.option("--bookie-id", metavar="ID", help="Fixed at the first start.  [default: advertised address and port]")
+@click.option(
+    "--bookie-id",
+    metavar="ID",
+    help="The bookie's id, fixed at the first start.  [default: advertised address and port]",
+)
 @click.option("--allow-loopback", is_flag=True, help="Register an address that only this machine can reach.")
 @click.option(
     "--init-cluster",
     is_flag=True,
-    help="Make the cluster if there is none and this bookie has no data yet; several bookies may do so at once.",
+    help="Make the cluster if there is none and this bookie has no data yet. Several bookies may do so at once.",
 )
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Once only, where the data of this bookie is gone for good: start with a wiped or older directory. "
-    "Its ledgers are fenced here, and what is missing is answered as unknown until it is repaired.",
+    help="Use it once, if the data of this bookie is lost for good: start with an empty or older directory. The bookie "
+    "fences its ledgers, and answers UNKNOWN for what it lacks until that is repaired.",
 )
 @click.option("--lifeline-fd", type=int, hidden=True, help="End when this pipe closes (set by bk local).")
 @options.metadata_service_uri
@@ -72,7 +80,7 @@ def run(
     from bookie_server.main import run as run_bookie
 
     root = logging.getLogger()
-    root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
     level_signals.listen()
     if lifeline_fd is not None:
         from bk_cli.local import lifeline
@@ -82,7 +90,7 @@ def run(
 
 
 def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> BookieConfig:
-    """The settings of the file, overridden by those given on the command line or in the environment."""
+    """Return the settings of the file, overridden by those on the command line and in the environment."""
     from bookie_server.config import BookieConfig, load_config
 
     source = click.get_current_context().get_parameter_source
@@ -102,7 +110,7 @@ def _configuration(path: Path | None, uri: str, settings: dict[str, Any]) -> Boo
 @options.as_json
 @access()
 def list_bookies(access: Access, as_json: bool) -> None:
-    """List all bookies: state, whether they answer, room, lanes, and how many ledgers lack their copy."""
+    """List all bookies: state, whether they answer, free space, lanes, and how many ledgers lack their copy."""
     from bk_cli.bookies import bookie_list
 
     bookie_list.list_bookies(access, as_json=as_json)
@@ -117,7 +125,7 @@ _ID = click.argument("bookie_id", metavar="ID")
 @options.as_json
 @access()
 def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int:
-    """Let a bookie take no new entries, over restarts, until it is switched off; off also cancels a drain.
+    """Make a bookie refuse new entries, restarts included, until this is switched off; off also cancels a drain.
 
     It serves reads, fences and recoveries. Writers replace it with their next entry.
     """
@@ -129,22 +137,22 @@ def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int
 @bookie.command("drain")
 @_ID
 @options.dry_run
-@click.option("--fence", is_flag=True, help="Recover open ledgers whose writers keep them, which fences the writers.")
+@click.option("--fence", is_flag=True, help="Recover ledgers that their writers keep open, which fences the writers.")
 @click.option(
     "--wait",
     "wait_ms",
     metavar="TIME",
     callback=lambda ctx, param, text: None if text is None else options.time_option(ctx, param, text),
-    help="Watch it for so long; 0: not at all.  [default: until it is drained]",
+    help="How long to watch the drain; 0: not at all.  [default: until it is drained]",
 )
 @options.as_json
 @access()
 def drain(access: Access, bookie_id: str, dry_run: bool, fence: bool, wait_ms: int | None, as_json: bool) -> int:
-    """Move all copies of a bookie to others, while it runs; then it may be stopped and removed.
+    """Move all copies of a running bookie to other bookies. Then it may be stopped and removed.
 
-    The bookie turns read-only, and auto-recovery moves what it has. Shows what is left and what waits for what. Ctrl-C
-    ends only the watching: run it again to see how far it is. Refused if no other bookie could take its copies;
-    --dry-run asks whether it would be.
+    The bookie turns read-only, and auto-recovery moves its copies. The command shows what is left, and why ledgers
+    wait. Ctrl-C ends only the watching: run the command again to see the progress. A drain is refused if no other
+    bookie could take the copies; --dry-run only checks this.
     """
     from bk_cli.bookies import bookie_leaving
 
@@ -160,7 +168,7 @@ def drain(access: Access, bookie_id: str, dry_run: bool, fence: bool, wait_ms: i
 @options.as_json
 @access()
 def remove(access: Access, bookie_id: str, as_json: bool) -> None:
-    """Remove a stopped bookie from the cluster: its cookie goes, if no ledger names it."""
+    """Remove a stopped bookie from the cluster: delete its cookie, if no ledger names the bookie."""
     from bk_cli.bookies import bookie_leaving
 
     bookie_leaving.remove(access, bookie_id, as_json=as_json)
@@ -176,8 +184,8 @@ _DIRECTORY = click.argument("directory", type=click.Path(exists=True, file_okay=
 def check(directory: Path, repair: bool, as_json: bool) -> int:
     """Verify every frame, index and checkpoint of a stopped bookie's data directory.
 
-    Says what is damaged, what a start will make of it, and how to go on. Ends with 1 if anything is damaged. Writes
-    nothing without --repair.
+    Reports what is damaged, what a start will do about it, and how to go on. The exit code is 1 if anything is damaged.
+    Nothing is written without --repair.
     """
     from bk_cli.bookies import bookie_check
 
@@ -189,10 +197,10 @@ def check(directory: Path, repair: bool, as_json: bool) -> int:
 @access()
 @options.as_json
 def inspect(which: str, access: Access, as_json: bool) -> int:
-    """Show the segments and ledgers in a stopped bookie's data directory DIR; or, of a bookie ID that runs, what its
-    admin port says: state, room, what is on its way, commits, memory, and with --json its settings.
+    """Show a stopped bookie's data directory DIR: its segments and ledgers. For the ID of a running bookie, show what
+    its admin port reports: state, space, work in flight, commits, memory, and with --json its settings.
 
-    Ends with 1 if a bookie that runs is not ready.
+    The exit code is 1 if a running bookie is not ready.
     """
     if Path(which).is_dir():
         from bk_cli.bookies import bookie_check

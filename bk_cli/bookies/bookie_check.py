@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk bookie check`` and ``bk bookie inspect``: a data directory in words, offline."""
+"""``bk bookie check`` and ``bk bookie inspect``: describe the data directory of a stopped bookie."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEDGERS_SHOWN_MAX = 1000
 
 
 def check(path: Path, *, repair: bool, as_json: bool) -> int:
-    """Verify everything and print what is wrong; returns 0 if nothing is, otherwise 1."""
+    """Verify everything and print what is wrong. Return 0 if nothing is wrong, otherwise 1."""
     with output.progress("segments") as advance:
         found = examine(str(path), verify=True, repair=repair, on_segment=lambda *_: advance(1))
     if as_json:
@@ -119,8 +119,8 @@ def _state(ledger: LedgerFindings) -> str:
 
 
 def _print_json(found: DirectoryFindings, *, everything: bool) -> None:
-    """Print a line for the directory, one for each segment, and one for each ledger (unless ``everything``, for each
-    damaged ledger)."""
+    """Print a line for the directory, one for each segment, and one for each damaged ledger. With ``everything``, print
+    one for each ledger."""
     identity = found.identity
     output.print_json(
         {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk bookie read-only``, ``drain`` and ``remove``: how a bookie leaves a cluster without losing anything.
+"""``bk bookie read-only``, ``drain`` and ``remove``: take a bookie out of a cluster without losing anything.
 
-What is ordered is a record in the store (decision 0051): the bookie, the auditor and the workers obey it, whether this
-command goes on or not. Running a command again goes on where it was.
+An order is a record in the metadata store (decision 0051). The bookie, the auditor and the workers obey it even if this
+command has ended. A command that is run again continues where it was.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from bk_core.protocol.replication.events import ClusterRead
 POLL_S = 2.0
 REPORT_S = 10.0
 TAKEN_WITHIN_S = 60.0
-"""A bookie looks at its order as often as at its disk, by default every 10 s."""
+"""How long, in seconds, the command waits for the bookie to obey. A bookie reads its order as often as it checks its
+disk, by default every 10 s."""
 LOOKS_MAX = 2_000
-"""Limits the remaining ledgers that are looked at in one poll."""
+"""The maximum number of remaining ledgers that one poll examines."""
 WRITERS = 16
 LEDGERS_NAMED = 10
 BLOCKED_TOLD = 100
-"""To programs, of each kind, at each poll."""
+"""The maximum number of blocked ledgers of each kind that ``--json`` lists at each poll."""
 STUCK = (Blocked.NO_BOOKIE, Blocked.LAST_COPY)
 
 
@@ -55,7 +56,8 @@ def _check_known(store: MetadataStore, bookie_id: BookieId) -> None:
 
 
 def _check_obeys(store: MetadataStore, bookie_id: BookieId) -> None:
-    """Raises InvalidArgumentError for a bookie that takes entries and does not know of our orders."""
+    """Check that the bookie reads our orders. Raises InvalidArgumentError for a writable bookie of Apache's, which does
+    not."""
     info = store.writable_bookies().get(bookie_id)
     if info is not None and INCARNATION_PROPERTY not in info.properties:
         raise InvalidArgumentError(
@@ -84,19 +86,20 @@ def set_read_only(access: Access, bookie_id: BookieId, *, is_on: bool, as_json: 
         else:
             store.write_bookie_order(bookie_id, None)
         state = _await_state(store, bookie_id, "read-only" if is_on else "writable")
-    ended = " The drain is cancelled: what was not moved stays." if before and before.order is Order.DRAIN else ""
-    order = "it is to be read-only" if is_on else "no order holds it"
+    ended = " The drain is cancelled: the other copies stay." if before and before.order is Order.DRAIN else ""
+    order = "it has the order to be read-only" if is_on else "it has no order"
     text = f"bookie {bookie_id} is {state}: {order}.{ended if not is_on else ''}"
     if state == "writable" and is_on:
-        text += " It has not taken the order yet: is it of this version?"
+        text += " It has not obeyed the order yet: does it run this version?"
     elif state == "read-only" and not is_on:
-        text += " It has no room, or has not looked yet (bk bookie list)."
+        text += " It has no room, or has not read the change yet (bk bookie list)."
     output.print_result(as_json, {"bookieId": bookie_id, "state": state, "readOnlyByOrder": is_on}, text)
     return 0 if state != "writable" or not is_on else exit_codes.UNAVAILABLE
 
 
 def _order(store: MetadataStore, bookie_id: BookieId) -> BookieOrder | None:
-    """The order of a bookie. One that cannot be read counts as none: what is ordered now replaces it."""
+    """Return the order of a bookie, or None. An order that cannot be read counts as none, because a new order replaces
+    it."""
     return store.bookie_orders().get(bookie_id)
 
 
@@ -105,7 +108,7 @@ def _state(store: MetadataStore, bookie_id: BookieId) -> str:
 
 
 def _await_state(store: MetadataStore, bookie_id: BookieId, wanted: str) -> str:
-    """Its state once it is ``wanted``, or away; or after a while."""
+    """Wait until the bookie's state is ``wanted`` or away, or for a limited time. Return its state."""
     until = time.monotonic() + (TAKEN_WITHIN_S if wanted == "read-only" else TAKEN_WITHIN_S / 4)
     while (state := _state(store, bookie_id)) not in (wanted, "away") and time.monotonic() < until:
         time.sleep(min(POLL_S, 0.2))
@@ -116,7 +119,7 @@ def _await_state(store: MetadataStore, bookie_id: BookieId, wanted: str) -> str:
 
 
 def may_leave(access: Access, bookie_id: BookieId, *, as_json: bool) -> None:
-    """Says what a drain would move; raises BookieNeededError if it could not end. Changes nothing."""
+    """Print what a drain would move. Raises BookieNeededError if the drain could not end. Changes nothing."""
     with access.store() as store:
         store.sync()
         _check_known(store, bookie_id)
@@ -124,7 +127,7 @@ def may_leave(access: Access, bookie_id: BookieId, *, as_json: bool) -> None:
         watch.survey()
         _refuse_stuck(bookie_id, watch.left.values())
         found = {**_progress(watch, is_ordered=False), "mayLeave": True}
-        what = f"{len(watch.left):,} ledgers, {output.in_words(watch.size)}, would move to others"
+        what = f"{len(watch.left):,} ledgers, {output.in_words(watch.size)}, would move to other bookies"
         how = f"then it may be stopped: bk bookie drain {bookie_id}"
         if not watch.left:
             what, how = "no ledger names it", "it may be stopped now"
@@ -154,7 +157,7 @@ def drain(access: Access, bookie_id: BookieId, *, fences: bool, wait_s: float | 
 
 
 def _refuse_stuck(bookie_id: BookieId, left: Iterable[CopiesLeft]) -> None:
-    """Raises BookieNeededError for a drain that could not end, before anything is changed."""
+    """Refuse a drain that could never end, before anything is changed. Raises BookieNeededError."""
     stuck = [each for each in left if each.blocked in STUCK]
     if not stuck:
         return
@@ -176,7 +179,8 @@ class DrainSample:
 
 
 class DrainWatch:
-    """What is left of a drain; ``left`` by ledger. Marks what is not marked."""
+    """The remaining work of a drain. ``left`` maps each ledger to its remaining copies. It marks the ledgers that are
+    not marked."""
 
     def __init__(self, store: MetadataStore, bookie_id: BookieId) -> None:
         self._store, self._bookie_id = store, bookie_id
@@ -185,7 +189,7 @@ class DrainWatch:
         self._samples: list[DrainSample] = []
         self._cluster = ClusterRead(())
         self.left: dict[LedgerId, CopiesLeft] = {}
-        self.begun = 0  # ledgers at the first look
+        self.begun = 0  # the largest number of ledgers in a survey
 
     @property
     def bookie_id(self) -> BookieId:
@@ -196,7 +200,7 @@ class DrainWatch:
         return sum(each.size for each in self.left.values())
 
     def survey(self) -> None:
-        """Looks at the records of all ledgers."""
+        """Read the records of all ledgers."""
         self._read_cluster()
         found = ((ledger_id, self._judge(ledger_id, record)) for ledger_id, record in scan_ledgers(self._store))
         self.left = {ledger_id: left for ledger_id, left in found if left is not None}
@@ -204,7 +208,7 @@ class DrainWatch:
         self._note()
 
     def look(self) -> bool:
-        """Looks at the next of what is left, and marks it; whether the bookie is drained."""
+        """Examine the next remaining ledgers, and mark them. Return whether the bookie is drained."""
         store = self._store
         store.sync()
         self._read_cluster()
@@ -220,11 +224,11 @@ class DrainWatch:
         self._note()
         if self.left or _state(store, self._bookie_id) == "writable":
             return False
-        self.survey()  # also what was made while it was writable
+        self.survey()  # finds ledgers that were made while the bookie was writable
         return not self.left
 
     def _look_at(self, ledger_id: LedgerId) -> tuple[LedgerId, CopiesLeft | None]:
-        """What is left of it; marks it, if nobody has or somebody took the mark away."""
+        """Return what is left of a ledger, and mark it if it has no mark for this bookie."""
         try:
             left = self._judge(ledger_id, self._store.read_ledger(ledger_id))
         except NoSuchLedgerError:
@@ -255,14 +259,14 @@ class DrainWatch:
         read_only = (*store.read_only_bookies(), *ordered)
         self._cluster = ClusterRead(writable, read_only, leaving=tuple({*leaving, self._bookie_id}))
 
-    # --- how it goes ---
+    # --- progress ---
 
     def _note(self) -> None:
         self._samples = [*self._samples[-29:], DrainSample(time.monotonic(), self.size)]
 
     @property
     def rate(self) -> float:
-        """Bytes a second that leave the bookie, over the last looks."""
+        """The bytes per second that left the bookie during the last polls."""
         first, last = self._samples[0], self._samples[-1]
         took_s = last.at_s - first.at_s
         return max(0.0, (first.size - last.size) / took_s) if took_s > 0 else 0.0
@@ -272,14 +276,14 @@ class DrainWatch:
         return self.size / self.rate if self.rate else None
 
     def obstacles(self, *, is_ordered: bool = True) -> list[str]:
-        """What is in the way of all of it; ``is_ordered``: the bookie should obey by now."""
+        """Return what blocks the whole drain. ``is_ordered`` means that the bookie should obey by now."""
         store, found = self._store, list[str]()
         if not store.replication_enabled():
             found.append("replication is paused (bk replication resume)")
         if store.current_auditor() is None:
-            found.append("no auto-recovery runs (bk autorecovery), so nobody moves copies")
+            found.append("no auto-recovery runs (bk autorecovery), so no worker moves copies")
         if is_ordered and _state(store, self._bookie_id) == "writable":
-            found.append("the bookie has not taken its order yet, and takes new entries")
+            found.append("the bookie has not obeyed its order yet, and still takes new entries")
         return found
 
     def blocked(self) -> Mapping[Blocked, Sequence[CopiesLeft]]:
@@ -395,8 +399,8 @@ def _check_unnamed(store: MetadataStore, bookie_id: BookieId) -> None:
 
 
 def _forget(store: MetadataStore, bookie_id: BookieId) -> None:
-    """The cookie goes. A bookie of ours leaves its state record, so that its directory is known if it ever comes back;
-    the order says that it is no bookie of the cluster until then."""
+    """Delete the cookie. A bookie of ours keeps its state record, by which its directory is recognised if it comes
+    back. The order says that it is not part of the cluster until then."""
     store.delete_cookie(bookie_id)
     is_ours = store.read_bookie_state(bookie_id) is not None
     store.write_bookie_order(bookie_id, BookieOrder(Order.REMOVED, _now_ms()) if is_ours else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk bookie list``: every bookie of a cluster, whether it answers, its room, and what it lacks."""
+"""``bk bookie list``: lists every bookie of a cluster, whether it answers, its free space, and what it lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ COLUMNS = ("bookie", "state", "answers", "used ", "free ", "lacks ", "limbo ", "
 
 
 def list_bookies(access: Access, *, as_json: bool) -> None:
-    """Raises the error of one of them, once all is printed, if this client is refused by all that could be asked."""
+    """Print all bookies. If all bookies that could be asked refuse this client, raise the error of one of them
+    afterwards."""
     with access.store() as store:
         rows, marks = look(store, access.caller(store.instance_id(), "bk bookie list"))
         unreadable = store.unreadable.nodes()
@@ -36,7 +37,7 @@ def _print(rows: list[BookieRow], marks: Marks) -> None:
     for row in rows:
         if isinstance(row.said, BookKeeperError):
             output.print_note(" ".join(str(row.said).split()))
-    if refused_by_all(row.said for row in rows) is None:  # else only their registrations were seen
+    if refused_by_all(row.said for row in rows) is None:  # else this client saw only their registrations
         states = Counter(row.state for row in rows)
         output.print_note(f"{len(rows)} bookies: {', '.join(f'{count} {state}' for state, count in states.items())}")
 

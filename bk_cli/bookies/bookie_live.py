@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk bookie inspect ID``: what a bookie that runs says of itself at its admin port."""
+"""``bk bookie inspect ID``: prints what a running bookie reports at its admin port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEADLINE_S = 5.0
 
 
 def inspect(access: Access, bookie_id: BookieId, *, as_json: bool) -> int:
-    """Prints it; 1 if the bookie is not ready."""
+    """Print what the bookie reports. Return 1 if it is not ready, otherwise 0."""
     with access.store() as store:
         info = store.bookie_info(bookie_id)
         known = sorted({*store.known_bookies(), *store.writable_bookies(), *store.read_only_bookies()})
@@ -56,7 +56,7 @@ def _settings(ports: AdminPorts, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def facts_of(numbers: Numbers) -> dict[str, object]:
-    """The numbers that people look for, by name. What is not known is None."""
+    """Return the most useful numbers by name. A number that the bookie does not report is None."""
     total = numbers.total
     started = total("process_start_time_seconds")
     return {

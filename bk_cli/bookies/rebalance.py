@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk rebalance``: moves copies of closed ledgers, so that the bookies' disks are filled alike."""
+"""``bk rebalance``: moves copies of closed ledgers, so that the bookies' disks are filled evenly."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ MOVES_SHOWN = 20
     "--tolerance",
     type=click.FloatRange(0, 100),
     default=5.0,
-    help="Stop once the used shares differ by no more than so many per cent of a disk.",
+    help="Stop once the used shares of the disks differ by at most this many per cent.",
 )
 @click.option(
-    "--max-bytes", metavar="SIZE", callback=options.size_option, help="Plan no more than so much.  [default: all]"
+    "--max-bytes", metavar="SIZE", callback=options.size_option, help="Plan to move at most this much.  [default: all]"
 )
 @click.option("--at-once", type=click.IntRange(1, 64), default=4, help="Ledgers that are moved at once.")
-@click.option("--rack-file", type=_FILE, help="Racks of the bookies, as their writers are told them (docs/python.md).")
-@click.option("--rack-script", type=_FILE, help="A script that tells the racks of bookies.")
+@click.option("--rack-file", type=_FILE, help="File of the bookies' racks, as the writers have it (docs/python.md).")
+@click.option("--rack-script", type=_FILE, help="Script that prints the bookies' racks.")
 @options.as_json
 @access()
 def rebalance(
@@ -61,9 +61,9 @@ def rebalance(
 ) -> int:
     """Move copies of closed ledgers from full bookies to empty ones.
 
-    What counts is what the records of ledgers assign to each bookie, relative to its disk; its disk itself is emptied
-    later, by the bookie. The record of a ledger changes only when the copy is durable on its new bookie. Ctrl-C is safe
-    at any moment: run it again to go on.
+    A bookie counts as full by the bytes that the records of ledgers assign to it, relative to its disk. The bookie
+    itself frees its disk later. The record of a ledger changes only when the copy is durable on its new bookie. Ctrl-C
+    is safe at any moment: run the command again to go on.
     """
     config = access.config(rack_file=rack_file or "", rack_script=rack_script or "")
     look = _look(access, config)
@@ -76,7 +76,8 @@ def rebalance(
 
 @dataclass(frozen=True, slots=True)
 class BalanceLook:
-    """A cluster before a plan. ``mute``: registered bookies that did not say how large they are, which are left out."""
+    """The state of a cluster before a plan. ``mute`` are registered bookies that did not report the size of their disk;
+    they are left out."""
 
     disks: Sequence[Disk]
     assigned: Assigned
@@ -125,7 +126,8 @@ def _disks(sizes: Mapping[BookieId, Said], takes: Iterable[BookieId]) -> list[Di
 
 
 def _read_records(store: MetadataStore) -> tuple[Assigned, int]:
-    """What the records of all ledgers assign, and how many cannot be read. A ledger that lacks copies stays."""
+    """Return what the records of all ledgers assign to bookies, and how many records cannot be read. A ledger that
+    lacks copies is not moved."""
     from bk_core.metadata.scan import scan_ledgers
     from bk_core.protocol.replication.balance import Assigned
 
@@ -179,7 +181,7 @@ def _print_plan(look: BalanceLook, plan: MovePlan, dry_run: bool, as_json: bool)
 
 def _print_moves(plan: MovePlan, dry_run: bool) -> None:
     if not plan.moves:
-        output.print_line("nothing to move" + (": the bookies are filled alike" if plan.is_even else ""))
+        output.print_line("nothing to move" + (": the bookies are filled evenly" if plan.is_even else ""))
         return
     if dry_run:
         rows = [(move.ledger_id, move.source, move.target, output.in_words(move.size)) for move in plan.moves]
@@ -198,7 +200,7 @@ def _notes(look: BalanceLook, plan: MovePlan) -> list[str]:
     if look.assigned.left_out:
         found.append(f"only the longest ledgers are planned; {look.assigned.left_out:,} stay: run it again afterwards")
     if not plan.is_even:
-        found.append("it does not get as even as asked for: the bounds are reached, or nothing more can be moved")
+        found.append("the plan does not reach the tolerance: a limit is reached, or nothing more can be moved")
     return found
 
 
@@ -232,7 +234,7 @@ async def _carry_out(
         as_json,
         {"moved": len(made), "failed": len(done) - len(made), "bytes": size, "tookS": round(took_s, 1)},
         f"{len(made):,} of {len(plan.moves):,} moves made, {output.in_words(size)} in {took_s:.0f} s; "
-        "the bookies give the space back when they have collected it",
+        "the bookies free the space later, when they collect garbage",
     )
     return 0 if len(made) == len(plan.moves) else exit_codes.UNAVAILABLE
 

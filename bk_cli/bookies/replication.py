@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk replication`` and ``bk autorecovery``: lost copies, the workers that repair them, and what blocks them."""
+"""``bk replication`` and ``bk autorecovery``: show lost copies and what blocks their repair, and run the workers that
+repair them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def replication() -> None:
 
 
 @replication.command("status")
-@click.option("--all", "all_ledgers", is_flag=True, help=f"Name every ledger, not {LEDGERS_SHOWN} at most.")
+@click.option("--all", "all_ledgers", is_flag=True, help=f"List every ledger, not only {LEDGERS_SHOWN}.")
 @options.as_json
 @access()
 def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
@@ -55,7 +56,7 @@ def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
         {
             "replication": "enabled" if facts["enabled"] else "paused (bk replication resume)",
             "auditor": facts["auditor"] or "none: run bk autorecovery",
-            "delay before a bookie is lost": "as each auditor is set" if delay_s is None else f"{delay_s} s",
+            "delay before a bookie is lost": "each auditor's own" if delay_s is None else f"{delay_s} s",
             "ledgers that lack copies": count,
             "under repair now": len(locks),
             **({"nodes that cannot be read": len(unreadable)} if unreadable else {}),
@@ -70,10 +71,10 @@ def status(access: Access, all_ledgers: bool, as_json: bool) -> None:
 @replication.command("pause")
 @access()
 def pause(access: Access) -> None:
-    """Let no auditor and no worker of the cluster begin anything, Apache's included; what is under way ends."""
+    """Stop all auditors and workers of the cluster, Apache's too, from beginning new work. Work under way completes."""
     with access.store() as store:
         store.enable_replication(False)
-    output.print_line("replication is paused; lost copies are not put back until: bk replication resume")
+    output.print_line("replication is paused; lost copies are not restored until: bk replication resume")
 
 
 @replication.command("resume")
@@ -89,7 +90,8 @@ def resume(access: Access) -> None:
 @click.argument("time_ms", metavar="TIME", callback=options.time_option)
 @access()
 def delay(access: Access, time_ms: int) -> None:
-    """Set how long a bookie may be away before its copies are made elsewhere, for the whole cluster (such as 10m)."""
+    """Set for the whole cluster how long a bookie may be away before its copies are restored elsewhere (such as
+    10m)."""
     with access.store() as store:
         store.set_lost_bookie_recovery_delay_s(time_ms // 1000)
     output.print_line(f"a bookie counts as lost after {time_ms // 1000} s")
@@ -104,7 +106,7 @@ def delay(access: Access, time_ms: int) -> None:
     metavar="TIME",
     default="60s",
     callback=options.time_option,
-    help="How long a bookie may be away; `bk replication delay` wins.",
+    help="How long a bookie may be away; `bk replication delay` overrides it.",
 )
 @click.option(
     "--open-ledger-grace",
@@ -114,15 +116,15 @@ def delay(access: Access, time_ms: int) -> None:
     callback=options.time_option,
     help="How long the writer of an open ledger has to replace a lost bookie itself; then it is fenced.",
 )
-@click.option("--name", metavar="TEXT", help="What others see as auditor and in locks.  [default: this host's name]")
+@click.option("--name", metavar="TEXT", help="Its name as an auditor and in locks.  [default: this host's name]")
 @access()
 def autorecovery(access: Access, rate: int, repairs: int, delay_ms: int, grace_ms: int, name: str | None) -> int:
-    """Put lost copies back, until SIGTERM or Ctrl-C. Run it on a few hosts: one of them audits, all repair."""
+    """Restore lost copies, until SIGTERM or Ctrl-C. Run it on a few hosts: one of them audits, all repair."""
     from bookie_server.autorecovery.main import run
     from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
     root = logging.getLogger()
-    root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
     level_signals.listen()
     config = AutoRecoveryConfig(
         replication_bytes_per_s=rate,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk ledger``: ledgers one by one. Reading never disturbs a writer unless ``--recover`` asks to take over."""
+"""``bk ledger``: commands about single ledgers. They disturb a writer only if ``--recover`` or ``recover`` asks for
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("ledger", "state", "E/Qw/Qa", "entries", "bytes", "digest", "created")
 _COLUMNS = tuple(zip(_NAMES, (10, -11, -7, 12, 10, -6, -25), strict=True))  # of the list
-APPEND_BYTES = 1 << 20  # how much of the input becomes one batch at most
+APPEND_BYTES = 1 << 20  # the most input that becomes one batch
 
 
 @click.group()
@@ -33,14 +34,18 @@ def ledger() -> None:
 @ledger.command("list")
 @access()
 @click.option("--ids", is_flag=True, help="Print only the ids: much faster where there are many.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many.")
-@click.option("--state", type=click.Choice([s.name for s in LedgerState], case_sensitive=False), help="Only such.")
-@click.option("--bookie", metavar="ID", help="Only those that have this bookie in an ensemble, be it an old one.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many ledgers.")
+@click.option(
+    "--state",
+    type=click.Choice([s.name for s in LedgerState], case_sensitive=False),
+    help="List only ledgers in this state.",
+)
+@click.option("--bookie", metavar="ID", help="List only ledgers with this bookie in an ensemble, current or old.")
 @options.as_json
 def list_ledgers(
     access: Access, ids: bool, limit: int | None, state: str | None, bookie: str | None, as_json: bool
 ) -> None:
-    """All ledgers in ascending order, each printed as it is read."""
+    """List all ledgers in ascending order. Each is printed as soon as it is read."""
 
     def is_wanted(value: LedgerMetadata) -> bool:
         return (state is None or value.state.name == state.upper()) and (
@@ -71,8 +76,8 @@ def list_ledgers(
 def _read_each(
     store: MetadataStore, listed: Iterator[LedgerId], unreadable: list[MetadataCorruptError]
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
-    """The records, read as they are asked for. Of the errors about unreadable records all but the last are printed at
-    once."""
+    """Yield the records, each read when it is asked for. Of the errors about unreadable records, all but the last are
+    printed at once."""
     for ledger_id in listed:
         try:
             yield ledger_id, store.read_ledger(ledger_id)
@@ -93,7 +98,7 @@ def _print_id(ledger_id: LedgerId, as_json: bool) -> None:
 @access()
 @options.as_json
 def show(ledger_id: int, access: Access, as_json: bool) -> None:
-    """The metadata of a ledger."""
+    """Show the metadata of a ledger."""
     with access.client() as bookkeeper:
         found = bookkeeper.read_metadata(ledger_id)
     if as_json:
@@ -122,7 +127,7 @@ def show(ledger_id: int, access: Access, as_json: bool) -> None:
 @access()
 @options.as_json
 def explain_ledger(ledger_id: int, access: Access, as_json: bool) -> None:
-    """Say why a ledger is as it is: its state, its copies, what blocks a recovery or a repair, and what helps."""
+    """Explain the state of a ledger: its copies, what blocks a recovery or a repair, and what helps."""
     from bk_cli.explain.ledger_explained import show_ledger
 
     show_ledger(access, ledger_id, as_json=as_json)
@@ -147,7 +152,7 @@ def read(
     access: Access,
     as_json: bool,
 ) -> None:
-    """Print entries; of an open ledger those up to its LAC, without disturbing the writer."""
+    """Print the entries of a ledger. An open ledger is read up to its LAC, without disturbing its writer."""
     with access.reader(ledger_id, digest_type, recover=recover) as reader:
         end = reader.last_add_confirmed
         stop = end if last is None else last
@@ -168,7 +173,7 @@ def read(
 
 @ledger.command("tail")
 @click.argument("ledger_id", type=int)
-@click.option("--from", "first", type=click.IntRange(min=0), help="First entry id.  [default: what comes next]")
+@click.option("--from", "first", type=click.IntRange(min=0), help="First entry id.  [default: the next one]")
 @click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
 @options.digest_type(default=None)
 @access(password=True)
@@ -195,9 +200,9 @@ def append(
     access: Access,
     as_json: bool,
 ) -> None:
-    """Make a ledger of the lines of SOURCE (stdin by default), one entry a line, and close it.
+    """Make a ledger from the lines of SOURCE (stdin by default), one entry a line, and close it.
 
-    A ledger has one writer and is never written again once closed; to go on, append to another one, or use a log.
+    A ledger has one writer and is never written again once closed. To go on, append to another ledger, or use a log.
     """
     from bk_core.entries.batch import EntryBatch
 
@@ -229,7 +234,7 @@ def append(
 @access(password=True)
 @options.as_json
 def recover(ledger_id: int, digest_type: str | None, access: Access, as_json: bool) -> None:
-    """Take a ledger over: fence its writer, recover what it wrote, and close it."""
+    """Take over a ledger: fence its writer, recover what it wrote, and close it."""
     with access.reader(ledger_id, digest_type, recover=True) as reader:
         last = reader.last_add_confirmed
     found = {"ledgerId": ledger_id, "state": "CLOSED", "lastEntryId": last}
@@ -238,8 +243,10 @@ def recover(ledger_id: int, digest_type: str | None, access: Access, as_json: bo
 
 @ledger.command("delete")
 @click.argument("ledger_id", type=int)
-@click.option("--yes", is_flag=True, help="Do it; without it the command only says what would be deleted.")
-@click.option("--force", is_flag=True, help="Also when the ledger belongs to a named log, which then has a hole.")
+@click.option("--yes", is_flag=True, help="Really delete; without it the command only says what it would delete.")
+@click.option(
+    "--force", is_flag=True, help="Delete it even if it was made for a named log, which may then have a hole."
+)
 @access()
 @options.as_json
 def delete(ledger_id: int, yes: bool, force: bool, access: Access, as_json: bool) -> None:
@@ -265,7 +272,7 @@ def delete(ledger_id: int, yes: bool, force: bool, access: Access, as_json: bool
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines as they arrive, as many at once as have arrived."""
+    """Yield whole lines as they arrive, as many at once as have arrived."""
     rest = b""
     read_some = getattr(source, "read1", source.read)
     while piece := read_some(APPEND_BYTES):

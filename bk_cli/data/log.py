@@ -25,11 +25,11 @@ def log() -> None:
 
 
 @log.command("list")
-@click.option("--deleted", is_flag=True, help="Instead: deleted logs whose ledgers wait to be deleted.")
+@click.option("--deleted", is_flag=True, help="List deleted logs instead, whose ledgers are not deleted yet.")
 @access()
 @options.as_json
 def list_logs(deleted: bool, access: Access, as_json: bool) -> None:
-    """All logs by name."""
+    """List all logs by name."""
     from bk_core.cluster.logs import as_object
     from bk_core.logs.store import LogStore
 
@@ -68,11 +68,11 @@ def _list_deleted(access: Access, as_json: bool) -> None:
 
 @log.command("show")
 @click.argument("name")
-@click.option("--extents", "with_extents", is_flag=True, help="Also list every extent: many in an old log.")
+@click.option("--extents", "with_extents", is_flag=True, help="List every extent, which may be many in an old log.")
 @access()
 @options.as_json
 def show(name: str, with_extents: bool, access: Access, as_json: bool) -> None:
-    """The head of a log, its schemas, and its last extents."""
+    """Show the head of a log, its schemas, and its last extents."""
     from bk_core.cluster.logs import as_object, extent_object
     from bk_core.logs.store import LogStore
 
@@ -124,12 +124,12 @@ def explain(name: str, access: Access, as_json: bool) -> None:
 @log.command("read")
 @click.argument("name")
 @click.option("--from", "first", type=click.IntRange(min=0), help="First offset.  [default: the first there is]")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many entries.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many entries.")
 @click.option("--raw", is_flag=True, help="Write the bytes of each entry and a line feed, nothing else.")
 @access(password=True)
 @options.as_json
 def read(name: str, first: int | None, limit: int | None, raw: bool, access: Access, as_json: bool) -> None:
-    """Print the entries of a log in order, to the last that its leader confirmed; never disturbs the leader."""
+    """Print the entries of a log in order, to the last one that its leader confirmed, without disturbing the leader."""
     with access.log(name) as named_log:
         begin, end = named_log.head().value.start_offset, named_log.end_offset()
         start = begin if first is None else first
@@ -152,7 +152,7 @@ def _offsets(start: int, end: int) -> str:
 
 
 def _columns(schema: bytes) -> dict[str, str]:
-    """The types of a schema's columns, for people."""
+    """Return the types of a schema's columns, for people."""
     from bk_core.logs.model import schemas
 
     return {name: schemas.shown(field) for name, field in schemas.fields_of(schema).items()}

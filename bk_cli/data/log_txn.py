@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk log txn``: which versions of which applications and streaming queries a log has taken (RULES N5)."""
+"""``bk log txn``: shows which versions of which applications and streaming queries a log has taken (RULES N5)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def txn() -> None:
 @access()
 @options.as_json
 def list_transactions(name: str, access: Access, as_json: bool) -> None:
-    """Every application and query that has published, the one used last first."""
+    """List every application and query that has published, the most recently used first."""
     with access.log(name) as log:
         log.head(check_password=False)
         records = sorted(log.transactions(), key=lambda record: -record.last_used_ms)
@@ -54,7 +54,7 @@ def list_transactions(name: str, access: Access, as_json: bool) -> None:
 @access()
 @options.as_json
 def show(name: str, app_id: str, access: Access, as_json: bool) -> None:
-    """The versions that are remembered of one application (txnAppId) or query (its id), 128 at most."""
+    """Show the remembered versions of one application (txnAppId) or query (its id), at most 128."""
     with access.log(name) as log:
         log.head(check_password=False)
         record = log.transactions_of(app_id)
@@ -73,14 +73,14 @@ def show(name: str, app_id: str, access: Access, as_json: bool) -> None:
 @txn.command("forget")
 @click.argument("name")
 @click.argument("app_id")
-@click.option("--force", is_flag=True, help="Do it; without it the command only says what it would mean.")
+@click.option("--force", is_flag=True, help="Really forget; without it the command only says what that would mean.")
 @options.dry_run
 @access(password=True)
 @options.as_json
 def forget(name: str, app_id: str, force: bool, dry_run: bool, access: Access, as_json: bool) -> None:
     """Forget an application or query, so that its versions may begin anew.
 
-    A job that publishes an old version of it again may then have its rows in the log twice.
+    If a job then publishes an old version again, the log may have its rows twice.
     """
     with access.log(name) as log:
         log.head()
@@ -89,7 +89,7 @@ def forget(name: str, app_id: str, force: bool, dry_run: bool, access: Access, a
             raise _unknown(name, app_id, [each.app_id for each in log.transactions()])
         if not force and not dry_run:
             raise InvalidArgumentError(
-                "this would forget which versions were published, and one that comes again may be there twice",
+                "this would forget which versions were published, and a version published again would be there twice",
                 value=f"{app_id}, last version {record.versions[-1].version if record.versions else '-'}",
                 remedy="stop its jobs or queries for good, then add --force",
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk log compact | trim | vacuum | set``: keeping named logs in shape. ``--dry-run`` says what would be done."""
+"""``bk log compact | trim | vacuum | delete | set``: maintain named logs. ``--dry-run`` says what would be done."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SETTINGS = ("retentionMs", "retentionBytes")
     metavar="SIZE",
     callback=options.size_option,
     default="256m",
-    help="Size of a merged ledger at most.",
+    help="Maximum size of a merged ledger.",
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
     callback=options.size_option,
-    help="Stop after copying about so much.  [default: when all is done]",
+    help="Stop after copying about this much.  [default: when all is done]",
 )
 @options.dry_run
 @access(password=True)
@@ -46,8 +46,8 @@ def compact(
     """Merge small neighbouring extents of a log into fewer ledgers.
 
     Offsets, checkpoints, running queries and a leader that writes are unaffected. Entries are copied, read back and
-    compared before the log lists the copy; the replaced ledgers stay until bk log vacuum deletes them. It may be
-    stopped at any moment: run it again to go on.
+    compared before the log lists the copy; the replaced ledgers stay until bk log vacuum deletes them. The command may
+    be stopped at any moment: run it again to go on.
     """
     from bk_core.logs.model.compaction import CompactionLimits
 
@@ -97,15 +97,15 @@ def _print_runs(name: str, runs: Sequence[Run], as_json: bool) -> None:
 
 @click.command("trim")
 @click.argument("name")
-@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Forget the entries below this offset.")
-@click.option("--expired", is_flag=True, help="Forget what the log's own retention lets go of (bk log set).")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Drop the entries below this offset.")
+@click.option("--expired", is_flag=True, help="Drop the entries that are past the log's retention (bk log set).")
 @options.dry_run
 @access(password=True)
 @options.as_json
 def trim(name: str, before: int | None, expired: bool, dry_run: bool, access: Access, as_json: bool) -> None:
-    """Let a log begin later: its first entries are unlinked, and deleted by a later bk log vacuum.
+    """Let a log begin later: its first entries are unlinked, and a later bk log vacuum deletes them.
 
-    Offsets of the other entries stay. What a leader still writes is never trimmed.
+    The other entries keep their offsets. Ledgers that a leader still writes are never trimmed.
     """
     from bk_core.logs.model import next_head as commit
 
@@ -148,14 +148,14 @@ def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dr
     metavar="TIME",
     callback=options.time_option,
     default="7d",
-    help="Leave what is younger than this.",
+    help="Keep what is younger than this.",
 )
 @click.option(
     "--txn-retention-ms",
     metavar="TIME",
     callback=options.time_option,
     default="30d",
-    help="Remember unused transactions for this.",
+    help="Keep unused transactions for this long.",
 )
 @click.option("--force", is_flag=True, help="Allow less than 7 days and 30 days: only when no job is running.")
 @options.dry_run
@@ -170,8 +170,9 @@ def vacuum(
     access: Access,
     as_json: bool,
 ) -> None:
-    """Delete for good what a log no longer lists: trimmed, overwritten and compacted ledgers, those of failed jobs,
-    old pages, and transactions that nobody used for long. Ledgers that were not made for this log are never touched.
+    """Delete for good what a log does not list any more: trimmed, overwritten and compacted ledgers, ledgers of failed
+    jobs, old pages, and transactions that were unused for long. Ledgers that were not made for this
+    log are never touched.
 
     A job that takes longer than the delay before it publishes loses its ledgers.
     """
@@ -206,20 +207,20 @@ def _print_vacuumed(name: str, done: Vacuumed, dry_run: bool, as_json: bool) -> 
 
 @click.command("delete")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do it; without it the command only says what would be deleted.")
-@click.option("--takeover", is_flag=True, help="Fence the log's leader first; without it a log with a leader stays.")
+@click.option("--yes", is_flag=True, help="Really delete; without it the command only says what it would delete.")
+@click.option("--takeover", is_flag=True, help="Fence the log's leader first; without it a log with a leader is kept.")
 @click.option(
     "--now",
     is_flag=True,
-    help="Delete the ledgers at once. Refused while a leader or a job writes; readers are not seen, and lose the log.",
+    help="Delete the ledgers at once. Refused while a leader or a job writes. Readers are not noticed and lose it.",
 )
 @access(password=True)
 @options.as_json
 def delete(name: str, yes: bool, takeover: bool, now: bool, access: Access, as_json: bool) -> None:
     """Delete a log. Its name is free at once: a new log of this name begins empty.
 
-    Its ledgers stay for 7 days, and readers go on with those they know. Then bk upkeep deletes them, or bk log vacuum
-    with this name. The deletion cannot be undone.
+    Its ledgers stay for 7 days, and readers can go on with the ledgers that they have found. Then bk upkeep deletes
+    them, or bk log vacuum with this name. The deletion cannot be undone.
     """
     with access.log(name) as log:
         if not yes:
@@ -249,9 +250,9 @@ def delete(name: str, yes: bool, takeover: bool, now: bool, access: Access, as_j
 @access(password=True)
 @options.as_json
 def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, access: Access, as_json: bool) -> None:
-    """Set what a log keeps: retentionMs=7d, retentionBytes=100g; 0 keeps for ever. Without settings: show them.
+    """Set what a log keeps: retentionMs=7d, retentionBytes=100g; 0 keeps for ever. Without settings, show them.
 
-    Nothing is forgotten at once: bk upkeep and bk log trim --expired go by these.
+    Nothing is dropped at once: bk upkeep and bk log trim --expired apply these settings.
     """
     wanted = parse_settings(settings)
     with access.log(name) as log:
@@ -270,7 +271,7 @@ def set_settings(name: str, settings: tuple[str, ...], dry_run: bool, access: Ac
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, int]:
-    """``KEY=VALUE`` texts as numbers. Raises InvalidArgumentError."""
+    """Parse ``KEY=VALUE`` texts into numbers. Raises InvalidArgumentError."""
     parsers = {"retentionms": (SETTINGS[0], units.parse_time_ms), "retentionbytes": (SETTINGS[1], units.parse_size)}
     wanted: dict[str, int] = {}
     for text in settings:
@@ -288,7 +289,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, int]:
 
 
 def retention_facts(retention_ms: int, retention_bytes: int) -> dict[str, str]:
-    """What ``trim --expired`` keeps, in words."""
+    """Return what ``trim --expired`` keeps, in words."""
     return {
         "retentionMs": f"{retention_ms} ({units.time_in_words(retention_ms)})" if retention_ms else "0 (for ever)",
         "retentionBytes": f"{retention_bytes} ({output.in_words(retention_bytes)})" if retention_bytes else "0 (all)",

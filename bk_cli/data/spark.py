@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk spark offsets CHECKPOINT``: where streaming queries over ledgers and logs stand, and whether that still fits."""
+"""``bk spark offsets CHECKPOINT``: shows the positions of streaming queries over ledgers and logs, and whether they fit
+the cluster."""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ Key = tuple[str, str]
 
 @click.group()
 def spark() -> None:
-    """What Spark keeps of its queries over ledgers and logs."""
+    """Checkpoints of Spark's queries over ledgers and logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A position of a checkpoint: the next offset or entry id, its cluster and, for a log, the log's position."""
+    """A position in a checkpoint: the next offset or entry id, its cluster and, for a log, the log's position."""
 
     cluster: str
     next: int
@@ -47,8 +48,9 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a position fits the cluster: ``state`` is ``fits`` or one word for why not, ``text`` the same in words.
-    ``end`` is the next position that cannot be read yet; ``is_exact`` False: there may be more."""
+    """The fit of a position to the cluster. ``state`` is ``fits`` or one word for why it does not fit; ``text`` says
+    the same in words. ``end`` is the next position that cannot be read yet. If ``is_exact`` is False, there may be more
+    beyond it."""
 
     state: str
     text: str
@@ -62,10 +64,10 @@ class Found:
 @options.as_json
 @click.pass_context
 def offsets(context: click.Context, checkpoint: str, access: Access | None, as_json: bool) -> None:
-    """Show where a query's checkpoint stands: its last planned and its last committed batch, source by source.
+    """Show the positions in a query's checkpoint: its last planned and its last committed batch, source by source.
 
-    CHECKPOINT is a query's checkpointLocation, or a directory of several; it is only read. The exit code is 6 when
-    something in it is damaged, 4 when a position no longer fits the cluster.
+    CHECKPOINT is a query's checkpointLocation, or a directory of several; it is only read. The exit code is 6 if
+    something in it is damaged, and 4 if a position does not fit the cluster.
     """
     code = 0
     with nullcontext() if access is None else access.client() as bookkeeper:
@@ -105,7 +107,7 @@ def _print(rows: list[tuple[object, ...]], problems: list[Finding], is_empty: bo
         columns = ("source", "log or ledger", "committed to ", "planned to ", "lag ", "")
         output.print_table(columns, rows)
     elif not is_empty:
-        output.print_line("no source of it is a ledger or log of this connector")
+        output.print_line("none of its sources is a ledger or log of this connector")
     for each in dict.fromkeys(problems):
         output.print_line(f"damaged: {each.where}: {each.what}")
     output.print_line()
@@ -134,7 +136,7 @@ def _facts(checkpoint: QueryCheckpoint) -> dict[str, object]:
 
 
 def _positions(batch: CheckpointBatch | None, problems: list[Finding]) -> dict[tuple[str, Key], At]:
-    """Where a batch ends, by source and by log or ledger. Sources of other connectors are left out."""
+    """Return where a batch ends, by source and by log or ledger. Sources of other connectors are left out."""
     found: dict[tuple[str, Key], At] = {}
     for source, text in (batch.positions if batch is not None else {}).items():
         if text is None or not _is_ours(text):
@@ -150,8 +152,8 @@ def _positions(batch: CheckpointBatch | None, problems: list[Finding]) -> dict[t
 
 
 def _is_ours(text: str) -> bool:
-    """Whether the text may be a position of this connector. A text that was cut may be; a position of another source is
-    not."""
+    """Whether the text may be a position of this connector. A truncated text may be one; a position of another source
+    is not."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -220,13 +222,14 @@ def _lag(at: At | None, found: Found | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The cluster that positions are compared with; none without a client."""
+    """The cluster that positions are compared with, or none if no cluster was named."""
 
     _bookkeeper: BookKeeper | None
     _password: bytes = field(repr=False)
 
     def look(self, key: Key, at: At) -> Found | None:
-        """How the position fits; None if there is no cluster to ask. Raises if the cluster cannot be reached."""
+        """Return how the position fits, or None if there is no cluster to ask. Raises if the cluster cannot be
+        reached."""
         bookkeeper = self._bookkeeper
         if bookkeeper is None:
             return None
@@ -274,7 +277,7 @@ class _Cluster:
             with bookkeeper.open_ledger(ledger_id, recover=False, password=self._password) as reader:
                 return _at_end(position, reader.last_add_confirmed + 1, True)
         except WrongPasswordError:
-            return Found("fits", "being written; its end takes the password", None, False)
+            return Found("fits", "being written; finding its end needs the password", None, False)
 
 
 def _at_end(position: int, end: int, is_exact: bool) -> Found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk upkeep``: one of those that run it keeps all logs of the cluster."""
+"""``bk upkeep``: maintains all logs of a cluster. Of all processes that run it, one is elected and works."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     metavar="SIZE",
     default="20g",
     callback=options.size_option,
-    help="Compaction copies so much at most.",
+    help="Maximum bytes that compaction copies in an hour.",
 )
 @click.option("--rate", metavar="SIZE", default="32m", callback=options.size_option, help="Bytes copied a second.")
 @click.option(
     "--max-ledgers-per-hour",
     type=click.IntRange(min=0),
     default=100_000,
-    help="So many are merged or deleted at most; 0: any number.",
+    help="Maximum number of ledgers merged or deleted in an hour; 0: no limit.",
 )
 @click.option(
     "--min-extents", type=click.IntRange(min=2), default=16, help="A log with fewer small extents is not compacted."
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     metavar="TIME",
     default="7d",
     callback=options.time_option,
-    help="Leave what was unlinked for this; not less than 7 days.",
+    help="How long unlinked ledgers are kept; at least 7 days.",
 )
 @click.option(
     "--passwords",
     "passwords_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Passwords of logs, a TOML file: "name" = "password". Others have --ledger-password.',
+    help='Passwords of logs, a TOML file: "name" = "password". All other logs have --ledger-password.',
 )
-@click.option("--name", metavar="TEXT", help="What others see of this worker.  [default: this host's name]")
-@click.option("--once", is_flag=True, help="One round, and then end; nothing if another worker is elected.")
+@click.option("--name", metavar="TEXT", help="Name of this worker in the election.  [default: this host's name]")
+@click.option("--once", is_flag=True, help="Work one round, then end. Do nothing if another worker is elected.")
 @options.dry_run
 @access(password=True)
 @options.as_json
@@ -72,10 +72,10 @@ def upkeep(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Keep all logs of the cluster, until SIGTERM or Ctrl-C: retention, compaction, deletion of what nothing lists.
+    """Maintain all logs of the cluster until SIGTERM or Ctrl-C: apply retention, compact, delete unlisted ledgers.
 
-    Run it on a few hosts: one is elected and works, the others wait. It may be killed at any moment; the next one goes
-    on. --dry-run says what would be done now, what waits, and why.
+    Run it on a few hosts: one worker is elected and works, the others wait. It may be killed at any moment; the next
+    worker goes on. --dry-run says what would be done now, what waits, and why.
     """
     from bk_core.logs.model.upkeep_plan import UpkeepConfig
     from bk_core.logs.passwords import passwords_of
@@ -94,7 +94,7 @@ def upkeep(
     if once:
         return asyncio.run(_once(access, owner, config, passwords, as_json))
     root = logging.getLogger()
-    root.setLevel(min(root.level, logging.INFO))  # a server's log is read afterwards
+    root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
     level_signals.listen()
     return asyncio.run(_run(access, owner, config, passwords))
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that explain: why a ledger, a log or a placement is as it is."""
+"""Commands that explain the state of a ledger or a log, and the placement of ledgers."""

@@ -26,7 +26,7 @@ SPANS_MAX = 8
 
 
 def spans(ranges: Sequence[tuple[int, int]]) -> str:
-    """Ascending ranges in words, neighbours joined: ``5, 7 to 9``."""
+    """Return ascending ranges in words, with adjacent ranges joined: ``5, 7 to 9``."""
     joined: list[tuple[int, int]] = []
     for low, high in ranges:
         if joined and joined[-1][1] + 1 >= low:

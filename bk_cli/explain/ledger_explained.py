@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk ledger explain``: prints what ``ledger_seen.py`` gathers and ``ledger_findings.py`` makes of it."""
+"""``bk ledger explain``: prints the findings that ``ledger_findings.py`` makes of what ``ledger_seen.py`` gathers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("from entry ", "bookie", "state", "fenced", "lacks")
 
 
 def show_ledger(access: Access, ledger_id: int, *, as_json: bool) -> None:
-    """Raises as :func:`see_ledger`."""
+    """Print the state of a ledger and the findings. Raises what :func:`see_ledger` raises."""
     seen = see_ledger(access, ledger_id)
     findings = explain(seen)
     if as_json:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a ledger is as it is: one function from what was gathered (``ledger_seen.py``) to findings. Pure.
+"""Explains the state of a ledger: turns what ``ledger_seen.py`` gathered into findings. Pure.
 
-It repeats the decisions of recovery (``bk_core/protocol/recovery.py``) on what bookies say without being fenced: an
-entry is there if one bookie has it, and was never acked if so many of its write set deny it that no ack quorum can have
-it. What is neither keeps a recovery from its end.
+It repeats the decisions of recovery (``bk_core/protocol/recovery.py``) on the answers of bookies that are not fenced.
+An entry exists if one bookie has it. It was never acknowledged if so many bookies of its write set deny it that no ack
+quorum can have it. If neither holds for an entry, a recovery cannot finish.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery.suspects import own_parts
 
 WALK_MAX = 20_000
-"""Limits the entries after the LAC that are judged as a recovery would judge them."""
+"""The maximum number of entries after the LAC that are judged as a recovery would judge them."""
 EDGES_MAX = 5_000
-"""Limits the places of a fragment, where answers change, that are looked at."""
+"""The maximum number of places in a fragment, where answers change, that are examined."""
 
 FOUND, ABSENT, UNASKED = "found", "absent", "not asked"
 UP = ("writable", "read-only")
@@ -34,14 +34,15 @@ UP = ("writable", "read-only")
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """What a bookie says of the entries of one fragment: of the ranges ``asked`` what it does not have."""
+    """A bookie's answer about the entries of one fragment: which entries of the ranges ``asked`` it does not have
+    (``absent``) or cannot tell (``unknown``)."""
 
     asked: tuple[tuple[EntryId, EntryId], ...]
     absent: tuple[EntryRange, ...] = ()
     unknown: tuple[EntryRange, ...] = ()
 
     def of(self, entry: EntryId) -> str:
-        """FOUND, ABSENT, UNASKED, or the reason why the bookie does not know."""
+        """Return FOUND, ABSENT, UNASKED, or the reason why the bookie does not know."""
         if not any(low <= entry <= high for low, high in self.asked):
             return UNASKED
         gap = _covering(self.unknown, entry)
@@ -50,7 +51,7 @@ class CopyPart:
         return ABSENT if _covering(self.absent, entry) is not None else FOUND
 
     def edges(self) -> Iterator[EntryId]:
-        """Entries from which on the answer may be another one."""
+        """Yield the entries at which the answer may change."""
         for low, high in self.asked:
             yield low
             yield high + 1
@@ -61,9 +62,10 @@ class CopyPart:
 
 @dataclass(frozen=True, slots=True)
 class CopySeen:
-    """What one bookie says. ``trouble``: why it could not be asked; ``remedy``: what this client needs, if the bookie
-    answers, but not to it; ``refuses``: it answers that it cannot say. ``parts``: by the first entry of a fragment.
-    ``lac``: proven by its digest; None if it was not asked for."""
+    """The answers of one bookie. ``trouble`` is the reason why it could not be asked. ``remedy`` is what this client
+    needs if the bookie answers, but refuses this client. ``refuses`` means that the bookie gave another refusal.
+    ``parts`` are keyed by the first entry of a fragment. ``lac`` is the LAC that the bookie proves by its digest, or
+    None."""
 
     trouble: str = ""
     known: bool = False
@@ -77,10 +79,10 @@ class CopySeen:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSeen:
-    """All that was gathered. ``states``: of each bookie that the record names: ``writable``, ``read-only``, ``away``
-    (known, not registered), ``unreadable`` (its registration) or ``gone``. ``copies``: of those that were asked.
-    ``unreadable``: the mark or the lock of the ledger, if it cannot be read. Times are ms since 1970, by the store's
-    clock."""
+    """All facts that were gathered about a ledger. ``states`` has the state of each bookie that the record names:
+    ``writable``, ``read-only``, ``away`` (known, not registered), ``unreadable`` (its registration) or ``gone``.
+    ``copies`` has the answers of the bookies that were asked. ``unreadable`` has the mark and the lock of the ledger if
+    they cannot be read. Times are ms since 1970; ``created_ms`` and ``written_ms`` are by the store's clock."""
 
     ledger_id: LedgerId
     record: LedgerMetadata
@@ -99,19 +101,19 @@ class LedgerSeen:
 
     @property
     def lac(self) -> EntryId:
-        """The highest that a bookie proves, and what the record proves."""
+        """The highest LAC that a bookie or the record proves."""
         proven = (copy.lac for copy in self.copies.values() if copy.lac is not None)
         return max(self.record.last_fragment.first_entry_id - 1, *proven, -1)
 
     def in_words(self, bookie: BookieId) -> str:
-        """Why a bookie says nothing; empty if it answers."""
+        """Return why a bookie gives no answer; empty if it answers."""
         copy = self.copies.get(bookie)
         if self.states[bookie] not in UP:
             return self.states[bookie]
         return copy.trouble if copy is not None else "not asked"
 
     def remedy(self, bookie: BookieId) -> str:
-        """What this client needs so that the bookie answers it; empty if that is not the trouble."""
+        """Return what this client needs so that the bookie answers it; empty if that is not the trouble."""
         return self.copies.get(bookie, CopySeen()).remedy
 
     def said(self, bookie: BookieId, fragment: Fragment, entry: EntryId) -> str:
@@ -123,41 +125,41 @@ class LedgerSeen:
 
 
 def explain(seen: LedgerSeen) -> list[Finding]:
-    """What is to be said of a ledger, the worst first."""
+    """Return the findings about a ledger, the worst first."""
     found = [*_state(seen), *_bookies(seen), *_copies(seen), *_unreadable(seen), *_mark(seen)]
     if seen.fragments_left_out:
-        found.append(note(f"{seen.fragments_left_out} fragments of it were not looked at: the newest ones were"))
+        found.append(note(f"{seen.fragments_left_out} fragments of it were not examined, only the newest ones were"))
     return sorted(found, key=lambda each: ("problem", "note", "fine").index(each.weight.value))
 
 
-# --- its state, and what recovery would decide ------------------------------------------------------------------------
+# --- the ledger's state, and what a recovery would decide -------------------------------------------------------------
 
 
 def _state(seen: LedgerSeen) -> list[Finding]:
     record = seen.record
     if record.is_closed:
-        return [fine(f"closed with {record.last_entry_id + 1:,} entries; nobody writes it")]
+        return [fine(f"closed with {record.last_entry_id + 1:,} entries; no client writes it")]
     verdict = recovery_verdict(seen)
     where = f" (made for the log of uuid {seen.log_uuid})" if seen.log_uuid else ""
     if record.state is LedgerState.IN_RECOVERY:
         since = f"in recovery for {roughly_in_words((seen.now_ms - seen.written_ms) / 1000)}{where}"
         if verdict.stuck:
             return [problem(f"{since}: {verdict.why}", verdict.remedy)]
-        return [problem(f"{since}, and nothing seen here keeps it from its end: {verdict.why}", verdict.remedy)]
+        return [problem(f"{since}, and nothing seen here prevents it from finishing: {verdict.why}", verdict.remedy)]
     fenced = [bookie for bookie, copy in seen.copies.items() if copy.fenced]
     if fenced:
-        what = f"open{where}, but fenced on {', '.join(sorted(fenced))}: its writer cannot go on, nobody has closed it"
+        what = f"open{where}, but fenced on {', '.join(sorted(fenced))}: its writer cannot go on, and it is not closed"
         return [problem(f"{what}: {verdict.why}", verdict.remedy)]
     age = roughly_in_words((seen.now_ms - seen.created_ms) / 1000)
     what = f"open for {age}{where}; its LAC is {seen.lac}; a writer may be at work"
     if verdict.stuck:
-        return [note(f"{what}. A recovery would not come to its end now: {verdict.why}", verdict.remedy)]
-    return [fine(f"{what}. A recovery would come to its end now: {verdict.why}")]
+        return [note(f"{what}. A recovery could not finish now: {verdict.why}", verdict.remedy)]
+    return [fine(f"{what}. A recovery could finish now: {verdict.why}")]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a recovery would make of the ledger now. ``entry``: the one that it can neither find nor rule out."""
+    """The result that a recovery would have now. ``entry`` is the entry that it can neither find nor rule out."""
 
     stuck: bool
     why: str
@@ -193,12 +195,12 @@ def recovery_verdict(seen: LedgerSeen) -> Verdict:
 
 
 def _start(seen: LedgerSeen, bookies: Sequence[BookieId], then: str, said: Mapping[BookieId, str] | None = None) -> str:
-    """What to do about bookies that say too little."""
+    """Return what to do about bookies whose answers do not suffice."""
     away = [bookie for bookie in bookies if seen.in_words(bookie)]
     if away:
         return f"{_bring_back(seen, away, ' or ')}, then: {then}"
     names = ", ".join(f"{bookie} ({said[bookie]})" if said else bookie for bookie in bookies)
-    return f"no bookie that is down could tell: its copies on {names} are lost; restore a data directory, then: {then}"
+    return f"no bookie is left to start, and its copies on {names} are lost; restore a data directory, then: {then}"
 
 
 def _bring_back(seen: LedgerSeen, bookies: Sequence[BookieId], between: str) -> str:
@@ -225,12 +227,12 @@ def _bookies(seen: LedgerSeen) -> Iterator[Finding]:
     refused = [bookie for bookie in silent if seen.remedy(bookie)]
     if refused:
         yield problem(
-            f"of its bookies these refuse this client: {_each(seen, refused)}", _bring_back(seen, refused, ", ")
+            f"these of its bookies refuse this client: {_each(seen, refused)}", _bring_back(seen, refused, ", ")
         )
     silent = [bookie for bookie in silent if bookie not in refused]
     if not silent:
         return
-    what = f"of its bookies these do not answer: {_each(seen, silent)}"
+    what = f"these of its bookies do not answer: {_each(seen, silent)}"
     yield note(what, f"{_bring_back(seen, silent, ', ')}; bk doctor says what it reaches")
 
 
@@ -253,7 +255,7 @@ def _copies(seen: LedgerSeen) -> Iterator[Finding]:
 
 
 def _lacking(seen: LedgerSeen, bookie: BookieId, at: int, name: str) -> Iterator[Finding]:
-    """What a bookie that answers lacks of one fragment."""
+    """Yield what an answering bookie lacks of one fragment."""
     first, copy = seen.record.fragments[at].first_entry_id, seen.copies.get(bookie)
     part = copy.parts.get(first) if copy is not None else None
     own = next((each for each in own_parts(seen.record, bookie) if each.first == first), None)
@@ -264,13 +266,13 @@ def _lacking(seen: LedgerSeen, bookie: BookieId, at: int, name: str) -> Iterator
         return
     why = ", ".join(sorted({ABSENT if gap.reason is Reason.REASON_NONE else gap.reason.name.lower() for gap in gaps}))
     is_marked = seen.mark is not None and bookie in seen.mark.missing
-    remedy = "" if is_marked else "it is not marked: the bookie does that within minutes, if it runs our software"
+    remedy = "" if is_marked else "it is not marked yet: the bookie marks it within minutes, if it runs our software"
     yield note(f"{bookie} lacks entries {spans([(gap.first, gap.last) for gap in gaps])} of {name} ({why})", remedy)
 
 
 def _nowhere(seen: LedgerSeen, fragment: Fragment, last: EntryId) -> list[tuple[EntryId, EntryId]]:
-    """Entries that nobody who answers has. Between two edges of answers all write sets are answered alike, so that one
-    entry of each is tried."""
+    """Return the entries that no answering bookie has. Between two edges the answers about each write set are the same,
+    so one entry of each write set is tried."""
     size, found = seen.record.ensemble_size, list[tuple[EntryId, EntryId]]()
     edges = _edges(seen, fragment, last)
     for low, behind in zip(edges, [*edges[1:], last + 1], strict=True):
@@ -315,7 +317,7 @@ def _was_asked(seen: LedgerSeen, fragment: Fragment) -> bool:
 def _unreadable(seen: LedgerSeen) -> Iterator[Finding]:
     for node in seen.unreadable:
         what = f"the {node.kind.value} at {node.path} cannot be read: {node.why}"
-        yield problem(f"{what}; nobody repairs the ledger meanwhile", node.remedy)
+        yield problem(f"{what}; no worker repairs the ledger meanwhile", node.remedy)
 
 
 def _mark(seen: LedgerSeen) -> Iterator[Finding]:
@@ -329,9 +331,9 @@ def _mark(seen: LedgerSeen) -> Iterator[Finding]:
     elif seen.repaired_by is not None:
         yield note(f"{what}; {seen.repaired_by or 'a worker'} repairs it now")
     elif seen.auditor is None:
-        yield problem(f"{what}, and nobody runs auto-recovery", "bk autorecovery")
+        yield problem(f"{what}, and no auto-recovery runs", "bk autorecovery")
     else:
-        yield note(f"{what}; no worker has it in hand now", "the log of bk autorecovery says what blocks it")
+        yield note(f"{what}; no worker repairs it now", "the log of bk autorecovery says what blocks it")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

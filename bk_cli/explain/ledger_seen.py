@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers what ``bk ledger explain`` explains: the record, the bookies' states, and what each says of its copy. It
-fences nobody and reads no entries where the lane can list ids.
+"""Gathers the facts for ``bk ledger explain``: the record, the bookies' states, and what each bookie says about its
+copy. It fences no bookie, and reads no entries where the lane can list ids.
 
-All bookies are asked at once, and ``ANSWER_S`` is for all that is asked of them: a bookie that says nothing until then
-is said to say nothing. So a command takes a second, however many bookies hang.
+All bookies are asked at once, and ``ANSWER_S`` bounds all questions together. A bookie that has not answered by then is
+reported as silent. So the command takes about a second, however many bookies hang.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ from bookie_server.autorecovery.suspects import OwnPart, own_parts
 
 ANSWER_S = 0.4
 CLOSE_S = 0.05
-"""For closing what is connected; the process ends anyway."""
+"""The time, in seconds, for closing connections. The process ends anyway."""
 FRAGMENTS_MAX = 50
-"""Limits the fragments that are looked at, the newest ones."""
+"""The maximum number of fragments that are examined; the newest ones are taken."""
 ASKS_MAX = 16
-"""Limits the answers of one bookie about one fragment: each covers about a thousand frames."""
+"""The maximum number of answers of one bookie about one fragment. Each covers about a thousand frames."""
 TAIL = 64
-"""Limits the entries after the LAC that are requested where a wire has no list of ids."""
+"""The number of entries after the LAC that are requested where a wire cannot list ids."""
 
 
 def see_ledger(access: Access, ledger_id: LedgerId) -> LedgerSeen:
-    """Raises as :func:`look`."""
+    """Open the metadata store and gather the facts. Raises what :func:`look` raises."""
     with access.store() as store:
         return look(access, store, ledger_id)
 
 
 def look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSeen:
-    """One ledger. Raises NoSuchLedgerError, and what the store raises. Not on a loop."""
+    """Gather the facts about one ledger. Raises NoSuchLedgerError, and what the store raises. Do not call it on an
+    event loop."""
     with ThreadPoolExecutor(4) as beside:
         writable, read_only = beside.submit(store.writable_bookies), beside.submit(store.read_only_bookies)
         known, times = beside.submit(store.known_bookies), beside.submit(store.ledger_times_ms, ledger_id)
@@ -87,8 +88,8 @@ def look(access: Access, store: MetadataStore, ledger_id: LedgerId) -> LedgerSee
 def _repair(
     store: MetadataStore, ledger_id: LedgerId
 ) -> tuple[UnderreplicationMark | None, str | None, bool, str | None]:
-    """The mark, the worker that repairs the ledger, whether repair is enabled, and the auditor. A mark that cannot be
-    read is noted in the store."""
+    """Return the mark, the worker that repairs the ledger, whether repair is enabled, and the auditor. The store
+    records a mark that cannot be read in ``store.unreadable``."""
     mark = None
     with contextlib.suppress(MetadataCorruptError):
         mark = store.read_underreplicated(ledger_id)
@@ -97,7 +98,7 @@ def _repair(
 
 
 def _unreadable(store: MetadataStore, ledger_id: LedgerId) -> tuple[UnreadableNode, ...]:
-    """The mark and the lock of this ledger, if they cannot be read."""
+    """Return the mark and the lock of this ledger if they cannot be read."""
     name = mark_name(ledger_id)
     return tuple(node for node in store.unreadable.of(NodeKind.MARK, NodeKind.LOCK) if node.name == name)
 
@@ -130,7 +131,7 @@ async def _ask_all(
 
 @dataclass(slots=True)
 class _Asking:
-    """One bookie is asked, ``until`` a moment of the loop's clock. ``seen``: what it said so far."""
+    """The questions to one bookie, ``until`` a moment of the loop's clock. ``seen`` has its answers so far."""
 
     transport: LaneTransport
     bookie_id: BookieId
@@ -140,7 +141,7 @@ class _Asking:
     seen: CopySeen = field(default_factory=CopySeen)
 
     async def ask(self) -> None:
-        """All but the tail of a bookie that lists no ids."""
+        """Ask for everything except the tail of a bookie that cannot list ids."""
         try:
             async with asyncio.timeout_at(self.until):
                 said = await self._evidence()
@@ -152,8 +153,9 @@ class _Asking:
                 self.seen = _troubled(self.seen, error)
 
     async def _evidence(self) -> LacEvidence:
-        """What the bookie would answer to a fence, and the writer's LAC if it can read that. On Apache's wire that LAC
-        is another request than the last entry; a recovery asks for the last entry alone."""
+        """Return what the bookie would answer to a fence, and the writer's LAC if the bookie can read it. On Apache's
+        wire the LAC and the last entry are two requests. If the bookie cannot read the LAC, ask for the last entry
+        alone, as a recovery does."""
         link = self.transport.link(self.bookie_id)
         try:
             return await link.read_lac(self.ledger_id, deadline_s=ANSWER_S)
@@ -163,7 +165,7 @@ class _Asking:
         return await link.watch_lac(self.ledger_id, ENTRY_ID_MAX, timeout_s=0.001)
 
     async def tail(self, behind_lac: EntryId) -> None:
-        """What is behind the LAC, entry by entry, where the wire has no list of ids."""
+        """Ask for the entries behind the LAC one by one, if the wire cannot list ids."""
         open_part = next((own for own in own_parts(self.record, self.bookie_id) if own.last is None), None)
         if self.seen.trouble or open_part is None or open_part.first in self.seen.parts:
             return
@@ -204,7 +206,7 @@ class _Asking:
         return CopyPart(((own.first, first - 1),), tuple(absent), tuple(unknown))
 
     async def _some(self, ranges: Sequence[tuple[EntryId, EntryId]]) -> CopyPart:
-        """A few entries, read: what is not wanted of them is thrown away."""
+        """Read a few entries, and drop their content."""
         asked, absent, unknown = list[tuple[EntryId, EntryId]](), list[EntryRange](), list[EntryRange]()
         for first, last in ranges:
             trailer = await self._read(first, min(last, ENTRY_ID_MAX), ids_only=False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk log explain``: gathers the head of a log and its newest ledgers, and prints what ``log_findings.py`` makes of
-them."""
+"""``bk log explain``: gathers the head of a log and its newest ledgers, and prints the findings of
+``log_findings.py``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId
 
 EXTENTS_MAX = 6
-"""Limits the newest extents that are looked at, open ones included."""
+"""The maximum number of newest extents that are examined, open ones included."""
 
 
 def show_log(access: Access, name: str, *, as_json: bool) -> None:
-    """Raises NoSuchLogError."""
+    """Print the state of a log and the findings. Raises NoSuchLogError."""
     with access.store() as store:
         seen = see_log(access, store, name)
     findings, head = explain_log(seen), seen.head

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a named log is as it is: one function from what was gathered (``log_explained.py``) to findings. Pure."""
+"""Explains the state of a named log: turns what ``log_explained.py`` gathered into findings. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from bk_core.model import BookieId, EntryId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """``ledgers``: of the newest extents, None for one that is deleted. ``writable``: bookies that take entries."""
+    """The facts about a log. ``ledgers`` has the ledgers of the newest extents, None for a deleted one. ``writable``
+    are the bookies that take entries."""
 
     name: str
     head: LogHead
@@ -23,13 +24,14 @@ class LogSeen:
 
 
 def explain_log(seen: LogSeen) -> list[Finding]:
-    """What is to be said of a log, the worst first."""
+    """Return the findings about a log, the worst first."""
     found = [*_leader(seen), *_appends(seen), *_reads(seen), *_offsets(seen)]
     return sorted(found, key=lambda each: ("problem", "note", "fine").index(each.weight.value))
 
 
 def readable_to(seen: LogSeen) -> EntryId:
-    """The offset behind the last entry that is known to be confirmed; a reader asks a quorum, and may get farther."""
+    """Return the offset behind the last entry that is known to be confirmed. A reader asks a quorum, and may get
+    farther."""
     opened = seen.head.open_extents
     ledger = seen.ledgers.get(opened[0].ledger_id) if opened else None
     if ledger is None:
@@ -41,14 +43,14 @@ def readable_to(seen: LogSeen) -> EntryId:
 def _leader(seen: LogSeen) -> Iterator[Finding]:
     opened = seen.head.open_extents
     if not opened:
-        yield fine("nobody leads it: it grows by publishes alone")
+        yield fine("it has no leader: it grows by publishes alone")
         return
     for extent in opened:
         ledger = seen.ledgers.get(extent.ledger_id)
         if ledger is None:
             yield problem(
                 f"its open ledger {extent.ledger_id} is deleted: its last entries are lost",
-                "publish with takeover, or lead it anew: both end the log at what is there",
+                "publish with takeover, or start a new leader: both end the log at what is there",
             )
             continue
         yield _of_open(seen, extent, ledger)
@@ -66,7 +68,7 @@ def _of_open(seen: LogSeen, extent: Extent, ledger: LedgerSeen) -> Finding:
         )
     if not ledger.record.is_closed and recovery_verdict(ledger).stuck:
         return problem(
-            f"its leader was fenced, and nobody can take over: ledger {ledger_id} cannot be recovered: {worst.what}",
+            f"its leader was fenced, and no takeover can succeed: ledger {ledger_id} cannot be recovered: {worst.what}",
             worst.remedy,
         )
     return note(f"its leader was fenced or ended: the next leader or publish with takeover recovers ledger {ledger_id}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk placement explain``: gathers bookies, racks and free space as a client would, and prints what
-``placement_findings.py`` makes of them."""
+"""``bk placement explain``: gathers bookies, racks and free space as a client would, and prints the findings of
+``placement_findings.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def placement() -> None:
-    """Which bookies ledgers get, and why."""
+    """Explain which bookies ledgers get, and why."""
 
 
 @placement.command("explain")
@@ -49,8 +49,8 @@ def explain(
 ) -> None:
     """Say which bookies a ledger got, or the next one would get, and which are left out and why.
 
-    Racks and weights are settings of each client: give those that the writers have. A client also avoids bookies that
-    failed it lately; this command has met none.
+    Racks and weights are settings of each client: give those that the writers have. A client also avoids bookies whose
+    failures it has seen lately; this command has seen none.
     """
     from bk_cli.explain.findings import as_objects, print_findings
     from bk_cli.explain.placement_findings import explain_placement
@@ -84,7 +84,7 @@ def explain(
 async def _see(
     access: Access, config: ClientConfig, ledger_id: LedgerId | None, sizes: tuple[int, int, int]
 ) -> PlacementSeen:
-    """``sizes`` are E, Qw and Qa of a new ledger. Raises NoSuchLedgerError."""
+    """Gather the facts. ``sizes`` are E, Qw and Qa of a new ledger. Raises NoSuchLedgerError."""
     from bk_cli.explain.placement_findings import PlacementSeen
     from bk_core.cluster.bookies import states_of
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which bookies a ledger gets or got, and why: one function from what was gathered (``placement.py``) to findings.
-Pure."""
+"""Explains which bookies a ledger gets or got: turns what ``placement.py`` gathered into findings. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +15,10 @@ from bk_core.placement import WEIGHT_MULTIPLE_MAX, Landscape, RandomSource, choo
 
 @dataclass(frozen=True, slots=True)
 class PlacementSeen:
-    """``states``: of every bookie that is registered, known by its cookie, or named by ``record``: ``writable``,
-    ``read-only``, ``away`` or ``gone``. ``quarantined``: those that failed lately, as this client has seen them.
-    ``record``: of the ledger that is asked about; None: of the next one, with these sizes."""
+    """The facts about placement. ``states`` has the state of every bookie that is registered, known by its cookie, or
+    named by ``record``: ``writable``, ``read-only``, ``away``, ``unreadable`` or ``gone``. ``quarantined`` are the
+    bookies whose recent failures this client has seen. ``record`` is the record of the ledger in question, or None for
+    the next ledger, which then has these sizes."""
 
     states: Mapping[BookieId, str]
     landscape: Landscape
@@ -35,7 +35,7 @@ class PlacementSeen:
 
 
 def explain_placement(seen: PlacementSeen, random: RandomSource) -> list[Finding]:
-    """Why these bookies, and not others."""
+    """Return the findings about placement, the worst first."""
     found = [*_ensembles(seen), *_next(seen, random), *_tolerance(seen), *_left_out(seen), *_weights(seen)]
     return sorted(found, key=lambda each: ("problem", "note", "fine").index(each.weight.value))
 
@@ -63,7 +63,7 @@ def _racks_remedy(seen: PlacementSeen, wanted: int) -> str:
 
 
 def _next(seen: PlacementSeen, random: RandomSource) -> Iterator[Finding]:
-    """What the next ledger of these sizes would get."""
+    """Yield what the next ledger of these sizes would get."""
     sizes = f"E {seen.ensemble_size}, Qw {seen.write_quorum_size}"
     try:
         chosen = choose_ensemble(
@@ -87,7 +87,7 @@ def _next(seen: PlacementSeen, random: RandomSource) -> Iterator[Finding]:
 
 
 def _tolerance(seen: PlacementSeen) -> Iterator[Finding]:
-    """How many bookies of a write set may be lost, and how many may be silent."""
+    """Yield how many bookies of a write set may be lost, and how many may be silent."""
     lost, slack = seen.ack_quorum_size - 1, seen.write_quorum_size - seen.ack_quorum_size
     sizes = f"Qw {seen.write_quorum_size}, Qa {seen.ack_quorum_size}"
     if lost:
@@ -108,7 +108,7 @@ def _bookies(count: int) -> str:
 
 
 def _left_out(seen: PlacementSeen) -> Iterator[Finding]:
-    """The bookies that cannot be chosen, or are chosen last."""
+    """Yield the bookies that cannot be chosen, or are chosen last."""
     words = {
         "read-only": ("take no new entries: full, set so by hand, or starting", "bk bookie list shows their room"),
         "away": (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the jars of Apache's bookie, for ``bk local --apache``: of a distribution, or resolved once by Maven and kept.
+"""Finds the jars of Apache's bookie for ``bk local --apache``: in a distribution, or resolved once by Maven and kept.
 
-Maven's own settings say where artifacts come from. A folder appears in the cache only when it is complete; its user
-checks it against its list of SHA-256. Processes that want the same folder wait for the one that makes it.
+Maven's own settings say where artifacts come from. A folder appears in the cache only when it is complete. It has a
+list of SHA-256 sums, which are checked at each use. Processes that want the same folder wait for the one that makes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bk_core.errors import PackageMismatchError
 VERSION = "4.17.3"
 HOME = "BOOKKEEPER_HOME"
 CACHE_VARIABLE = "PYSPARK_BOOKKEEPER_JARS"
-"""The folder of the cache, if not ``~/.cache/pyspark-bookkeeper/jars``."""
+"""Environment variable with the folder of the cache, if it is not ``~/.cache/pyspark-bookkeeper/jars``."""
 
 RESOLVE_S = 600.0  # a cold Maven fetches its plug-in and 100 MB of jars
 _LIST = "SHA256SUMS"
@@ -33,7 +33,7 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 Artifact = tuple[str, str, str]
 """Group, artifact and version."""
 
-# What bookkeeper-server itself names has no logging back end; its ZooKeeper server needs the last two.
+# The dependencies of bookkeeper-server include no logging back end; its ZooKeeper server needs the last two.
 _BESIDE: tuple[Artifact, ...] = (
     ("org.slf4j", "slf4j-api", "2.0.17"),
     ("org.slf4j", "slf4j-simple", "2.0.17"),
@@ -49,8 +49,8 @@ _OTHER_BACK_ENDS = (
 
 
 def find_jars(environ: Mapping[str, str], note: Callable[[str], None] = lambda text: None) -> tuple[Path, ...]:
-    """Jars for the class path of ``org.apache.bookkeeper.server.Main``: those of ``$BOOKKEEPER_HOME/lib``, or of
-    :data:`VERSION`. ``note`` hears of a download. Raises PackageMismatchError."""
+    """Return jars for the class path of ``org.apache.bookkeeper.server.Main``: those of ``$BOOKKEEPER_HOME/lib``, or of
+    :data:`VERSION`. ``note`` is called with a line about a download. Raises PackageMismatchError."""
     if home := environ.get(HOME):
         jars = tuple(sorted(Path(home, "lib").glob("*.jar")))
         if not any("bookkeeper-server" in jar.name for jar in jars):
@@ -71,15 +71,16 @@ def resolved(
     *,
     versions_of: Artifact | None = None,
 ) -> Path:
-    """The folder of the cache with all jars that the artifacts need; ``name`` begins its name. ``versions_of`` is a
-    parent whose list of versions holds for all that is brought along. Raises PackageMismatchError."""
+    """Return the folder of the cache with all jars that the artifacts need. Its name begins with ``name``.
+    ``versions_of`` is a parent artifact whose list of versions applies to all dependencies. Raises
+    PackageMismatchError."""
     pom = _pom(artifacts, versions_of)
     digest = hashlib.sha256(pom.encode()).hexdigest()[:8]
     return cached(f"{name}-{digest}", partial(_resolve, name, pom, note), RESOLVE_S)
 
 
 def cache_folder() -> Path:
-    """Where jars and classes are kept."""
+    """Return the folder in which jars and classes are kept."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -87,8 +88,8 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None], within_s: float) -> Path:
-    """The folder ``name`` of the cache, which ``make`` fills if it is absent or damaged. Raises PackageMismatchError if
-    another process has been filling it for longer than ``within_s``."""
+    """Return the folder ``name`` of the cache. If it is absent or damaged, call ``make`` to fill it. Raises
+    PackageMismatchError if another process has been filling it for longer than ``within_s``."""
     folder = cache_folder() / name
     if _is_whole(folder):
         return folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What starting server processes on this machine needs: free ports, an environment, the end of a log."""
+"""Helpers for starting server processes on this machine: free ports, an environment, the end of a log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bk_core.errors import PortInUseError
 from bk_core.model import host_and_port, plain_host
 
 PORTS = range(12_000, 32_768)
-"""Where free ports are looked for: below those that a kernel gives to outgoing connections. A client could take one of
-those between the choice and the start, or while its server restarts."""
+"""The range of ports to choose from. It is below the ports that a kernel gives to outgoing connections: a client could
+take one of those between the choice and the start, or while its server restarts."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody uses at this moment. Raises PortInUseError if there is none."""
+    """Return a port that no process uses at this moment. Raises PortInUseError if there is none."""
     return free_ports(1, host)[0]
 
 
 def free_ports(count: int, host: str = "127.0.0.1", *, above: Sequence[int] = ()) -> tuple[int, ...]:
-    """Different ports that nobody uses, nor the ports so much ``above`` each, which are of ``PORTS`` too; all are held
-    until all are found. Raises PortInUseError."""
+    """Return ``count`` different ports that no process uses. For each of them, the ports at the distances ``above`` are
+    free and in ``PORTS``, too. All are held until all are found. Raises PortInUseError."""
     held: list[socket.socket] = []
     found: list[int] = []
     try:
@@ -55,7 +55,7 @@ def free_ports(count: int, host: str = "127.0.0.1", *, above: Sequence[int] = ()
 
 
 def check_port_free(host: str, port: int, who: str) -> None:
-    """Raises PortInUseError if ``who`` could not listen there."""
+    """Check that ``who`` could listen there. Raises PortInUseError."""
     host = plain_host(host)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT is no obstacle
@@ -70,13 +70,14 @@ def check_port_free(host: str, port: int, who: str) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, plus the folder of this package, because a child may start in another folder."""
+    """Return this process's environment with the folder of this package in PYTHONPATH, because a child may start in
+    another folder."""
     places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def last_lines(log_path: Path | None, count: int = 4) -> str:
-    """The end of a log, on one line."""
+    """Return the end of a log, on one line."""
     try:
         text = log_path.read_text(encoding="utf-8", errors="replace") if log_path else ""
     except OSError:

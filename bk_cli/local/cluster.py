@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on this machine: a real ZooKeeper and bookies as processes of their own, in one data directory. The bookies
-are ours or Apache's.
+"""A cluster on this machine: a real ZooKeeper, and bookies of ours or of Apache's. Each is a process of its own; all
+share one data directory.
 
 ``bk local``, the demo, the benchmarks and the tests run it. However this process ends, its children end with it (RULES
 E4). It listens on loopback only, so that only this machine can connect (RULES E3).
@@ -46,7 +46,7 @@ APACHE_JAVA = (
         for package in ("java.nio", "java.io", "java.util.zip", "sun.nio.ch")
     ),
 )
-"""Several Javas share the machine of a developer, and one lives for minutes."""
+"""Options of a bookie's Java. Several Javas share a developer's machine, and one lives for minutes."""
 APACHE_SETTINGS: Mapping[str, object] = {
     "journalPreAllocSizeMB": 4,
     "journalMaxSizeMB": 64,
@@ -56,12 +56,12 @@ APACHE_SETTINGS: Mapping[str, object] = {
     "minUsableSizeForEntryLogCreation": 0,
     "zkTimeout": 10_000,
 }
-"""Apache's defaults are for disks of servers."""
+"""Settings of Apache's bookies for a developer's machine. Apache's defaults are for the disks of servers."""
 
 
 class BookieProcess:
-    """One bookie as a process, with ``settings`` beside those that are said here. Its data stays when it ends; it can
-    be started again."""
+    """A process of one bookie. ``settings`` are settings in addition to those that this class gives it. Its data stays
+    when it ends, and it can be started again."""
 
     def __init__(
         self, number: int, data_dir: Path, port: int, uri: str, settings: Mapping[str, object] | None = None
@@ -84,7 +84,7 @@ class BookieProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended (negative: by that signal), or None while it runs or if it never ran."""
+        """The exit code (negative: the signal that ended it), or None while it runs or if it never ran."""
         return self._process.poll() if self._process else None
 
     @property
@@ -93,17 +93,17 @@ class BookieProcess:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Where it listens."""
+        """The ports on which it listens."""
         return self.port, *(self.port + above for above in PORTS_ABOVE)
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Have these settings from its next start on."""
+        """Use these settings from the next start on."""
         self.config_path = self.data_dir.parent / f"bookie-{self.number}.toml"
         lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         self.config_path.write_text("".join(lines), encoding="utf-8")
 
     def check_ports_free(self) -> None:
-        """Raises PortInUseError."""
+        """Check that its ports are free. Raises PortInUseError."""
         for port in self.ports:
             check_port_free(HOST, port, f"bookie {self.number}")
 
@@ -130,23 +130,23 @@ class BookieProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether this start has said that it serves. Its registration does not tell: after SIGKILL the node of the
-        start before stays until its session ends."""
+        """Whether the bookie has reported since its last start that it serves. Its registration does not tell: after
+        SIGKILL the node of the previous start stays until its session ends."""
         return any(line.startswith(b"ready ") for line in self._said())
 
     def _said(self) -> Iterator[bytes]:
-        """The lines of its log since this start."""
+        """Yield the lines of its log since its last start."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             yield from log
 
     def terminate(self) -> None:
-        """Ask it to stop cleanly; does not wait."""
+        """Ask it to stop cleanly, and do not wait."""
         if self.is_running and self._process:
             self._process.terminate()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Stop it cleanly, after ``timeout_s`` by force; returns its exit code."""
+        """Stop it cleanly, or by force after ``timeout_s``. Return its exit code."""
         if self._process is None:
             return 0
         self.terminate()
@@ -157,7 +157,7 @@ class BookieProcess:
         return self._reap()
 
     def kill(self) -> None:
-        """SIGKILL: what was not on disk is lost, as in a crash."""
+        """Kill it with SIGKILL. What was not on disk is lost, as in a crash."""
         if self.is_running and self._process:
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._process is not None:
@@ -172,7 +172,7 @@ class BookieProcess:
 
 
 class ApacheBookieProcess(BookieProcess):
-    """A bookie of Apache's as a process, in a Java of its own."""
+    """A process of one of Apache's bookies, in a Java of its own."""
 
     def __init__(self, number: int, data_dir: Path, port: int, uri: str, class_path: str) -> None:
         super().__init__(number, data_dir, port, uri)
@@ -209,13 +209,14 @@ class ApacheBookieProcess(BookieProcess):
 
     @property
     def is_ready(self) -> bool:
-        """It listens only when it has registered."""
+        """Whether it listens, which it does only when it has registered."""
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             return True
         return False
 
     def kill(self) -> None:
-        """It is the child of our child, so its port tells when it is gone."""
+        """Kill it, and wait until its port is free. It is a child of our child process, so only its port shows when it
+        is gone."""
         super().kill()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while True:
@@ -231,10 +232,10 @@ class LocalCluster:
     """ZooKeeper and ``bookies`` bookies with their data in ``data_dir``; a context manager that starts and stops them.
 
     ``zookeeper_uri`` uses a running ZooKeeper instead of starting one. Ports count up from ``port``; 0 takes free ones.
-    With ``apache`` the bookies are Apache's; with ``secure`` all ports are of mode secure, with certificates that are
-    made here. All of these are for the first start only: afterwards the directory knows them, and other values are
-    refused. ``settings`` are more settings of each of our bookies. ``note`` gets one line about each step that takes
-    time.
+    With ``apache`` the bookies are Apache's. With ``secure`` all ports are of mode secure, and the certificates are
+    made here. All of these are for the first start only: the directory keeps them, and later starts refuse other
+    values. ``settings`` are more settings of each of our bookies. ``note`` is called with one line about each step that
+    takes time.
     """
 
     def __init__(
@@ -268,7 +269,7 @@ class LocalCluster:
 
     @property
     def client_settings(self) -> dict[str, Any]:
-        """Settings of a client's configuration; none for an open cluster."""
+        """The settings of a client's configuration; empty for an open cluster."""
         return self.security.settings(CLIENT) if self.security else {}
 
     @property
@@ -276,7 +277,7 @@ class LocalCluster:
         return {"metadataServiceUri": self.uri, **(self.security.spark_options() if self.security else {})}
 
     def access(self) -> Access:
-        """As its administrator."""
+        """Return access to the cluster as its administrator."""
         return Access(self.uri, settings=self.security.settings(ADMIN) if self.security else {})
 
     def start(self) -> None:
@@ -311,7 +312,7 @@ class LocalCluster:
             raise
 
     def _start_zookeeper(self, port: int) -> str:
-        """Returns the URI of the cluster."""
+        """Start ZooKeeper. Return the URI of the cluster."""
         self._note("starting ZooKeeper")
         tls = ServerTls(self.security.zookeeper_pem, self.security.ca) if self.security else None
         self.zookeeper = ZooKeeperServer(note=self._note, tls=tls)
@@ -319,19 +320,22 @@ class LocalCluster:
         return f"zk://{address}{LEDGERS_ROOT}"
 
     def _ours(self) -> Callable[[int, Path, int, str], BookieProcess]:
-        """Makes our bookies. In mode secure there must be a cluster in which they have their role."""
+        """Return a function that makes our bookies. In mode secure, first make a cluster in which they have their
+        role."""
         if self.security is None:
             return partial(BookieProcess, settings=self._settings)
         with self.access().store() as store:
             store.initialize_cluster(str(uuid.uuid4()))
             if store.read_roles() is None:
-                with contextlib.suppress(MetadataConflictError):  # somebody else made the table meanwhile: theirs stays
+                with contextlib.suppress(
+                    MetadataConflictError
+                ):  # another process made the table meanwhile: that one stays
                     store.write_roles(self.security.roles(), None)
         self.security.save_environments(self.uri)
         return partial(BookieProcess, settings={**self.security.bookie_settings(), **(self._settings or {})})
 
     def _apache(self) -> Callable[[int, Path, int, str], BookieProcess]:
-        """Makes bookies of Apache's, for which there must be a cluster."""
+        """Make a cluster, which Apache's bookies need. Return a function that makes such bookies."""
         jars = find_jars(os.environ, self._note)
         with Access(self.uri).store() as store:
             store.initialize_cluster(str(uuid.uuid4()))

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data directory of a local cluster remembers: how many bookies, and the ports of everything.
-
-Ports are chosen at the first start and kept, because a bookie's address is part of its identity. The directory is
-locked while a cluster runs in it.
-"""
+"""The record in the data directory of a local cluster: the number of its bookies, and all ports."""
 
 from __future__ import annotations
 
@@ -20,19 +16,23 @@ HOST = "127.0.0.1"
 BOOKIES = 4  # three make a ledger, and one is spare (RULES E2)
 BOOKIE_PORT = 3181
 LANE_PORTS_ABOVE = (1000, 2000)  # of gRPC and of the direct lane
-PORTS_ABOVE = (*LANE_PORTS_ABOVE, 3000)  # and of the admin port, as in a bookie's settings, which are not imported here
+PORTS_ABOVE = (
+    *LANE_PORTS_ABOVE,
+    3000,
+)  # and of the admin port. A bookie's settings have the same numbers, but are not imported here
 ZOOKEEPER_PORT = 2181
 
 
 def free_bookie_ports(count: int) -> tuple[int, ...]:
-    """The first ports of so many bookies; these and their others are free."""
+    """Return the first port of each of ``count`` bookies. These and the bookies' other ports are free."""
     return free_ports(count, above=PORTS_ABOVE)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """What stays the same from start to start. ``zookeeper_port`` 0: the cluster uses a ZooKeeper that it did not
-    start. ``apache``: the bookies are Apache's. ``secure``: all ports are of mode secure."""
+    """The properties that stay the same from start to start. ``zookeeper_port`` is 0 if the cluster uses a ZooKeeper
+    that it did not start. ``apache`` means that the bookies are Apache's, and ``secure`` that all ports are of mode
+    secure."""
 
     zookeeper_port: int
     bookie_ports: tuple[int, ...]
@@ -42,7 +42,7 @@ class ClusterLayout:
 
 @dataclass(frozen=True, slots=True)
 class WantedCluster:
-    """What the caller asked for; None: as before, or the default. Port 0: any that is free."""
+    """The caller's wishes. None means the value of the first start, or the default. Port 0 means any free port."""
 
     bookies: int | None = None
     port: int | None = None
@@ -53,7 +53,7 @@ class WantedCluster:
 
 
 def choose(data_dir: Path, wanted: WantedCluster) -> ClusterLayout:
-    """The layout to start with. Raises InvalidArgumentError if it differs from what is wanted."""
+    """Return the layout to start with. Raises InvalidArgumentError if it differs from what is wanted."""
     if wanted.secure and (wanted.apache or wanted.zookeeper_uri is not None):
         raise InvalidArgumentError(
             "--secure is for bookies and a ZooKeeper that are started here",
@@ -68,7 +68,9 @@ def _first(wanted: WantedCluster) -> ClusterLayout:
     count = BOOKIES if wanted.bookies is None else wanted.bookies
     first = BOOKIE_PORT if wanted.port is None else wanted.port
     zookeeper = ZOOKEEPER_PORT if wanted.zookeeper_port is None else wanted.zookeeper_port
-    free = free_bookie_ports(count + 1) if 0 in (first, zookeeper) else ()  # at once: none is found free twice
+    free = (
+        free_bookie_ports(count + 1) if 0 in (first, zookeeper) else ()
+    )  # all at once, so that no port is found twice
     ports = tuple(first + i for i in range(count)) if first else free[:count]
     if wanted.zookeeper_uri is not None:
         return ClusterLayout(0, ports, wanted.apache)
@@ -141,7 +143,7 @@ def lock(data_dir: Path) -> IO[bytes]:
 
 
 def load(data_dir: Path) -> ClusterLayout | None:
-    """What an earlier start chose, or None. Raises DataDirectoryError if it cannot be read."""
+    """Return the layout of an earlier start, or None. Raises DataDirectoryError if it cannot be read."""
     try:
         saved = json.loads((data_dir / "cluster.json").read_text(encoding="utf-8"))
         ports = tuple(int(port) for port in saved["bookie_ports"])

@@ -43,8 +43,8 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first Java of :data:`MAJOR_MIN` or later. Raises JavaMissingError, which says what was found and what to
-    type."""
+    """Return the first Java of version :data:`MAJOR_MIN` or later. Raises JavaMissingError, which says what was found
+    and what to type."""
     seen = []
     for path in _candidates(os.environ if environ is None else environ):
         major = major_version(path)
@@ -59,7 +59,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def major_version(path: str) -> int | None:
-    """The major version that ``path -version`` prints (8 for ``1.8.0``), or None if it does not run."""
+    """Return the major version that ``path -version`` prints (8 for ``1.8.0``), or None if it does not run."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -69,7 +69,7 @@ def major_version(path: str) -> int | None:
 
 
 def install_command() -> str:
-    """What to type on this machine to get Java."""
+    """Return the command that installs Java on this machine."""
     if platform.system() == "Darwin":
         return "brew install openjdk@17"
     if shutil.which("dnf"):

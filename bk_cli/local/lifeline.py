@@ -2,7 +2,7 @@
 """Runs a command and ends it when its own standard input closes (RULES E4).
 
 ``python -m bk_cli.local.lifeline COMMAND …``: the parent holds the other end of a pipe, which the kernel closes however
-the parent dies, ``kill -9`` included. If the kernel can, it also ends the command when this process is killed. Our own
+the parent dies, ``kill -9`` included. On Linux, the kernel also ends the command when this process is killed. Our own
 processes need no wrapper: they call :func:`end_with`.
 """
 
@@ -22,7 +22,7 @@ _END_S = 5.0
 
 
 def _die_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the pipe alone must do
+    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere there is only the pipe
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -41,7 +41,7 @@ def _watch(child: subprocess.Popen[bytes]) -> None:
 
 
 def end_with(fd: int, grace_s: float = _END_S) -> None:
-    """End this process when the other end of the pipe ``fd`` closes: SIGTERM, and after ``grace_s`` for good."""
+    """End this process when the other end of the pipe ``fd`` closes: by SIGTERM, and after ``grace_s`` at once."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def end_with(fd: int, grace_s: float = _END_S) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Run ``command`` with empty input until it ends or our input closes; returns its exit code, or 128 + signal."""
+    """Run ``command`` with empty input until it ends or our input closes. Return its exit code, or 128 + signal."""
     if not command:
         print("usage: python -m bk_cli.local.lifeline COMMAND …", file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ from bk_cli import options, output
 from bk_cli.local.cluster import LocalCluster
 from bk_cli.local.local_security import ADMIN, CLIENT, LocalSecurity
 
-LOOK_S = 0.5  # how soon a bookie that died is reported
+LOOK_S = 0.5  # how often bookies are checked, so that a dead one is reported soon
 
 _SNIPPETS = """\
 PySpark (Python 3.11 or later; in the checkout: pip install '.[spark]'):
@@ -38,10 +38,10 @@ Python:
 """
 
 _SECURE_SNIPPETS = """\
-Every port speaks TLS and wants a certificate; without a role nobody may anything (docs/security.md).
+Every port speaks TLS and requires a certificate; a client without a role may do nothing (docs/security.md).
 Certificates and keys are in {folder}, which only you can enter.
 
-bk as a client, who may read and write; for bk as the administrator take {admin}:
+Use bk as a client that may read and write; to use it as the administrator, take {admin}:
 
     . {client}
     bk bookie list
@@ -71,7 +71,7 @@ Python:
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("bk-data"),
-    help="Directory of everything it stores; start it again with the same one and the data is there.",
+    help="Directory for all data. A later start with the same directory has the data again.",
 )
 @click.option("--bookies", type=click.IntRange(1, 64), help="How many bookies.  [default: 4, one of them a spare]")
 @click.option("--port", type=click.IntRange(0, 65000), help="Port of the first bookie; 0: free ones.  [default: 3181]")
@@ -80,10 +80,12 @@ Python:
 )
 @click.option("--zookeeper", "zookeeper_uri", metavar="URI", help="Use this running ZooKeeper instead of starting one.")
 @click.option(
-    "--apache", is_flag=True, help="Apache's bookies, in Java; their jars come by Maven, or $BOOKKEEPER_HOME."
+    "--apache",
+    is_flag=True,
+    help="Run Apache's bookies, in Java. Maven fetches the jars, or $BOOKKEEPER_HOME has them.",
 )
 @click.option(
-    "--secure", is_flag=True, help="TLS with certificates and roles on every port, ZooKeeper's too; they are made here."
+    "--secure", is_flag=True, help="Make certificates and roles, and require them on every port, ZooKeeper's too."
 )
 @options.as_json
 def local(
@@ -99,7 +101,7 @@ def local(
     """Run a real ZooKeeper and four bookies on this machine until Ctrl-C or SIGTERM.
 
     Only this machine can connect. Data stays in --data; the next start has it again. With --json one line says when
-    it is ready: metadataServiceUri, bookies, data; with --secure also what clients are told: client, sparkOptions,
+    it is ready: metadataServiceUri, bookies, data; with --secure also the settings of clients: client, sparkOptions,
     environment and adminEnvironment.
     """
     ended = threading.Event()
@@ -113,7 +115,9 @@ def local(
         secure=secure,
         note=output.print_note,
     )
-    signal.signal(signal.SIGTERM, _interrupt)  # during the start, as Ctrl-C: what was started is stopped
+    signal.signal(
+        signal.SIGTERM, _interrupt
+    )  # during the start it acts as Ctrl-C: everything that was started is stopped
     with cluster:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
@@ -144,7 +148,7 @@ def _print_ready(cluster: LocalCluster, as_json: bool) -> None:
     )
     output.print_line("Only this machine can connect: everything listens on loopback.")
     if count < 4:
-        output.print_line(f"With {count} bookies there is no spare for ledgers on three: when one dies, new ones fail.")
+        output.print_line(f"With {count} bookies there is no spare: when one dies, new ledgers on three bookies fail.")
     output.print_line()
     output.print_line(
         _SNIPPETS.format(uri=cluster.uri) if cluster.security is None else _secure(cluster, cluster.security)
@@ -173,14 +177,14 @@ def _secure(cluster: LocalCluster, security: LocalSecurity) -> str:
 
 
 def _as_python(values: Mapping[str, object]) -> str:
-    """A dict, indented as the snippets are."""
+    """Return a dict as Python text, indented as in the snippets."""
     lines = (f'        "{name}": {value if value is True else json.dumps(value)},\n' for name, value in values.items())
     return "{\n" + "".join(lines) + "    }"
 
 
 def _watch(cluster: LocalCluster, ended: threading.Event) -> int:
-    """Wait for the end; report each process that dies, once. Returns 0 after a signal, 1 when nothing is left to run
-    for."""
+    """Wait for the end, and report each process that dies, once. Return 0 after a signal, and 1 when all bookies or
+    ZooKeeper have ended."""
     dead: set[int] = set()
     while not ended.wait(LOOK_S):
         for bookie in cluster.bookies:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mode ``secure`` for a cluster on this machine: an authority of its own, which signs a certificate for each role, the
-key of the bookies' grants, and what each process is told of them (docs/security.md).
+key of the bookies' grants, and the settings of each process (docs/security.md).
 
-All of it is below one folder that only its owner may enter, and is used again at the next start. A certificate that
-ends soon is made anew then.
+All files are below one folder that only its owner may enter. The next start uses them again, and renews a certificate
+that ends soon.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ RENEW_DAYS = 30
 
 
 class LocalSecurity:
-    """What is in the folder ``path``; ``hosts`` are the names and addresses of the bookies. :meth:`prepare` first."""
+    """The files in the folder ``path``. ``hosts`` are the names and addresses of the bookies. Call :meth:`prepare`
+    first."""
 
     def __init__(self, path: Path, hosts: tuple[str, ...] = HOSTS) -> None:
         self.path, self._hosts = path, hosts
@@ -57,12 +58,12 @@ class LocalSecurity:
 
     @staticmethod
     def identity(who: str) -> str:
-        """As bookies and ZooKeeper read it in the certificate."""
+        """Return the identity that bookies and ZooKeeper read in the certificate."""
         return f"CN={who},O=bk-local"
 
     def prepare(self) -> None:
-        """Make what is missing or ends soon. Raises PackageMismatchError without the package that makes certificates,
-        DataDirectoryError if files cannot be written."""
+        """Make what is missing, and renew what ends soon. Raises PackageMismatchError if the package that makes
+        certificates is missing, and DataDirectoryError if files cannot be written."""
         if find_spec("cryptography") is None:
             raise PackageMismatchError(
                 "a package that makes certificates is missing",
@@ -88,10 +89,10 @@ class LocalSecurity:
                 authority.sign(who, self.certificate(who), self.key(who), self._hosts)
         _write(self.zookeeper_pem, self.certificate(ZOOKEEPER).read_bytes() + self.key(ZOOKEEPER).read_bytes())
 
-    # --- what processes are told ---
+    # --- the settings of processes ---
 
     def settings(self, who: str) -> dict[str, Any]:
-        """The settings of a client or a command."""
+        """Return the settings of a client or a command."""
         return {
             "tls_ca_path": str(self.ca),
             "tls_certificate_path": str(self.certificate(who)),
@@ -111,12 +112,12 @@ class LocalSecurity:
         }
 
     def environment(self, who: str, uri: str) -> dict[str, str]:
-        """For ``bk``."""
+        """Return the environment variables for ``bk``."""
         told = {name: value if isinstance(value, str) else "1" for name, value in self.settings(who).items()}
         return {f"BK_{name.upper()}": value for name, value in {"metadata_service_uri": uri, **told}.items()}
 
     def save_environments(self, uri: str) -> None:
-        """Write what a shell reads to use ``bk`` as one of them."""
+        """Write the files that a shell reads to use ``bk`` as the administrator or as a client."""
         for who in (ADMIN, CLIENT):
             lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment(who, uri).items()]
             _write(self.environment_path(who), "".join(lines).encode())
@@ -125,12 +126,12 @@ class LocalSecurity:
         return self.path / f"{who}.env"
 
     def roles(self) -> RolesTable:
-        """The table to begin with."""
+        """Return the first table of roles."""
         return RolesTable(tuple(Line(self.identity(who), role) for who, role in ROLES.items()))
 
 
 class _Authority:
-    """The one that signs; its own certificate and key are read from ``path``, or made."""
+    """The authority that signs certificates. Its own certificate and key are read from ``path``, or made."""
 
     def __init__(self, path: Path) -> None:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -145,7 +146,7 @@ class _Authority:
         self._key: Any = load_pem_private_key(key.read_bytes(), password=None)
 
     def has_signed(self, certificate: Path, key: Path) -> bool:
-        """Whether there is a certificate of it that is good for a while, and its key."""
+        """Whether the certificate was signed by this authority and does not end soon, and its key exists."""
         from cryptography.exceptions import InvalidSignature
 
         found = _read_certificate(certificate) if key.exists() else None
@@ -214,7 +215,7 @@ def _new_key() -> EllipticCurvePrivateKey:
 
 
 def _name(who: str) -> x509.Name:
-    """Its text by RFC 2253, which begins with what is last here, is ``LocalSecurity.identity``."""
+    """Return the name that :meth:`LocalSecurity.identity` gives as text. RFC 2253 writes its parts in reverse order."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -244,7 +245,7 @@ def _host(name: str) -> x509.GeneralName:
 
 
 def _read_certificate(path: Path) -> x509.Certificate | None:
-    """None if there is none that can be read."""
+    """Return the certificate, or None if there is none that can be read."""
     from cryptography import x509
 
     try:
@@ -258,7 +259,7 @@ def _ends_within(certificate: x509.Certificate, days: int) -> bool:
 
 
 def _write_pair(certificate: Path, signed: x509.Certificate, key: Path, own: EllipticCurvePrivateKey) -> None:
-    """The key first: a certificate without its key would be taken for good."""
+    """Write the key first: a certificate without its key would pass for complete."""
     from cryptography.hazmat.primitives import serialization as s
 
     certificate.unlink(missing_ok=True)
@@ -267,7 +268,7 @@ def _write_pair(certificate: Path, signed: x509.Certificate, key: Path, own: Ell
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A file that only its owner may read, whole or not at all."""
+    """Write a file that only its owner may read, whole or not at all."""
     partial = path.with_name(f"{path.name}.new")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

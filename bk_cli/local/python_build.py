@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a Python was built with optimizations (PGO). One that was not takes half as much again of the processor for
-an add of a bookie, or more, and nothing tells its user: pyenv builds so unless it is asked otherwise.
+"""Checks whether a Python was built with optimizations (PGO). Without them, an add costs a bookie at least half as much
+processor time again, and nothing tells the user. pyenv builds without them unless it is asked for them.
 
 It needs only the standard library, so that ``scripts/bootstrap`` can run it (``python3 -m bk_cli.local.python_build``)
 before anything is installed. The exit code is 0 if the Python was built with optimizations.
@@ -19,8 +19,9 @@ REMEDY = (
 
 
 def built_with_optimizations(executable: str | None = None, configured: str | None = None) -> bool:
-    """Whether this Python was, if ``executable`` and ``configured``, its arguments to ``configure``, are not given.
-    What stands in ``/usr/bin`` is a distribution's, and those build with optimizations; Debian's does not say so."""
+    """Whether a Python was built with optimizations. ``executable`` is its path and ``configured`` are the arguments of
+    its ``configure``; both default to those of this Python. A Python in ``/usr/bin`` or ``/bin`` counts as optimized:
+    distributions build it so, and Debian's does not record the argument."""
     path = os.path.realpath(executable or getattr(sys, "_base_executable", "") or sys.executable)
     arguments = sysconfig.get_config_var("CONFIG_ARGS") if configured is None else configured
     return "--enable-optimizations" in (arguments or "") or os.path.dirname(path) in ("/usr/bin", "/bin")

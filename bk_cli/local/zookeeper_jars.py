@@ -17,7 +17,7 @@ from bk_core.installing import how_to_install
 REPOSITORY = "https://repo1.maven.org/maven2"
 DOWNLOAD_TIMEOUT_S = 60.0
 
-# Beginnings of the names of the jars that a server needs: their versions change with Spark's releases.
+# Prefixes of the names of the jars that a server needs. The versions behind them change with Spark's releases.
 NEEDED = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
 LOGGING = ("log4j-slf4j2-impl-", "log4j-api-", "log4j-core-")  # optional: they log errors to the log file
 
@@ -40,7 +40,7 @@ DOWNLOADS = {
     ),
 }
 
-# what a server with TLS needs as well: parts of Netty
+# parts of Netty, which a server with TLS needs in addition
 NETTY = {
     "io/netty/netty-buffer/4.2.13.Final/netty-buffer-4.2.13.Final.jar": (
         "39e9ab9ecaff178898a5eb37568096f1efd4f768a7bd162e0cde3eefa19137d5"
@@ -72,9 +72,9 @@ NETTY = {
 def find_jars(
     environ: Mapping[str, str], note: Callable[[str], None] = lambda text: None, *, tls: bool = False
 ) -> list[Path]:
-    """Jars for the class path of ``org.apache.zookeeper.server.ZooKeeperServerMain``; ``tls``: of one that speaks TLS.
-    ``note`` hears of a download. Raises MetadataUnavailableError if there are none and they cannot be downloaded,
-    IntegrityError if a download has another checksum."""
+    """Return jars for the class path of ``org.apache.zookeeper.server.ZooKeeperServerMain``, with Netty's if ``tls``.
+    ``note`` is called with a line about a download. Raises MetadataUnavailableError if there are no jars and they
+    cannot be downloaded, and IntegrityError if a download has another checksum."""
     for folder in _folders(environ):
         netty = sorted(folder.glob("netty-*.jar")) if tls else []
         if (jars := jars_in(folder)) and (netty or not tls):
@@ -83,7 +83,7 @@ def find_jars(
 
 
 def jars_in(folder: Path) -> list[Path]:
-    """The jars of ``folder``, or nothing if one that is needed is missing."""
+    """Return the needed jars of ``folder``, or nothing if one of them is missing."""
     there = sorted(folder.glob("*.jar"))
     picked = []
     for prefix in NEEDED + LOGGING:
@@ -103,7 +103,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 def download(
     folder: Path, note: Callable[[str], None], repository: str = REPOSITORY, *, tls: bool = False
 ) -> list[Path]:
-    """Fetch what ``folder`` lacks. A file appears there only once its checksum was right."""
+    """Fetch the jars that ``folder`` lacks. A file appears there only after its checksum was verified."""
     folder.mkdir(parents=True, exist_ok=True)
     jars = []
     for path, checksum in {**DOWNLOADS, **(NETTY if tls else {})}.items():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real ZooKeeper server on this machine, for ``bk local`` and for tests. It runs from the jars that come with
-pyspark, so that nothing need be installed. It ends when its parent does (RULES E4)."""
+pyspark, so that nothing needs to be installed. It ends when its parent ends (RULES E4)."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ autopurge.purgeInterval=1
 
 
 class ServerTls(NamedTuple):
-    """PEM files of a server that speaks TLS: its certificate with its key, and the authority whose clients it
-    admits."""
+    """PEM files of a server that speaks TLS: one with its certificate and key, and one with the authority whose clients
+    it admits."""
 
     pem: Path
     ca: Path
 
     def settings(self, host: str, port: int) -> dict[str, object]:
-        """Lines of the server's configuration: it listens on this port for clients with a certificate."""
+        """Return settings of the server: it listens on this port for clients with a certificate."""
         return {
             "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
             "secureClientPortAddress": host,
@@ -62,9 +62,9 @@ class ServerTls(NamedTuple):
 
 
 class ZooKeeperServer:
-    """One server process. It ends with :meth:`stop`, and also when this process dies, however it dies. ``durable``
-    False leaves out the syncs, for tests. With ``tls`` its port speaks nothing else. ``note`` hears of a download of
-    the jars."""
+    """One server process. It ends with :meth:`stop`, and also when this process dies in any way. ``durable`` False
+    leaves out the syncs, for tests. With ``tls`` its port speaks nothing but TLS. ``note`` is called with a line about
+    a download of the jars."""
 
     main_class = MAIN_CLASS
 
@@ -96,7 +96,7 @@ class ZooKeeperServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, data_dir: str | os.PathLike[str], port: int = 0) -> str:
-        """Start it with its data in ``data_dir`` (made if missing) and wait until it serves; returns ``host:port``.
+        """Start it with its data in ``data_dir`` (made if missing) and wait until it serves. Return ``host:port``.
 
         ``port`` 0 takes a free one. Raises JavaMissingError, InvalidArgumentError (it runs already), PortInUseError,
         MetadataUnavailableError with the end of its log, and what :func:`bk_cli.local.zookeeper_jars.find_jars` raises.
@@ -182,7 +182,7 @@ class ZooKeeperServer:
             time.sleep(0.05)
 
     def mode(self) -> str:
-        """``standalone``, ``leader`` or ``follower``; empty while it does not serve."""
+        """Return ``standalone``, ``leader`` or ``follower``, or an empty text while it does not serve."""
         try:
             with self._connected() as connection:
                 connection.sendall(b"srvr")
@@ -192,7 +192,7 @@ class ZooKeeperServer:
         return next((line[6:].decode() for line in said.splitlines() if line.startswith(b"Mode: ")), "")
 
     def _connected(self) -> socket.socket:
-        """A connection to its port. Raises OSError."""
+        """Connect to its port. Raises OSError."""
         plain = socket.create_connection((self.host, self.port), timeout=1)
         if self._tls is None:
             return plain

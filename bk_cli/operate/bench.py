@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk bench``: a load on a running cluster, for a bounded time, and how fast the cluster takes it."""
+"""``bk bench``: puts a load on a running cluster for a bounded time, and reports how fast the cluster takes it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ COLUMNS = ("", "entries ", "entries/s ", "bytes/s ", "p50 ", "p99 ", "p99.9 ", "
 @click.option("--entry-size", metavar="SIZE", default="1k", callback=options.size_option, help="Bytes of an entry.")
 @click.option("--batch", type=click.IntRange(1, BATCH_MAX), default=100, help="Entries that are appended together.")
 @click.option(
-    "--in-flight", type=click.IntRange(1, IN_FLIGHT_MAX), default=4, help="Batches of a writer that wait at once."
+    "--in-flight", type=click.IntRange(1, IN_FLIGHT_MAX), default=4, help="Batches that a writer has in flight."
 )
 @click.option(
-    "--rate", type=click.FloatRange(0), default=0.0, help="Entries a second of all writers; 0: as fast as it goes."
+    "--rate", type=click.FloatRange(0), default=0.0, help="Entries a second of all writers; 0: as fast as possible."
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
     default="10g",
     callback=options.size_option,
-    help="Appends no more than about so much.",
+    help="Append at most about this much.",
 )
 @click.option("--read", "reads", is_flag=True, help="Read all of it back afterwards.")
 @click.option("--keep", is_flag=True, help="Keep the ledgers, and name them.")
@@ -59,12 +59,12 @@ def bench(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Append to ledgers of its own for some seconds, and say how fast that was: for comparing clusters, disks and
-    settings.
+    """Append to new ledgers for some seconds and report the speed, to compare clusters, disks and settings.
 
-    It takes what the cluster has, so other clients feel it; --rate bounds it. A time is that of a batch, from its
-    append until all of it is confirmed; with --rate from the moment at which it was due. The ledgers are deleted at the
-    end, after Ctrl-C and SIGTERM, too. With --json it prints an object for each second, and then one for all.
+    The load takes all that the cluster can do, so other clients become slower; --rate bounds it. Each time is that of
+    one batch, from its append until all of it is confirmed. With --rate it counts from the moment at which the batch
+    was due. The ledgers are deleted at the end, also after Ctrl-C and SIGTERM. With --json it prints an object for each
+    second, and then one for the whole run.
     """
     from bk_cli.operate.bench_load import BenchLoad
 
@@ -116,7 +116,7 @@ async def _run(access: Access, load: BenchLoad, *, reads: bool, keep: bool, as_j
 
 
 async def _tell(seconds: AsyncIterator[LoadSeen], as_json: bool) -> None:
-    """The figures of each second while it runs: for programs on stdout, otherwise on stderr."""
+    """Print the figures of each second while the load runs: for programs on stdout, otherwise on stderr."""
     number = 0
     async for seen in seconds:
         number += 1

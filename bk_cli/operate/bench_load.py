@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load of ``bk bench``: writers that append for some seconds, each to a ledger of its own, and what they see.
+"""The load of ``bk bench``: writers that append for some seconds, each to a ledger of its own, and the figures about
+them.
 
-A round is one batch of entries, from the append to the confirmation of all of them. At a given rate a round's time
-counts from the moment at which it was due, so that a cluster that stands still is not asked less often.
+A round is one batch of entries, from the append to the confirmation of all of them. At a given rate the time of a round
+counts from the moment at which it was due, so that a cluster that stands still gets no easier load.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 ROUND_BYTES_MAX = 64 << 20
 ROUNDS_MAX = 100_000
-"""In flight; each is a task."""
+"""The maximum number of rounds in flight. Each is a task."""
 SETUP_AT_ONCE = 16
 CUSTOM_METADATA = {"bk.bench": b"1"}
 """Marks the ledgers of a run, so that those of a killed run can be recognised."""
@@ -38,7 +39,7 @@ _STEP = math.log(1.02)
 
 
 class Latencies:
-    """Times in steps of 2 %, however many there are."""
+    """A histogram of times in steps of 2 %, of bounded size."""
 
     def __init__(self) -> None:
         self._counts = Counter[int]()
@@ -53,7 +54,7 @@ class Latencies:
         self.most_s = max(self.most_s, other.most_s)
 
     def within_s(self, share: float) -> float | None:
-        """The value that this share of all did not exceed; None if there are no values."""
+        """Return the time that this share of all rounds did not exceed, or None if there are none."""
         wanted, seen = share * self._counts.total(), 0
         for step, number in sorted(self._counts.items()):
             seen += number
@@ -64,7 +65,7 @@ class Latencies:
 
 @dataclass(slots=True)
 class LoadSeen:
-    """What was confirmed in ``seconds``."""
+    """The figures of what was confirmed in ``seconds``."""
 
     seconds: float = 0.0
     entries: int = 0
@@ -93,8 +94,9 @@ def _ms(seconds: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchLoad:
-    """``batch`` entries a round, ``in_flight`` rounds of each writer at once; ``entries_per_s`` of all writers
-    together, 0 for as fast as it goes. It ends after ``seconds``, or once ``bytes_max`` of payload were appended."""
+    """The load: ``batch`` entries a round, and ``in_flight`` rounds of each writer at once. ``entries_per_s`` is the
+    rate of all writers together, 0 for as fast as possible. The load ends after ``seconds``, or once ``bytes_max`` of
+    payload were appended."""
 
     writers: int
     ensemble_size: int
@@ -115,24 +117,24 @@ class BenchLoad:
         check_sizes(self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
         if self.writers * self.in_flight > ROUNDS_MAX:
             raise InvalidArgumentError(
-                "so much cannot be in flight",
+                "too many batches would be in flight",
                 value=f"{self.writers} writers with {self.in_flight} batches each",
                 remedy=f"take {ROUNDS_MAX} batches or fewer in all",
             )
         if self.entry_size > ENTRY_BYTES_MAX:
             raise InvalidArgumentError(
-                "entries cannot be so large", value=f"{self.entry_size} bytes", remedy=f"take {ENTRY_BYTES_MAX} or less"
+                "the entries are too large", value=f"{self.entry_size} bytes", remedy=f"take {ENTRY_BYTES_MAX} or less"
             )
         if self.entry_size * self.batch > ROUND_BYTES_MAX:
             raise InvalidArgumentError(
-                "a batch cannot be so large",
+                "the batch is too large",
                 value=f"{self.batch} entries of {self.entry_size} bytes",
                 remedy=f"take {ROUND_BYTES_MAX // self.entry_size} entries or fewer",
             )
 
 
 class Running:
-    """A load while it runs: :meth:`append` ends with it, :meth:`seconds` tells of each second."""
+    """A running load. :meth:`append` returns when it ends, and :meth:`seconds` yields the figures of each second."""
 
     def __init__(self, client: BookKeeper, load: BenchLoad) -> None:
         self._client, self._load = client, load
@@ -145,7 +147,7 @@ class Running:
         self._writers: list[LedgerWriter] = []
 
     async def create(self) -> None:
-        """The ledgers. Raises as ``create_ledger``."""
+        """Create the ledgers. Raises what ``create_ledger`` raises."""
         turns, load = asyncio.Semaphore(SETUP_AT_ONCE), self._load
 
         async def one() -> None:
@@ -162,7 +164,7 @@ class Running:
         await _all(one() for _ in range(load.writers))
 
     async def append(self) -> None:
-        """Raises the first error of a writer."""
+        """Append until the load ends. Raises the first error of a writer."""
         load, began = self._load, time.monotonic()
         self._ends_s = began + load.seconds
         every_s = load.batch * load.writers * load.in_flight / load.entries_per_s if load.entries_per_s else 0.0
@@ -190,7 +192,7 @@ class Running:
                 seen.rounds.add(took_s)
 
     async def seconds(self) -> AsyncIterator[LoadSeen]:
-        """What was confirmed in each second."""
+        """Yield the figures of each second."""
         before = time.monotonic()
         while not self._is_over.is_set():
             with suppress(TimeoutError):
@@ -205,7 +207,7 @@ class Running:
         await _all(writer.close() for writer in self._writers)
 
     async def read(self) -> LoadSeen:
-        """Reads all once, ledger by ledger. The ledgers are closed."""
+        """Read all ledgers once, one by one. They must be closed."""
         seen, began = LoadSeen(), time.monotonic()
         for ledger_id in self.ledgers:
             reader = await self._client.open_ledger(ledger_id, recover=False)
@@ -219,7 +221,7 @@ class Running:
         return seen
 
     async def delete(self) -> list[LedgerId]:
-        """Gives up what is written and deletes all ledgers; those that could not be deleted are left."""
+        """Abandon the writers and delete all ledgers. Return those that could not be deleted."""
         for writer in self._writers:
             with suppress(BookKeeperError):
                 await writer.abandon()
@@ -235,7 +237,7 @@ class Running:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All of them at once; the first error ends the others."""
+    """Run all of them at once. The first error cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk cluster top``: the bookies of a cluster as they are now, again and again."""
+"""``bk cluster top``: prints the current figures of all bookies of a cluster, again and again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import MetadataStore
 
 DEADLINE_S = 1.5
-"""For an admin port."""
+"""The time, in seconds, that an admin port has to answer."""
 ONCE_S = 1.0
-"""Rates are of so long where only one table is wanted."""
+"""The seconds over which ``--once`` measures rates."""
 
 ROOM, RATES = ("used ", "free ", "full in "), ("appends/s ", "in/s ", "out/s ", "commit p99 ")
 COLUMNS = ("bookie", "state", *ROOM, *RATES, "limbo ", "lacks ")
@@ -35,7 +35,7 @@ Answers = dict[BookieId, Numbers | BookKeeperError]
 
 @dataclass(frozen=True, slots=True)
 class TopLook:
-    """A cluster at one moment; ``at_s`` by the clock of this process."""
+    """The state of a cluster at one moment, which is ``at_s`` by the clock of this process."""
 
     at_s: float
     states: dict[BookieId, str]
@@ -46,8 +46,8 @@ class TopLook:
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """A bookie. What is not known is None; ``why`` says why its admin port says nothing. Rates are those between two
-    looks."""
+    """The figures of one bookie. Unknown ones are None. ``why`` is the reason if its admin port gives no answer. Rates
+    are those between two looks."""
 
     bookie_id: BookieId
     state: str
@@ -65,14 +65,15 @@ class TopRow:
 
     @property
     def full_in_s(self) -> float | None:
-        """When nothing is left to write to, if it goes on like this and nothing is deleted."""
+        """The seconds until its disks are full, if writing continues at this rate and nothing is deleted."""
         if self.usable_bytes is None or not self.in_bytes_per_s:
             return None
         return self.usable_bytes / self.in_bytes_per_s
 
 
 def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
-    """``once`` raises the error of one bookie if this client is refused by all that could be asked."""
+    """Print the bookies, once or again and again. ``once`` raises the error of one bookie if all that could be asked
+    refuse this client."""
     ports = access.admin_ports(DEADLINE_S)
     with access.store() as store:
         if once:
@@ -95,7 +96,7 @@ def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
 
 
 def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[tuple[TopLook, TopLook]]:
-    """Each look with the one before; the first with itself. A store that does not answer ends it."""
+    """Yield each look with the one before; the first comes with itself. An error of the metadata store ends this."""
     before = look(store, ports)
     yield before, before
     while True:
@@ -106,7 +107,7 @@ def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[t
 
 
 def look(store: MetadataStore, ports: AdminPorts) -> TopLook:
-    """Takes as long as the slowest admin port, DEADLINE_S at most for each 64 bookies."""
+    """Look at the cluster once. It takes as long as the slowest admin port, at most DEADLINE_S for each 64 bookies."""
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(count_marks, store)
         writable, read_only, known = store.writable_bookies(), store.read_only_bookies(), store.known_bookies()
@@ -152,12 +153,12 @@ def _row(bookie_id: BookieId, state: str, before: TopLook, now: TopLook) -> TopR
 
 
 def _same_process(old: Numbers, now: Numbers) -> bool:
-    """A bookie that was started again counts from 0."""
+    """Whether both answers come from the same process. A restarted bookie counts from 0."""
     return old.total("process_start_time_seconds") == now.total("process_start_time_seconds")
 
 
 def notes(found: list[TopRow], marks: Marks, every_s: float) -> list[str]:
-    """What stands below the table: bookies that say nothing, and the sums."""
+    """Return the lines below the table: bookies without an answer, and the sums."""
     mute = [f"{row.bookie_id}: {row.why}" for row in found if row.why]
     appends = sum(row.appends_per_s or 0 for row in found)
     lacks = f"{sum(marks.of.values())}{'' if marks.is_all else '+'}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk doctor``: is everything there that the cluster and Spark need, does this host reach it, and what is
-to be done?"""
+"""``bk doctor``: checks that everything is there that the cluster and Spark need, and that this host reaches it, and
+says what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ REACH_TIMEOUT_S = 3.0
 ACL_NODES_MAX = 10_000
 ACL_LOOK_S = 3.0
 NODES_LOOK_S = 5.0
-"""How long the nodes of the metadata store are read. The few that stop a whole service come first, ledgers last."""
+"""How long, in seconds, the nodes of the metadata store are read. The few that stop a whole service come first, ledgers
+last."""
 NODES_NAMED = 50
 """The number of unreadable nodes that are named one by one."""
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")
@@ -81,7 +82,7 @@ def _python(is_optimized: bool) -> Finding:
     about = f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     if is_optimized:
         return fine(about, "python")
-    slow = "built without optimizations: whatever a bookie or a client does costs half as much again, or more"
+    slow = "built without optimizations: bookies and clients need at least half as much processor time again"
     return note(f"{about}, {slow}; {REMEDY}", where="python")
 
 
@@ -137,7 +138,8 @@ def _cluster(access: Access) -> Iterator[Finding]:
 
 
 def _nodes(access: Access) -> Iterator[Finding]:
-    """The nodes in ZooKeeper that cannot be read: everything else goes on, so nobody else complains of them."""
+    """Yield the nodes in ZooKeeper that cannot be read. Everything else works without them, so no other command reports
+    them."""
     from bk_core.cluster.unreadable import find_unreadable
 
     with access.store() as store:
@@ -175,7 +177,7 @@ def _acls(access: Access) -> Iterator[Finding]:
 def _unregistered(bookie_id: BookieId) -> BookieUnreachableError:
     return BookieUnreachableError(
         f"bookie {bookie_id} is known to this cluster and is not registered",
-        value="it has a cookie; of entries that it holds there is a copy less meanwhile",
+        value="it has a cookie; entries that it holds have one copy less meanwhile",
         remedy="start it; if it runs, its log says what it waits for",
         outcome=Outcome.NOT_APPLIED,
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``bk doctor --spark`` runs in a Spark worker. It is sent by value, because the worker may lack our package. So
-this file imports only the standard library, and nothing of ours at its top."""
+"""The function that ``bk doctor --spark`` runs in a Spark worker. It is sent by value, because the worker may lack our
+package. So this file imports only the standard library, and nothing of ours at its top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 
 def probe(endpoints: list[tuple[str, int]]) -> dict[str, object]:
-    """This worker: its interpreter, its versions, and which endpoints it cannot reach."""
+    """Describe this worker: its interpreter, its versions, and which endpoints it cannot reach."""
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk doctor --spark``: a job of one task that reports what its worker has and reaches."""
+"""``bk doctor --spark``: runs a job of one task, which reports what its worker has and reaches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTERPRETER = "activate the virtual environment, or set PYSPARK_PYTHON to its p
 
 
 def run_probe(access: Access, master: str | None) -> Iterator[Finding]:
-    """Examine the driver, then a worker. Raises PackageMismatchError, BookieUnreachableError."""
+    """Yield the findings about the driver, then about a worker. Raises PackageMismatchError, BookieUnreachableError."""
     try:
         import pyspark
     except ImportError as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the web page of a cluster shows of entries: a few of a log at a time, long ones cut, and where an open ledger
-ends. It reads as any client does, and never fences."""
+"""Reads the entries that the web page of a cluster shows: a few of a log at a time, long ones cut, and the end of an
+open ledger. It reads as any client does, and never fences."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 2.5
-"""Limits a call; with the wait for its turn it is below the deadline of an answer."""
+"""The maximum duration of a call, in seconds. Together with the wait for its turn it is below the deadline of the
+page's answer."""
 NEWEST = 20
-"""Without an offset to begin at, so many of the last entries."""
+"""The number of newest entries that are shown if no first offset is given."""
 BYTES_MAX = 1 << 20
-"""Limits the bytes of entries that are read at a time; the read ends after the entry that exceeds it."""
+"""The maximum number of bytes of entries in one answer. A read ends after the entry that exceeds it."""
 TEXT_MAX, HEX_MAX = 400, 96
 ROWS_MAX, COLUMNS_MAX, VALUE_MAX = 5, 20, 60
 
@@ -38,7 +39,7 @@ Entry = dict[str, Any]
 
 
 class EntryWindow:
-    """A client that connects when it is first needed; a context manager that closes it."""
+    """A reader of entries that connects when it is first needed. As a context manager it closes its client."""
 
     def __init__(self, access: Access) -> None:
         self._access, self._open = access, contextlib.ExitStack()
@@ -51,16 +52,17 @@ class EntryWindow:
         self._open.close()
 
     def lac(self, ledger_id: LedgerId) -> dict[str, object]:
-        """Where a ledger ends, as a quorum of its bookies knows. Raises NoSuchLedgerError, WrongPasswordError."""
+        """Return where a ledger ends, as a quorum of its bookies answers. Raises NoSuchLedgerError,
+        WrongPasswordError."""
         return self._call(lambda client: _lac(client, ledger_id, self._access.password))
 
     def window(self, log: str, first: int | None, limit: int) -> dict[str, object]:
-        """The entries of a log from the offset ``first`` on, as many as there are now and ``limit`` at most; None: the
+        """Return the entries of a log from the offset ``first`` on, at most ``limit``; if ``first`` is None, the
         newest. Raises NoSuchLogError, WrongPasswordError, and what reading an entry raises."""
         return self._call(lambda client: _window(client, log, self._access.password, first, limit))
 
     def _call(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> T:
-        """One call at a time: the page sees to that."""
+        """Run one call and return its result. The page makes one call at a time."""
         if self._client is None:
             self._client = self._open.enter_context(self._access.client())
         future = self._client.begin(work)
@@ -86,7 +88,7 @@ async def _window(
     end = await log.end_offset()
     start = min(end, max(head.start_offset, end - min(NEWEST, limit) if first is None else first))
     entries = await _entries(log, start, min(end, start + limit))
-    with contextlib.suppress(BookKeeperError):  # then they are shown as bytes: they are not of this codec
+    with contextlib.suppress(BookKeeperError):  # entries of another codec are shown as bytes
         await _add_columns(log, entries)
     return {
         "log": name,
@@ -125,7 +127,7 @@ def _shown(offset: int, payload: memoryview) -> Entry:
 
 
 def _json_rows(data: bytes) -> list[dict[str, str]] | None:
-    """A JSON object as a row."""
+    """Return a JSON object as one row, or None."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -138,7 +140,7 @@ def _row(values: dict[str, Any]) -> dict[str, str]:
 
 
 async def _add_columns(log: NamedLog, entries: list[Entry]) -> None:
-    """The first rows of entries of codec ``arrow``, and key, value and time of those of codec ``envelope``."""
+    """Add the first rows to entries of codec ``arrow``, and key, value and time to entries of codec ``envelope``."""
     if not entries:
         return
     start, stop = entries[0]["offset"], entries[-1]["offset"] + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk cluster``: the records that make a ledgers root of ZooKeeper a cluster, and how it does."""
+"""``bk cluster``: makes a ledgers root of ZooKeeper a cluster, and watches and secures it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def cluster() -> None:
 @access()
 @options.as_json
 def init(access: Access, as_json: bool) -> None:
-    """Make a cluster at the ledgers root of the URI; does nothing where one is.
+    """Make a cluster at the ledgers root of the URI, unless there is one already.
 
-    Makes what Apache's `initnewcluster` makes, so Apache's programs find it. A root that holds something else is
-    refused. May be run again and again, and by several at once: one of them makes it.
+    It makes what Apache's `initnewcluster` makes, so that Apache's programs find it. A root that holds something else
+    is refused. It may be run again, and by several processes at once: one of them makes the cluster.
     """
     mine = str(uuid.uuid4())
     with access.store() as store:
@@ -40,12 +40,14 @@ def init(access: Access, as_json: bool) -> None:
 
 
 @cluster.command("top")
-@click.option("--every", "every_ms", metavar="TIME", default="2s", callback=options.time_option, help="Between looks.")
-@click.option("--once", is_flag=True, help="One table, with rates of a second.")
+@click.option(
+    "--every", "every_ms", metavar="TIME", default="2s", callback=options.time_option, help="Time between updates."
+)
+@click.option("--once", is_flag=True, help="Print one table, with rates over one second.")
 @access()
 @options.as_json
 def top(access: Access, every_ms: int, once: bool, as_json: bool) -> None:
-    """Show all bookies again and again: state, room, appends and reads a second, time of commits, missing copies.
+    """Show all bookies again and again: state, space, appends and reads a second, time of commits, missing copies.
 
     Numbers come from the bookies' admin ports, each asked with a deadline of 1.5 s; a bookie that does not answer has a
     row that says so, and why below the table. An admin port on loopback is reached from its own host only.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk role``: the table of roles, which has the rights of clients where bookies run with ``security = "secure"``.
+"""``bk role``: the table of roles, which holds the rights of clients where bookies run with ``security = "secure"``.
 
 The table is a record of the metadata store. A client that can write there is an administrator, whatever the table says
 (docs/security.md §2).
@@ -30,8 +30,8 @@ def role() -> None:
     """Roles: the rights of clients where bookies run in mode secure.
 
     An identity is the name in a client's certificate (tls_identity) or the subject of its token; * in it stands for any
-    text. reader: read. writer: also write, recover and delete. operator: look at bookies and change how they run.
-    bookie: what bookies need of each other. admin: all of it.
+    text. reader: may read. writer: may also write, recover and delete. operator: may inspect bookies and change how
+    they run. bookie: has the rights that bookies need among each other. admin: has all rights.
     """
 
 
@@ -53,7 +53,7 @@ def _line(role: str, identity: str, log: str | None, ledgers: str | None, owned:
     given = [*([f"log:{log}"] if log is not None else []), *([f"ledgers:{ledgers}"] if ledgers is not None else [])]
     given += ["owner"] * owned
     if len(given) > 1:
-        raise InvalidArgumentError("a role counts in one place", value=" and ".join(given), remedy="give one of them")
+        raise InvalidArgumentError("a role applies in one place", value=" and ".join(given), remedy="give one of them")
     return Line(identity, Role(role), scope_of(given[0] if given else "cluster"))
 
 
@@ -70,7 +70,7 @@ def grant(
     line = _line(role, identity, log, ledgers, owned)
     with access.store() as store:
         changed = change_roles(store, lambda table: table.granted(line))
-    _print_change(line, as_json, changed, f"has now the role {role}", f"had the role {role} already")
+    _print_change(line, as_json, changed, f"now has the role {role}", f"already had the role {role}")
 
 
 @role.command("revoke")
@@ -82,11 +82,13 @@ def grant(
 def revoke(
     access: Access, role: str, identity: str, log: str | None, ledgers: str | None, owned: bool, as_json: bool
 ) -> None:
-    """Take a role away: exactly the line that was given. Grants that bookies have signed end within ten minutes."""
+    """Take a role away: exactly the line that was granted. Grants that bookies have signed end within ten minutes."""
     line = _line(role, identity, log, ledgers, owned)
     with access.store() as store:
         changed = change_roles(store, lambda table: table.revoked(line))
-    _print_change(line, as_json, changed, f"has no longer the role {role}", f"had no such role {role} (bk role list)")
+    _print_change(
+        line, as_json, changed, f"does not have the role {role} any more", f"had no such role {role} (bk role list)"
+    )
 
 
 @role.command("list")
@@ -103,7 +105,7 @@ def list_roles(access: Access, as_json: bool) -> None:
     elif lines:
         output.print_table(("identity", "role", "on"), [(e.identity, e.role.value, e.scope.text) for e in lines])
     else:
-        output.print_line("nobody has a role: in mode secure nobody may do anything")
+        output.print_line("the table is empty: in mode secure no client may do anything")
 
 
 @role.command("check")
@@ -126,7 +128,9 @@ def check(access: Access, identity: str, ledger_id: int | None, as_json: bool) -
     found = {"identity": identity, "ledgerId": ledger_id, "rights": rights, "by": [_shown(line) for line in by]}
     lines = "; ".join(f"{e.role.value} of {e.identity} on {e.scope.text}" for e in by)
     text = (
-        f"{identity} may on {where}: {', '.join(rights)} (by {lines})" if by else f"{identity} may nothing on {where}"
+        f"{identity} has these rights on {where}: {', '.join(rights)} (by {lines})"
+        if by
+        else f"{identity} has no rights on {where}"
     )
     output.print_result(as_json, found, text)
 
@@ -134,14 +138,15 @@ def check(access: Access, identity: str, ledger_id: int | None, as_json: bool) -
 def _table(store: MetadataStore) -> RolesTable:
     from bk_core.access.roles import RolesTable
 
-    store.instance_id()  # a mistyped root is told as such
+    store.instance_id()  # raises the right error for a mistyped root
     store.sync()
     found = store.read_roles()
     return RolesTable() if found is None else found.value
 
 
 def change_roles(store: MetadataStore, change: Callable[[RolesTable], RolesTable]) -> bool:
-    """Whether the table is another one now. Raises MetadataConflictError if others change it again and again."""
+    """Change the table. Return whether it is different now. Raises MetadataConflictError if other clients keep changing
+    it."""
     from bk_core.access.roles import RolesTable
     from bk_core.errors import MetadataConflictError
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk cluster secure-zookeeper``: gives the nodes of a cluster that exists the ACLs that new ones get."""
+"""``bk cluster secure-zookeeper``: gives the nodes of an existing cluster the ACLs that new nodes get."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bk_core.errors import MetadataAccessError
 
 
 @click.command("secure-zookeeper")
-@click.option("--undo", is_flag=True, help="Let everybody do everything again, as --zookeeper-acl open.")
-@click.option("--force", is_flag=True, help="Even if bookies run that create nodes for everybody.")
+@click.option("--undo", is_flag=True, help="Give everybody all rights again, as with --zookeeper-acl open.")
+@click.option("--force", is_flag=True, help="Do it even if bookies run that create open nodes.")
 @options.dry_run
 @access()
 @options.as_json
 def secure_zookeeper(access: Access, undo: bool, force: bool, dry_run: bool, as_json: bool) -> None:
     """Give all nodes of a cluster in ZooKeeper the rights that --zookeeper-acl says.
 
-    First restart every bookie and client with its identity, then again with the same zookeeper_acl. A process that
-    still runs without an identity is shut out by this; --undo lets them in again. May be ended and run again at any
+    First restart every bookie and client with its identity, then again with the same zookeeper_acl. This command shuts
+    out a process that still runs without an identity; --undo lets it in again. It may be ended and run again at any
     time.
     """
     from bk_core.access.zookeeper_acl import parse_acl

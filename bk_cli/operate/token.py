@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk token``: make the file of keys that bookies verify tokens with, and sign tokens. No bookie and no metadata store
-is asked."""
+"""``bk token``: makes the file of keys with which bookies verify tokens, and signs tokens. It asks no bookie and no
+metadata store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAST = {"RSA": ("e", "kty", "n"), "EC": ("crv", "kty", "x", "y"), "OKP": ("crv
 
 @click.group()
 def token() -> None:
-    """Tokens: the keys that sign them, and tokens (docs/security.md)."""
+    """Tokens: sign them, and make the file of keys that verify them (docs/security.md)."""
 
 
 @token.command()
@@ -35,8 +35,8 @@ def token() -> None:
 def keys(keys: Sequence[Path]) -> None:
     """Print the file of keys for a bookie's token_keys_path.
 
-    It is made of private or public keys in PEM, of which it has the public parts. To change a key, give the old one and
-    the new one until the last token of the old one has ended.
+    It is made from private or public keys in PEM, and has only their public parts. To replace a key, give the old and
+    the new one until the last token of the old key has expired.
     """
     made = [_jwk(_load(path)) for path in keys]
     if len({each["kid"] for each in made}) < len(made):
@@ -47,12 +47,12 @@ def keys(keys: Sequence[Path]) -> None:
 @token.command()
 @click.option("--key", "path", metavar="FILE", type=click.Path(path_type=Path), required=True,
               help="The private key that signs, in PEM, not encrypted.")  # fmt: skip
-@click.option("--subject", metavar="IDENTITY", required=True, help="Whom the token names.")
-@click.option("--audience", metavar="ID", required=True, help="The cluster's instance id (bk cluster init tells it).")
+@click.option("--subject", metavar="IDENTITY", required=True, help="The identity that the token names.")
+@click.option("--audience", metavar="ID", required=True, help="The cluster's instance id (bk cluster init prints it).")
 @click.option("--hours", type=click.FloatRange(min=0, max=24, min_open=True), default=1.0, help="How long it lives.")
-@click.option("--issuer", default="", show_default=False, help="The issuer, where bookies want one (token_issuer).")
+@click.option("--issuer", default="", show_default=False, help="The issuer, if bookies require one (token_issuer).")
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write it there, for its owner alone to read; an older file is replaced at once.")  # fmt: skip
+              help="Write it to this file, which only its owner may read; an older file is replaced.")  # fmt: skip
 def create(path: Path, subject: str, audience: str, hours: float, issuer: str, output: Path | None) -> None:
     """Sign a token, and print it.
 
@@ -80,8 +80,8 @@ def create(path: Path, subject: str, audience: str, hours: float, issuer: str, o
 
 
 def _write(path: Path, text: str) -> None:
-    """A process that reads it meanwhile reads the old or the new file, whole. Nobody else can have made the file that
-    becomes it, or a link in its place."""
+    """Write the file whole: a process that reads it meanwhile gets the old or the new one. The name of the temporary
+    file is random, so nobody else can have made it, or a link in its place."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -97,17 +97,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def _guard(path: Path) -> None:
-    """Raises InvalidArgumentError for a key that every user of this host may read or change."""
+    """Check that not every user of this host may read or change the key. Raises InvalidArgumentError."""
     if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
         raise InvalidArgumentError(
-            "every user of this host may read the key that signs, and so be everybody",
+            "every user of this host may read or change the key, and so sign tokens for any identity",
             value=str(path),
-            remedy=f"chmod o-rw {path}; if others use this host, make a new key",
+            remedy=f"chmod o-rw {path}; if other people use this host, make a new key",
         )
 
 
 def _load(path: Path) -> Any:
-    """A private key, or a public one. Raises InvalidArgumentError; no message has a part of the key."""
+    """Read a private or a public key. Raises InvalidArgumentError, whose message has no part of the key."""
     from bookie_server.ports.access.tokens import load_jwt
 
     load_jwt()
@@ -127,7 +127,7 @@ def _load(path: Path) -> Any:
 
 
 def _jwk(key: Any) -> dict[str, Any]:
-    """The public part of a key, as bookies read it; its ``kid`` is its thumbprint."""
+    """Return the public part of a key, as bookies read it. Its ``kid`` is its thumbprint."""
     from bookie_server.ports.access.tokens import load_jwt, parse_keys
 
     jwt = load_jwt()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk web``: the web page of a whole cluster, from a process of its own."""
+"""``bk web``: serves the web page of a whole cluster from a process of its own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DEFAULT_PORT = 8180
 def web(access: Access, port: int, host: str, as_json: bool) -> int:
     """Serve a page that shows the cluster, until SIGTERM or Ctrl-C: bookies, ledgers, logs, what is under repair.
 
-    It is for reading only. It listens on loopback; with another --host every client that reaches it sees all of it,
-    entries of logs too, so put it behind a proxy that authenticates clients. Entries are those that --ledger-password
-    opens.
+    The page changes nothing. It listens on loopback. With another --host every client that reaches it sees the whole
+    page, entries of logs too, so put it behind a proxy that authenticates clients. It shows the entries of logs that
+    --ledger-password opens.
     """
     from bk_cli.operate.entry_window import EntryWindow
     from bk_core.cluster.scraping import REACH_S, ask_admin_ports

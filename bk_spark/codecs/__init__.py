@@ -90,8 +90,8 @@ def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_
 
 
 def check_input(options: BkOptions, spark_schema: Any) -> None:
-    """Raises InvalidArgumentError if a DataFrame of this schema cannot be written. It names all columns that prevent it
-    and, where that helps, prints the ``select`` to paste."""
+    """Check that a DataFrame of this schema can be written. Raises InvalidArgumentError that names all columns that
+    prevent it and, where that helps, prints the ``select`` to paste."""
     codec, written = codec_of(options), _written(options, spark_schema)
     named = _named(written, spelling.respelled(written.names, codec.columns or ()))
     columns = [(name, kind) for name, kind, _ in compat.columns_of(named)]

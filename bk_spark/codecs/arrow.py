@@ -35,7 +35,8 @@ def _default_schema(schemas: LogSchemas, metadata: Mapping[str, str]) -> Any:
 
 
 def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
+    """Check that a DataFrame of (name, Spark type) can be written, as far as the names show. Raises
+    InvalidArgumentError."""
     names = [name for name, _ in columns]
     taken = [name for name in names if name in metadata_columns.RESERVED]
     remedy = (

@@ -50,8 +50,8 @@ def together(logs: LogSchemas) -> pa.Schema:
 
 
 def check_columns(columns: ReadColumns, stored: pa.Schema, missing: str | None) -> None:
-    """Raises SchemaMismatchError for a data column that ``stored`` has with another type or, if ``missing`` (the
-    message) is given, does not have."""
+    """Check the data columns against ``stored``. Raises SchemaMismatchError for a column that ``stored`` has with
+    another type and, if ``missing`` (the message) is given, for a column that it does not have."""
     problems = []
     for name in columns.data:
         kind = columns.kind(name)

@@ -139,8 +139,9 @@ class Codec:
 
 
 def check_rows(column: pa.Array, bytes_max: int, first_row: int, skipped: npt.NDArray[np.int64] | None = None) -> None:
-    """Raises EntryTooLargeError for the first value of a binary or string column that is too large for an entry.
-    ``skipped``, if given, holds the row number of each value, for a column that lacks some rows of the batch."""
+    """Check that each value of a binary or string column fits into an entry. Raises EntryTooLargeError for the first
+    one that does not. ``skipped``, if given, holds the row number of each value, for a column that lacks some rows of
+    the batch."""
     lengths = pc.binary_length(column)
     longest = pc.max(lengths).as_py()
     if longest is not None and longest > bytes_max:

@@ -68,7 +68,8 @@ class JsonEntries:
 
 
 def _check_input(columns: Sequence[tuple[str, str]], target: str) -> None:
-    """Raises InvalidArgumentError if a DataFrame of (name, Spark type) cannot be written, as far as the names tell."""
+    """Check that a DataFrame of (name, Spark type) can be written, as far as the names show. Raises
+    InvalidArgumentError."""
     names = [name for name, _ in columns]
     if not names or len(set(names)) != len(names):
         raise InvalidArgumentError("columns must be given, once each", value=", ".join(names))

@@ -22,7 +22,8 @@ RESERVED = frozenset(places.TYPES)
 
 
 def check_nullable(columns: Sequence[tuple[str, str, bool]], *, has_log: bool) -> None:
-    """Raises InvalidArgumentError for NOT NULL on a column, given as (name, type, nullable), that will be null."""
+    """Check that no column that will be null, given as (name, type, nullable), is NOT NULL. Raises
+    InvalidArgumentError."""
     for name, _, nullable in columns:
         if not nullable and name in LOG_ONLY and not has_log:
             raise InvalidArgumentError(

@@ -30,7 +30,7 @@ def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, option
 
 
 def _decoded(batch: EntryBatch, columns: ReadColumns) -> Decoded:
-    """The value column is a view of the receive buffer."""
+    """Return the value column as a view of the receive buffer."""
     return Decoded(lambda _: batch.to_arrow())
 
 

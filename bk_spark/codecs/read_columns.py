@@ -155,7 +155,7 @@ class EntryRows:
 
     @property
     def reads_values(self) -> bool:
-        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skip must not depend on the columns
+        return self.columns.needs_entries or self.corrupt_entries == SKIP  # skipped rows must not depend on the columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -189,7 +189,7 @@ def _nothing(name: str) -> pa.Array:
 
 
 def check_written(codec: str, log: str | None, written: Collection[Written], accepted: tuple[str, ...]) -> None:
-    """Raises InvalidArgumentError for extents written by a codec that is not ``accepted``."""
+    """Check that all extents were written by an ``accepted`` codec. Raises InvalidArgumentError."""
     others = sorted({name for name, _ in written if name not in accepted})
     if others:
         wrote = sorted({name for name, _ in written})

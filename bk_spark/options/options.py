@@ -235,7 +235,7 @@ _MADE_OF: Mapping[str, tuple[OptionDefinition, ...]] = {
     each.name: each.metadata["options"] for each in fields(BkOptions) if each.metadata
 }
 OPTIONS: tuple[OptionDefinition, ...] = tuple(each for rows in _MADE_OF.values() for each in rows)
-"""All options, in the order of the documentation."""
+"""All options, in the order of the fields."""
 
 SECRETS = frozenset(d.name for d in OPTIONS if d.kind is OptionKind.SECRET)
 """Options whose values appear in no message."""

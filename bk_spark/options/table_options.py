@@ -104,8 +104,9 @@ def for_read(given: Mapping[str, str], schema: Any) -> Mapping[str, str]:
 
 
 def check_write(given: Mapping[str, str]) -> None:
-    """Raises InvalidArgumentError for a write with no options except those of a query. Such a write goes to a table by
-    name. Spark has forgotten the table's options, and the columns' metadata may come from another table."""
+    """Check that a write has other options than those of a query. Without them it goes to a table by name. Spark has
+    forgotten the table's options, and the columns' metadata may come from another table. Raises
+    InvalidArgumentError."""
     if {normalise(key) for key in given} - _OF_A_QUERY:
         return
     raise InvalidArgumentError(

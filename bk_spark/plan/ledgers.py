@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TAIL_WAIT_S = 30.0
 REESTIMATE_GROWTH = 2
-"""The average entry size of an open ledger is measured again when the ledger has grown by this factor."""
+"""The growth factor of an open ledger after which its average entry size is measured again."""
 
 
 def open_ledger(
@@ -61,7 +61,7 @@ class OpenLedger:
         return self.reader.last_add_confirmed + 1
 
     def check(self) -> None:
-        """Raises the error that ended the waiting, if any."""
+        """Raise the error that ended the waiting, if there is one."""
         if self._task is not None and self._task.done():
             self._task.result()
 
@@ -75,7 +75,7 @@ class OpenLedger:
         return self.next_entry >= max(1, self._entries * REESTIMATE_GROWTH)
 
     async def estimate(self) -> None:
-        entries = self.next_entry  # first: the ledger may grow meanwhile
+        entries = self.next_entry  # read first, because the ledger may grow meanwhile
         self._bytes, self._entries = await self.reader.length_to(entries - 1), entries
 
     async def close(self) -> None:
@@ -103,7 +103,7 @@ def digest_type_of(options: BkOptions) -> DigestType | None:
 
 
 def check_digest(options: BkOptions, source: Source, found: DigestType | None) -> None:
-    """Raises WrongDigestTypeError if option digestType contradicts the source's."""
+    """Check that option digestType does not contradict the source's digest type. Raises WrongDigestTypeError."""
     wanted = digest_type_of(options)
     if wanted is not None and found is not None and wanted is not found:
         raise WrongDigestTypeError(

@@ -176,7 +176,7 @@ def _layouts(
 
 
 def check_no_leader(head: LogHead, options: BkOptions) -> None:
-    """Raises LogHasLeaderError if the log has an open extent (RULES N2)."""
+    """Check that the log has no open extent (RULES N2). Raises LogHasLeaderError."""
     if head.open_extents:
         raise LogHasLeaderError(
             f"{options.selection} is being written by a leader",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much each Spark task and each micro-batch reads. Pure: numbers in, numbers out.
+"""Decides how much each Spark task and each micro-batch reads. Pure: numbers in, numbers out.
 
 Theory. A task costs about 30 ms however little it reads. So small ledgers share a task, and large ones are split, by
 payload bytes. A part of a ledger counts as its share of the ledger's bytes, as if all entries had the same size.
@@ -20,8 +20,8 @@ from bk_core.model import DigestType, EntryId, Fragment, LedgerId, LedgerMetadat
 
 @dataclass(frozen=True, slots=True)
 class PartitionLayout:
-    """Which bookies hold an entry and how it is verified: the part of a ledger's record that a read needs. Most ledgers
-    of a log have one of a few layouts. They share one object (:class:`Layouts`), which a task carries once."""
+    """The part of a ledger's record that a read needs: which bookies hold an entry, and how it is verified. Most
+    ledgers of a log have one of a few layouts. They share one object (:class:`Layouts`), which a task carries once."""
 
     ensemble_size: int
     write_quorum_size: int

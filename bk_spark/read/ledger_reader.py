@@ -40,7 +40,7 @@ ID_ROWS = 100_000
 
 
 class LedgerReader(DataSourceReader):
-    """One planned ``load()``. It holds options and columns only; every partition carries what its task needs."""
+    """The reader of one ``load()``. It holds only options and columns; every partition carries what its task needs."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options

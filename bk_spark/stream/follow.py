@@ -228,7 +228,7 @@ class FollowedLog:
             raise
 
     def _on_head(self) -> None:
-        """Called on a thread of the store."""
+        """Wake the follower, because the head has changed. The store calls this on a thread of its own."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wake)
 

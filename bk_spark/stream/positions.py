@@ -176,7 +176,7 @@ def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions
 
 
 def check_cluster(offset: StreamOffset, cluster: str) -> None:
-    """Raises ClusterMismatchError if the offset belongs to another cluster."""
+    """Check that the offset belongs to this cluster. Raises ClusterMismatchError."""
     if offset.cluster != cluster:
         raise ClusterMismatchError(
             "the checkpoint belongs to another cluster",
@@ -186,8 +186,8 @@ def check_cluster(offset: StreamOffset, cluster: str) -> None:
 
 
 def check_sources(held: Iterable[Source], options: BkOptions) -> None:
-    """Raises InvalidArgumentError unless an offset's sources are those of the selection. If that is a pattern, each of
-    them must match it, and logs that match may be missing."""
+    """Check that an offset's sources are those of the selection. If that is a pattern, each of them must match it, and
+    logs that match may be missing. Raises InvalidArgumentError."""
     selection, have = options.selection, set(held)
     if isinstance(selection, LedgerSelection | LogSelection):
         wanted: set[Source] = set(selection.sources)
@@ -245,7 +245,7 @@ def _not_trimmed(source: Source, wanted: int, known: SourceSeen, options: BkOpti
 
 
 def _check_gone(source: Source, seen: Seen, options: BkOptions) -> None:
-    """Raises the error for a source that has a position and does not exist, unless ``failOnDataLoss=false``."""
+    """Raise the error for a source that has a position and does not exist, unless ``failOnDataLoss=false``."""
     if not options.fail_on_data_loss:
         return
     kind = NoSuchLedgerError if isinstance(source, LedgerSource) else NoSuchLogError

@@ -42,7 +42,7 @@ BEHIND_MAX_S = 30.0
 
 
 class StreamReader(compat.StreamReaderBase):
-    """One streaming query's source. Picklable until the first call that needs the cluster."""
+    """The source of one streaming query. It can be pickled until the first call that needs the cluster."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
@@ -53,7 +53,7 @@ class StreamReader(compat.StreamReaderBase):
         self._initial: Json | None = None
         self._last: Json | None = None
         self._told: Json | None = None  # the offset that ``_reading`` was made from
-        self._asked: tuple[Json, int, bool] | None = None  # the question that ``_last`` answers
+        self._asked: tuple[Json, int, bool] | None = None  # the arguments for which ``_last`` was returned
         self._let_go: Json | None = None  # the start of the batch that has waited long enough
         self._served_first: Source | None = None
         self._target: Mapping[Source, int] | None = None
@@ -154,7 +154,7 @@ class StreamReader(compat.StreamReaderBase):
         return self._watch.seen()
 
     def _check_behind(self, standings: Mapping[Source, Standing], seen: Seen) -> None:
-        """Raises NoSuchEntryError if a source has ended before the stream's position for BEHIND_MAX_S."""
+        """Check that no source has ended before the stream's position for BEHIND_MAX_S. Raises NoSuchEntryError."""
         behind = positions.ended_before(standings, seen) if self.options.fail_on_data_loss else []
         if not behind:
             self._behind_since = None

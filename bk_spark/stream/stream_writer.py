@@ -122,9 +122,9 @@ def query_of_task() -> tuple[str | None, str]:
 
 
 def _check_no_loop(name: str, uuid: str, location: str) -> None:
-    """Raises InvalidArgumentError if the stream reads the log that it writes, because it would never end (RULES K9).
-    This works only if the stream itself names a local folder as its checkpoint, because Spark passes a sink nothing
-    else about its query's sources."""
+    """Check that the stream does not read the log that it writes, because it would never end (RULES K9). This works
+    only if the stream itself names a local folder as its checkpoint, because Spark passes a sink nothing else about its
+    query's sources. Raises InvalidArgumentError."""
     if uuid in checkpoint.source_logs(location):
         raise InvalidArgumentError(
             "the stream reads the log that it writes: it would never end",

@@ -43,4 +43,4 @@ def _keep_directories_of_archives() -> None:
 
 
 def _nothing() -> None:
-    """Replaces the invalidation of caches that cannot become stale."""
+    """Do nothing. It replaces the invalidation of caches that cannot become stale."""

@@ -100,7 +100,7 @@ def columns_of_write(options: BkOptions, schema: Any) -> Columns:
 
 
 def check_count(logs: int) -> None:
-    """Raises InvalidArgumentError for more logs than one step can publish to."""
+    """Check that one step can publish to this many logs. Raises InvalidArgumentError."""
     if logs > LOGS_MAX:
         raise InvalidArgumentError(
             f"a write goes to at most {LOGS_MAX} logs, because they are published in one step",

@@ -21,7 +21,9 @@ from bk_core.memory.slots import Slots
 FREE_BYTES_MAX = 8 << 20
 """Limits the bytes of buffers that are kept for the next entries."""
 
-_slots = Slots(FREE_BYTES_MAX)  # of this process, whose tasks and commits run one by one; a forked child has its own
+_slots = Slots(
+    FREE_BYTES_MAX
+)  # one for this process, whose tasks and commits run one by one; a forked child has its own
 
 
 class Joiner:

@@ -36,7 +36,7 @@ logger = logging.getLogger("bk_spark.write.log_writer")
 
 
 class LogWriter(DataSourceArrowWriter):
-    """One job. Spark pickles this same object to every task and to ``commit`` and ``abort``."""
+    """The writer of one job. Spark pickles this same object to every task and to ``commit`` and ``abort``."""
 
     def __init__(
         self, target: WriteTarget, publish_id: PublishId, transaction: Transaction | None, *, overwrite: bool

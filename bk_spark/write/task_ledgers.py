@@ -117,7 +117,7 @@ class TaskLedgers:
         if found is None:
             fan_out.check_count(len(self._ledgers) + 1)
             for other in self._ledgers.values():
-                other.send_rest()  # from now on each has a smaller share of what may wait
+                other.send_rest()  # from now on each may keep a smaller share of waiting rows
             found = self._ledgers[log] = TaskLedger(self._target, self._attempt, log, self._room)
         return found
 
@@ -227,8 +227,8 @@ def _checked(log: NamedLog, head: LogHead, options: BkOptions, *, overwrite: boo
 
 
 def check_same_codec(log: str, written: str | None, codec: str) -> None:
-    """Raises InvalidArgumentError for a write with another codec than the log's, because afterwards only ``raw`` reads
-    it all."""
+    """Check that a write has the log's codec, because after one with another codec only ``raw`` could read the whole
+    log. Raises InvalidArgumentError."""
     if written is not None and written != codec:
         raise InvalidArgumentError(
             f"log {log} is written with another codec, and only codec raw, as bytes, can read a log with two codecs",

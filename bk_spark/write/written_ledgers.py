@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WrittenLedgers(WriterCommitMessage):
-    """What a task reports: its closed ledgers, each with its log (none for a partition without rows); the schema that
+    """The report of a task: its closed ledgers, each with its log (none for a partition without rows), the schema that
     it wrote them with (codec ``arrow``), the streaming query that it worked for, and the entries of logs for which it
     made no ledger."""
 

@@ -123,7 +123,7 @@ def test_the_second_version_of_the_offset_log_names_its_sources(checkpoint: Writ
 def test_checkpoints_of_other_sources_have_nothing_of_ours(checkpoint: Write, offsets: Offsets) -> None:
     path = checkpoint(['{"topic":{"0":12}}', "41"], committed=1)
     assert offsets(path) == 0
-    assert "no source of it" in offsets.out
+    assert "none of its sources" in offsets.out
     assert QUERY in offsets.out  # the name of its transactions, if it writes to a log
     assert offsets.json(path) == []
 

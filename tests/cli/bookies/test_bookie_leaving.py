@@ -96,10 +96,10 @@ def test_dry_run_says_whether_a_bookie_may_leave_and_changes_nothing(world: Worl
     open_one, _ = world.ledger("b1", "b2", closed=False), world.ledger("b1", "b3")
     code, said = world.bk("drain", "b1", "--dry-run")
     assert code == 0
-    assert "2 ledgers, 1000 B, would move to others; then it may be stopped: bk bookie drain b1" in said
+    assert "2 ledgers, 1000 B, would move to other bookies; then it may be stopped: bk bookie drain b1" in said
     assert "no auto-recovery runs" in said
     assert f"1 wait ({open_one}): it is open" in said
-    assert "has not taken its order" not in said, "there is none"
+    assert "has not obeyed its order" not in said, "there is none"
     told = json.loads(world.bk("drain", "b1", "--dry-run", "--json")[1].splitlines()[0])
     assert (told["mayLeave"], told["ledgersLeft"], told["bytesLeft"]) == (True, 2, 1_000)
     needed = world.ledger("b1", "b2", "b3", "b4")
@@ -127,7 +127,7 @@ def test_drain_says_what_it_waits_for_and_goes_on_when_it_is_run_again(world: Wo
     told = json.loads(said.splitlines()[0])
     assert (told["ledgersLeft"], told["bytesLeft"], told["drained"]) == (2, 1_000, False)
     assert [each["ledgerId"] for each in told["blocked"]] == [open_one]
-    assert [word in str(told["obstacles"]) for word in ("no auto-recovery", "has not taken its order")] == [True, True]
+    assert [word in str(told["obstacles"]) for word in ("no auto-recovery", "has not obeyed its order")] == [True, True]
     assert dict(world.store.list_underreplicated()) == {open_one: ("b1",), closed: ("b1",)}
     begun = world.store.read_bookie_order("b1")
     assert begun is not None
@@ -182,7 +182,7 @@ def test_two_bookies_that_are_drained_at_once_do_not_count_on_each_other(world: 
 
 def test_read_only_waits_for_the_bookie_and_says_if_it_does_not_obey(world: World) -> None:
     code, said = world.bk("read-only", "b1", "on")
-    assert (code, "has not taken the order yet" in said) == (exit_codes.UNAVAILABLE, True)
+    assert (code, "has not obeyed the order yet" in said) == (exit_codes.UNAVAILABLE, True)
     world.join("b1", read_only=True)
     assert world.bk("read-only", "b1", "on")[0] == 0
     world.join("b5", ours=False)
@@ -270,15 +270,15 @@ def test_read_only_says_the_state_that_the_bookie_has(world: World) -> None:
     told = json.loads(world.bk("read-only", "b1", "on", "--json")[1].splitlines()[-1])
     assert told == {"bookieId": "b1", "state": "read-only", "readOnlyByOrder": True}
     said = world.bk("read-only", "b1", "off")[1]
-    assert "bookie b1 is read-only: no order holds it. It has no room, or has not looked yet" in said
+    assert "bookie b1 is read-only: it has no order. It has no room, or has not read the change yet" in said
     assert "drain is cancelled" not in said
     world.store.unregister_bookie("b1")
-    assert "bookie b1 is away: it is to be read-only." in world.bk("read-only", "b1", "on")[1]
+    assert "bookie b1 is away: it has the order to be read-only." in world.bk("read-only", "b1", "on")[1]
     world.bk("read-only", "b1", "off")
     world.join("b1", read_only=True)
     world.ledger("b1", "b2")
     world.bk("drain", "b1", "--wait", "0")
-    assert "The drain is cancelled: what was not moved stays." in world.bk("read-only", "b1", "off")[1]
+    assert "The drain is cancelled: the other copies stay." in world.bk("read-only", "b1", "off")[1]
 
 
 def test_bookie_that_comes_back_while_the_ledgers_are_read_is_not_removed(

@@ -161,7 +161,7 @@ def test_ledger_stuck_in_recovery_is_a_problem_with_its_age_and_comes_first() ->
     assert first.weight is Weight.PROBLEM
     assert first.what.startswith("in recovery for 8 min: entry 812 is unknown on b (away), c (limbo)")
     assert first.remedy.startswith("start b ")
-    assert others[0].what == "of its bookies these do not answer: b (away)"
+    assert others[0].what == "these of its bookies do not answer: b (away)"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_entries_that_no_bookie_has_are_a_problem_and_missing_copies_a_note() ->
     texts = {each.what: each.remedy for each in found}
     assert texts["c lacks entries 45 to 99 of the fragment at 0 (absent)"] == ""
     assert texts["a lacks entries 40 to 49 of the fragment at 0 (damaged)"].startswith("it is not marked")
-    assert "marked as lacking copies of c for 60 s; no worker has it in hand now" in texts
+    assert "marked as lacking copies of c for 60 s; no worker repairs it now" in texts
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ LEADER = Extent(ledger_id=8, base_offset=10, is_open=True)
         (ledger(8, OPEN, 4, fenced=True), Weight.NOTE, "next leader or publish with takeover"),
         (ledger(8, CLOSED, 4), Weight.NOTE, "its leader was fenced or ended"),
         (ledger(8, RECOVERING, 4), Weight.NOTE, "its leader was fenced or ended"),
-        (ledger(8, RECOVERING, -1, lost=True), Weight.PROBLEM, "nobody can take over: ledger 8 cannot be recovered"),
+        (ledger(8, RECOVERING, -1, lost=True), Weight.PROBLEM, "no takeover can succeed: ledger 8 cannot be recovered"),
     ],
 )
 def test_who_writes_a_log_and_what_keeps_others_from_it(open_ledger: LedgerSeen, weight: Weight, word: str) -> None:

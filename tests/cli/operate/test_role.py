@@ -48,9 +48,9 @@ def role(uri: str, capsys: pytest.CaptureFixture[str]) -> Told:
 
 def test_a_role_is_given_shown_and_taken_away(role: Told) -> None:
     assert role("list") == 0
-    assert role.out == "nobody has a role: in mode secure nobody may do anything\n"
+    assert role.out == "the table is empty: in mode secure no client may do anything\n"
     assert role("grant", "writer", "CN=ingest", "--log", "orders-*") == 0
-    assert role.out == "CN=ingest has now the role writer on log:orders-*\n"
+    assert role.out == "CN=ingest now has the role writer on log:orders-*\n"
     assert role("grant", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
     line = {"identity": "CN=ingest", "role": "writer", "on": "log:orders-*"}
     assert json.loads(role.out) == {**line, "changed": False}
@@ -65,7 +65,7 @@ def test_a_role_is_given_shown_and_taken_away(role: Told) -> None:
     assert role("revoke", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
     assert json.loads(role.out)["changed"] is True
     assert role("check", "CN=ingest") == 0
-    assert role.out == "CN=ingest may nothing on the cluster\n"
+    assert role.out == "CN=ingest has no rights on the cluster\n"
 
 
 def test_check_says_what_an_identity_may_and_by_which_lines(role: Told, uri: str) -> None:
@@ -86,7 +86,7 @@ def test_check_says_what_an_identity_may_and_by_which_lines(role: Told, uri: str
     assert found["rights"] == ["look", "read", "write", "recover", "hint"]
     assert [line["on"] for line in found["by"]] == ["ledgers:team=sa*", "owner"]
     assert role("check", "CN=report", "--ledger", str(ledger_id)) == 0
-    assert role.out.startswith(f"CN=report may on ledger {ledger_id}: look, read (by reader of CN=* on ")
+    assert role.out.startswith(f"CN=report has these rights on ledger {ledger_id}: look, read (by reader of CN=* on ")
     assert role("check", "CN=report", "--ledger", "99") == 3
 
 
