@@ -4,8 +4,9 @@
 
 A flood of events writes few lines, and no event is lost without a trace. A repetition of an event within a minute is
 counted, and one later line gives the count. Events above ``LINES_PER_S``, and events of new kinds once the table of
-kinds is full, are counted by action and outcome alone. Refusals have a rate and a table size of their own. Otherwise a
-client could hide what was done by being refused often enough."""
+kinds is full, are counted by action and outcome alone. Refusals have a rate of their own, and new kinds of refusals are
+added only while the table is less than half full. Otherwise a client that is refused often enough could keep other
+events out of the log."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ logger.setLevel(logging.INFO)  # whatever the level of the parent loggers
 AGAIN_S = 60.0
 """A repetition of an event within this time is counted instead of written."""
 KINDS_MAX = 8192
-"""The maximum number of kinds of events that are counted apart; refusals are limited to half of it."""
+"""The maximum number of kinds of events that are counted separately. A new kind of refusal is added only below half of
+it."""
 LINES_PER_S = 200.0
 """The sustained rate of new lines, for refusals and for all other events separately."""
 BURST = 2000.0

@@ -5,8 +5,9 @@ The bookie may have acknowledged entries that such a directory does not hold. On
 recovery to cut a ledger short, and a lost fence lets an old writer go on. So before the bookie serves, it durably
 fences every ledger whose metadata names it, and puts the ledger in limbo: stored entries are served, all others are
 UNKNOWN, and normal adds are refused. It also marks each ledger, so that auto-recovery writes the entries back from the
-other copies. A closed ledger leaves limbo once it has all its entries again. If only some of several directories lack
-data (``suspects``), a ledger that is in another directory is whole there.
+other copies. A closed ledger that has all its entries again answers normally, because none of its entries is UNKNOWN
+then. If only some of several directories lack data (``suspects``), a ledger that is in another directory is whole
+there.
 
 Every other ledger that is closed or in recovery is fenced, too. A repair or a recovery may have replaced this bookie in
 the ledger's record, and a hanging writer may still use the older record. An open ledger needs no fence here: its writer

@@ -28,8 +28,8 @@ class Owner:
         return (normal and self.normal > self.bytes_max) or (recovery and self.recovery > self.bytes_max)
 
     def has_room(self, *, normal: bool, recovery: bool) -> bool:
-        """Return whether a paused stream that sends adds of these kinds may resume: the owner's amounts are at most
-        half of ``bytes_max``."""
+        """Return whether a paused stream that sends adds of these kinds may resume: the owner's amounts of these kinds
+        are at most half of ``bytes_max``."""
         enough = self.bytes_max // 2
         return not ((normal and self.normal > enough) or (recovery and self.recovery > enough))
 

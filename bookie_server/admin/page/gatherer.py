@@ -39,9 +39,9 @@ CallerOf = Callable[[str], Caller]
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """The result of one look at the cluster, which ended at ``at_s``. ``bookies`` and ``replication`` were read at
-    ``seen_s``, which is older if the metadata store does not answer now. ``locks`` has the ledgers under repair, with
-    the owner of each lock."""
+    """The result of one look at the cluster, made at ``at_s``. ``bookies`` and ``replication`` were read at ``seen_s``,
+    which is older if the metadata store does not answer now. ``locks`` has the ledgers under repair, with the owner of
+    each lock."""
 
     at_s: float
     seen_s: float = 0.0

@@ -26,7 +26,8 @@ after damage whose ledger is unknown, because all records of a ledger that was o
 
 
 class LedgerStates:
-    """The table of ledgers, the deleted ledgers and the dropped copies. A deleted ledger is in no other part."""
+    """The table of ledgers, the deleted ledgers and the dropped copies. A deleted ledger is only among the deleted
+    ones."""
 
     def __init__(self) -> None:
         self.table = LedgerTable()

@@ -97,7 +97,7 @@ def _packed(state: LedgerState) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
-    """Ledgers with consecutive ranks: their ids, and their rows in the same order."""
+    """A part of the table: the ids of its ledgers, ascending, and their rows in the same order."""
 
     ids: array[int]
     rows: bytearray
