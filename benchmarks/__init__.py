@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the product is measured by: ``python -m benchmarks``, through ``scripts/bench``."""
+"""The benchmarks of the product: ``python -m benchmarks``, through ``scripts/bench``."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m benchmarks [GROUP…] [--peer PEER]… [--json]``: tables of our figures beside those of the peers.
+"""``python -m benchmarks [GROUP…] [--peer PEER]… [--json]``: prints tables of our figures beside those of the peers.
 
-Whatever a group needs is started for it in ``--data`` and ends with it. The exit code is 1 when a median misses what is
-wanted of it, 2 for wrong arguments.
+All servers that a group needs are started for it in ``--data`` and end with it. The exit code is 1 if a median misses
+its wanted value, and 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from bk_core.errors import BookKeeperError, InvalidArgumentError
 
 
 class Group(Protocol):
-    """Figures that are measured together."""
+    """A group of figures that are measured together."""
 
     def parts(self, peers: Collection[str]) -> list[str]:
-        """What can be measured alone, if these peers are asked for."""
+        """Return the names of the parts that can be measured alone, if these peers are asked for."""
         ...
 
     def measure(
         self, names: Collection[str], folder: Path, settings: Settings
     ) -> Iterator[tuple[str, Sequence[Figure]]]:
-        """The figures of these parts, as soon as each is done."""
+        """Yield the figures of these parts, as soon as each is done."""
         ...
 
 
@@ -58,7 +58,8 @@ GROUPS: Mapping[str, Group] = {
     NETWORKS: MeasurementGroup(NETWORKS),
 }
 USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL)]
-"""The others are measured when they are named: interop is beside Apache alone, and Apache's healing takes an hour."""
+"""The groups that are measured by default. The others must be named: ``interop`` compares with Apache alone, and
+Apache's healing takes an hour."""
 PEERS = ("raw", "apache", "kafka")
 TABLE_WIDTH = 170
 
@@ -78,12 +79,12 @@ def parser() -> argparse.ArgumentParser:
     add("--lane", choices=("direct", "grpc"), default="direct", help="between our client and our bookies")
     add("--runs", type=int, default=3, help="timed runs of each side, after one to warm up")
     add("--scale", type=float, default=1.0, help="share of the usual amount of data")
-    add("--slow-sync-ms", type=float, default=0.0, metavar="MS", help="add so much to each sync, of every server")
+    add("--slow-sync-ms", type=float, default=0.0, metavar="MS", help="add this much to each sync of every server")
     add("--data", "--dir", metavar="DIR", type=Path, default=Path(".cache/bench"), help="on the disk to be measured")
     add(
         "--only",
         metavar="PART,…",
-        help="parts of the groups, or patterns ('*single*'); one that there is not lists them",
+        help="parts of the groups, or patterns ('*single*'); an unknown name prints all of them",
     )
     add("--json", action="store_true", help="one object a line instead of the tables")
     add("--profile", action="store_true", help="say on the error output which functions of our client take the time")
@@ -105,7 +106,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(groups: Collection[str], only: str | None, peers: Collection[str]) -> dict[str, list[str]]:
-    """The parts of each group. InvalidArgumentError for one that there is not."""
+    """Return the parts of each group to measure. Raises InvalidArgumentError for a part that does not exist."""
     possible = {name: GROUPS[name].parts(peers) for name in groups or USUAL}
     if only is None:
         found = possible
@@ -155,7 +156,7 @@ def main() -> int:
 def measure_group(
     group: str, names: Collection[str], results: Results, options: argparse.Namespace, console: Console
 ) -> None:
-    """What the results lack. A part that fails is left out, and those behind it are measured."""
+    """Measure the parts that the results lack. A part that fails is left out, and the next ones are still measured."""
     settings = Settings(options.runs, options.scale, options.lane, options.peers, options.profile)
     lacking = [name for name in names if not results.has(group, name, options.peers)]
     while lacking:
@@ -168,7 +169,7 @@ def measure_group(
                 console.print(f"[dim]{name} done after {time.monotonic() - began:.0f} s[/dim]")
         except InvalidArgumentError:
             raise
-        except Exception as error:  # a peer's, or ours: an hour of other figures is not lost with it
+        except Exception as error:  # of a peer or of ours: it must not cost an hour of other figures
             failed = lacking.pop(0)
             results.failed.append(failed)
             console.print(f"{failed} failed: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
@@ -182,7 +183,7 @@ def records_of(group: str, names: Collection[str], results: Results) -> list[Rec
 
 
 def show(found: Mapping[str, list[Record]], conditions: Conditions) -> None:
-    """A table of the figures, one of their costs, one of the storage's, and what each says."""
+    """Print a table of the figures, one of their costs, one of the storage's figures, and the notes."""
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     others = [record for group, records in found.items() for record in records if group != STORAGE]
     costs = list(tables.cost_rows(others))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed rows: the 20 columns of the flights (``examples/flights.py``), over and over until there are enough."""
+"""Typed rows: the 20 columns of the flights (``examples/flights.py``), repeated until there are enough rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREE = ("carrier", "dep_delay", "distance")
 
 
 def flights(rows: int) -> pa.Table:
-    """So many rows, each with a ``seq`` of its own."""
+    """Return ``rows`` rows, each with a ``seq`` of its own."""
     once = flights_table()
     assert tuple(once.column_names) == COLUMNS
     at = COLUMNS.index("time_hour")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A measurement: what we do, what each peer does, what is wanted. All of them take turns, so that what disturbs one
-disturbs the others."""
+"""A measurement: our work, each peer's work, and the wanted results. All sides take turns, so that a disturbance
+affects all of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 Prepare = Callable[["World"], Callable[[], Run]]
-"""Makes what a side needs, and gives what is run again and again."""
+"""Prepares a side, and returns the function that is run again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Someone who does the same. ``wanted``: for each name at least such a ratio, above 1 where ours is better."""
+    """A peer that does the same work. ``wanted`` has for each name the least ratio, where a ratio above 1 means that
+    ours is better."""
 
     name: str
     prepare: Prepare
@@ -30,7 +31,7 @@ class Peer:
     variant: str = ""
     note: str = ""
     kinds: Sequence[str] = ()
-    """Of the processes that work for it, where they are not the usual ones."""
+    """The kinds of the processes that work for it, if they are not the usual ones."""
 
     @property
     def label(self) -> str:
@@ -39,7 +40,8 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``names`` and ``unit`` of what a run gives. ``wanted`` is of the values themselves."""
+    """One measurement. ``names`` and ``unit`` are those of the values of a run. ``wanted`` has the limits for the
+    values themselves."""
 
     names: Sequence[str]
     unit: str
@@ -47,29 +49,29 @@ class Measurement:
     peers: Sequence[Peer] = ()
     wanted: Sequence[float | None] = ()
     per: float = 1.0
-    """What the values of a run are divided by to be in the unit."""
+    """The divisor that turns the values of a run into ``unit``."""
     less_is_better: bool = False
     note: str = ""
     lane: str = ""
-    """Where it is not the one that was asked for."""
+    """The lane, if it is not the one that was asked for."""
     kinds: Sequence[str] = OURS
-    """Of the processes that work for our side."""
+    """The kinds of the processes that work for our side."""
     once: bool = False
-    """It takes long and needs no warm-up: one run."""
+    """Whether to run it once, without a warm-up, because it takes long."""
     needs: str = ""
-    """A peer without whom it cannot be measured."""
+    """A peer without which it cannot be measured."""
     disk_bytes: float | None = None
-    """At the usual scale, where it needs less of the disk than its group."""
+    """The bytes of disk that it needs at the usual scale, if that is less than its group needs."""
 
     @property
     def name(self) -> str:
-        """Of the whole."""
+        """The name of the whole measurement."""
         return self.names[0] if len(self.names) == 1 else self.names[0].rpartition("_")[0]
 
 
 @dataclass(slots=True)
 class _Side:
-    """What was measured of one side."""
+    """The results of one side."""
 
     run: Callable[[], Run]
     per: float
@@ -98,13 +100,13 @@ class _Side:
 
 
 def _medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each name."""
+    """Return the median of each name."""
     names = {name: None for one in each for name in one}
     return {name: statistics.median(one.get(name, 0.0) for one in each) for name in names}
 
 
 def measure(one: Measurement, world: World, peers: Collection[str], runs: int) -> list[Figure]:
-    """Warm all sides up, then let them take turns: a figure for each name beside each of the ``peers``."""
+    """Warm all sides up, then let them take turns. Return a figure for each name beside each of the ``peers``."""
     beside = [peer for peer in one.peers if peer.name in peers]
     with world.measuring():
         ours, theirs = _measured(one, beside, world, runs)
@@ -146,7 +148,7 @@ def _figures(
 
 
 def _part(peer: Peer, side: _Side, index: int) -> dict[str, Any]:
-    """Of a figure, what is the peer's."""
+    """Return the peer's part of a figure."""
     return {
         "peer": peer.label,
         "peer_values": side.of_name(index),

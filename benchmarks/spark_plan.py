@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log of very many ledgers costs on the driver: planning 100,000 extents.
+"""The cost of a log with very many ledgers: planning 100,000 extents on the driver.
 
-Planning is measured in a process of its own, so that its memory is its own: from the log's head to the partitions as
-the bytes that Spark keeps of them. The metadata store is one in memory: what is measured is our work, not the network.
-``python -m benchmarks.spark_plan [EXTENTS]`` prints one such run as JSON.
+Planning is measured in a process of its own, so that its memory can be measured: from the log's head to the partitions
+as the bytes that Spark keeps. The metadata store is in memory, so that our work is measured, not the network. ``python
+-m benchmarks.spark_plan [EXTENTS]`` prints one such run as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOG = "many"
 
 
 def planning_figures(runs: int, scale: float = 1.0) -> list[Figure]:
-    """Seconds and memory of planning a log of 100,000 extents, each run in a process of its own."""
+    """Measure seconds and memory of planning a log of 100,000 extents, each run in a process of its own."""
     extents = max(1, int(EXTENTS * scale))
     command = [sys.executable, "-m", "benchmarks.spark_plan", str(extents)]
     found = []
@@ -69,14 +69,16 @@ def planning_figures(runs: int, scale: float = 1.0) -> list[Figure]:
 
 
 def measure_planning(extents: int) -> dict[str, float]:
-    """Plan a log of so many extents once: seconds, MiB and the bytes of the partitions."""
+    """Plan a log of ``extents`` extents once. Return the seconds, the MiB and the bytes of the partitions."""
     from bk_core import blocking
     from bk_core.client import BookKeeper, ClientConfig
     from bk_core.transport.caller import Caller
     from bk_core.transport.lanes import LaneTransport
     from tests.kit.memory_store import MemoryCluster, MemoryStore
 
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:  # what making it takes is not counted
+    with ProcessPoolExecutor(
+        1, mp_context=get_context("spawn")
+    ) as elsewhere:  # the memory for making it is not counted
         head, pages = elsewhere.submit(_log_records, extents).result()
     cluster = MemoryCluster()
     _fill(MemoryStore(cluster), head, pages)
@@ -100,7 +102,7 @@ def measure_planning(extents: int) -> dict[str, float]:
 
 
 def _plan(bookkeeper: Any, stop: int | None) -> Sequence[bytes]:
-    """The partitions as Spark keeps them, of offsets up to ``stop``."""
+    """Return the partitions as Spark keeps them, of offsets up to ``stop``."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from bk_spark import codecs
@@ -116,7 +118,7 @@ def _plan(bookkeeper: Any, stop: int | None) -> Sequence[bytes]:
 
 
 def _fill(store: Any, head: bytes, pages: Mapping[str, bytes]) -> None:
-    """A cluster with one log and no ledgers."""
+    """Fill a cluster with one log and no ledgers."""
     from bk_core.model import BookieServiceInfo
 
     store.initialize_cluster()
@@ -128,7 +130,7 @@ def _fill(store: Any, head: bytes, pages: Mapping[str, bytes]) -> None:
 
 
 def _log_records(count: int) -> tuple[bytes, dict[str, bytes]]:
-    """Head and pages of a log of so many sealed extents, whose ledgers planning does not look at."""
+    """Return the head and pages of a log of ``count`` sealed extents. Planning does not read their ledgers."""
     from bk_core.entries.digest import ledger_key
     from bk_core.logs.model.codec import encode_head
     from bk_core.logs.model.head import Extent

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of figures that a client and three bookies are measured by: each lists its measurements."""
+"""The groups of figures that are measured with a client and three bookies. Each module lists its measurements."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``append``: how fast entries become durable, by batches and one by one, and how soon a single one is."""
+"""Group ``append``: the rate at which entries become durable, in batches and one by one, and the latency of a single
+entry."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from bk_core.model import DigestType
 
 BYTES = 300e6
 APACHE_BYTES = {100: 20e6, 1_000: 100e6, 256 << 10: 300e6}
-"""Less for who takes seconds for it."""
+"""The bytes that Apache's client appends in a run, by the size of an entry. It is slower, so it gets fewer bytes."""
 BATCH_BYTES = 1_000_000
 PACKED_BYTES = 256 << 10
 LEDGERS, ROUNDS = 10_000, 4
@@ -43,7 +44,7 @@ QUORUM = "E 3, Qw 3, Qa 2, fdatasync before each ack, CRC32C an entry"
 
 
 def batches(data: VariedBytes, entry_bytes: int, total: int) -> Iterator[EntryBatch]:
-    """Batches of about 1 MB of entries of one size."""
+    """Yield batches of about 1 MB, of entries of one size."""
     rows = BATCH_BYTES // entry_bytes
     lengths = np.full(rows, entry_bytes, dtype=np.uint32)
     for chunk in data.chunks(total, rows * entry_bytes):
@@ -51,7 +52,7 @@ def batches(data: VariedBytes, entry_bytes: int, total: int) -> Iterator[EntryBa
 
 
 def append_all(ledger: LedgerWriter, data: VariedBytes, entry_bytes: int, total: int) -> None:
-    """From the first append to the last confirmation."""
+    """Append everything, and return when the last entry is confirmed."""
     for batch in batches(data, entry_bytes, total):
         ledger.append_batch(batch)
     ledger.flush()
@@ -61,7 +62,7 @@ def append_all(ledger: LedgerWriter, data: VariedBytes, entry_bytes: int, total:
 
 
 class LedgerOptions(TypedDict, total=False):
-    """Of a ledger that is not the usual one."""
+    """The options of a ledger that differ from the defaults."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -85,7 +86,8 @@ def by_batches(entry_bytes: int, **ledger_options: Unpack[LedgerOptions]) -> Pre
 
 
 def one_by_one(world: World) -> Callable[[], Run]:
-    """One ``append_nowait`` an entry; where the window is full, the writer waits until half of it is confirmed."""
+    """Call ``append_nowait`` for each entry. When the window is full, the writer waits until half of it is
+    confirmed."""
     bookkeeper, total = world.bookkeeper, world.scaled(BYTES / 3)
     payloads = world.data.messages(100, total)
 
@@ -107,8 +109,8 @@ def one_by_one(world: World) -> Callable[[], Run]:
 
 
 def many_ledgers(world: World) -> Callable[[], Run]:
-    """Each ledger has a task that appends, waits, and appends again. The open ledgers are hidden from Python's garbage
-    collector, as docs/python.md says."""
+    """Run a task for each ledger, which appends, waits, and appends again. The open ledgers are hidden from Python's
+    garbage collector, as docs/python.md recommends."""
     ledgers = world.scaled(LEDGERS, 10)
     payload = bytes(world.data.take(100))
 
@@ -172,7 +174,7 @@ def fanned_out(entry_bytes: int, *, digests: bool = False, huge: bool = False) -
 
 
 async def single_ms(writer: client.LedgerWriter, count: int) -> list[float]:
-    """Of one append at a time, each waited for."""
+    """Return the milliseconds of each of ``count`` appends, one at a time."""
     payload, samples = random.Random(1).randbytes(100), []
     for _ in range(count):
         began = time.perf_counter()
@@ -203,7 +205,7 @@ def java_singles(*, eager: bool) -> Prepare:
 
 @contextmanager
 def load(world: World) -> Iterator[None]:
-    """Another client appends at full rate to another ledger."""
+    """Have another client append at full rate to another ledger during the block."""
     with doomed("load", world.cluster.uri, world.lane):
         yield
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``arrow``: rows with types as an Arrow table, without Spark."""
+"""Group ``arrow``: reads rows with types as an Arrow table, without Spark."""
 
 from __future__ import annotations
 

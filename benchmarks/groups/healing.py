@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of four bookies goes while somebody appends: how fast its copies are put back, and what the writer feels.
+"""Measures how fast the copies of a lost bookie are restored, and what a writer feels meanwhile.
 
-A cluster is filled, ours or Apache's, in the same way and by our client. A writer appends to it, alone at first; then a
-bookie is lost, or drained. The time is that from the first mark to the last record that names the bookie.
+Our client fills a cluster of four bookies, ours or Apache's, in the same way. A writer appends to it, alone at first;
+then one bookie is lost, or drained. The time runs from the first mark to the last record that names the bookie.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from bk_core.model import BookieId, LedgerId
 
 BOOKIE_COUNT = 4
 LEDGERS, LEDGER_BYTES, ENTRY_BYTES = 10_000, 500_000, 1_000
-"""On the bookie that goes; with three copies on four bookies the cluster has a third more."""
+"""The data on the bookie that is lost. With three copies on four bookies, the cluster holds a third more."""
 BUDGET = 16_000_000
-"""Bytes a second that our auto-recovery is given. Apache's has no bound."""
+"""The bytes per second that our auto-recovery may read. Apache's has no such limit."""
 DELAY_S = 1
 FILL_AT_ONCE = 8
 BEFORE_S, WARM_S = 10.0, 3.0
@@ -56,7 +56,7 @@ Lose = Callable[["Cluster"], object]
 
 
 class Cluster(Protocol):
-    """Four bookies."""
+    """A cluster of four bookies."""
 
     uri: str
 
@@ -66,7 +66,7 @@ class Cluster(Protocol):
     def kill_first(self) -> None: ...
 
     def healing(self) -> contextlib.AbstractContextManager[object]:
-        """Auto-recovery as a process."""
+        """Run auto-recovery as a process during the block."""
         ...
 
 
@@ -123,7 +123,7 @@ Side = Callable[[World, ExitStack, Path], Cluster]
 
 @contextmanager
 def bk(uri: str, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
-    """A command of ours, asked to end at the end of the block."""
+    """Start a command of ours, and interrupt it at the end of the block."""
     command = [sys.executable, "-m", "bk_cli.main", "-v", *arguments, "--metadata-service-uri", uri]
     process = subprocess.Popen(command, text=True, env=child_environment(), **streams)
     try:
@@ -138,12 +138,12 @@ def bk(uri: str, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[s
 
 
 class Foreground:
-    """``bk bench``: a few writers, each of which waits for its acks."""
+    """A run of ``bk bench``: a few writers, each of which waits for its acks."""
 
     def __init__(self, stack: ExitStack, uri: str) -> None:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._process = stack.enter_context(bk(uri, "bench", "--json", *FOREGROUND, **streams))
-        self._seconds: list[tuple[float, int]] = []  # when, entries
+        self._seconds: list[tuple[float, int]] = []  # (time, entries of this second)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -154,7 +154,7 @@ class Foreground:
                 self._seconds.append((time.monotonic(), said["entries"]))
 
     def rate(self, begin_s: float, end_s: float) -> float:
-        """Entries a second between these moments."""
+        """Return the entries per second between these moments."""
         if self._process.poll() is not None:
             raise BookKeeperError("the writer in the foreground ended", value=f"code {self._process.returncode}")
         return sum(entries for at, entries in self._seconds if begin_s < at <= end_s) / (end_s - begin_s)
@@ -168,7 +168,7 @@ class Healed:
     meanwhile: float
 
     def as_run(self) -> Run:
-        """Per cent of the budget, and of the writer's rate."""
+        """Return the per cent of the budget, and of the writer's rate before."""
         share = self.copied_bytes / self.seconds / BUDGET
         return Run((100 * share, 100 * self.meanwhile / self.before))
 
@@ -185,7 +185,8 @@ def killed(cluster: Cluster) -> None:
 
 
 def drained(cluster: Cluster) -> None:
-    """Returns once it is ordered, which is told from a refusal by what is said; the workers go on."""
+    """Order a drain, and return once it is ordered; the workers go on. The message tells an accepted order from a
+    refusal."""
     arguments = [sys.executable, "-m", "bk_cli.main", "bookie", "drain", cluster.ids[0], "--wait", "0s"]
     command = [*arguments, "--metadata-service-uri", cluster.uri]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
@@ -207,7 +208,7 @@ def _heal(world: World, side: Side, lose: Lose) -> Healed:
         alone_s = time.monotonic()
         before = writer.rate(alone_s - before_s, alone_s)
         stack.enter_context(cluster.healing())
-        time.sleep(WARM_S)  # it is elected, and has looked at all once
+        time.sleep(WARM_S)  # by now it is elected, and has checked everything once
         lose(cluster)
         began_s = _wait_for(lambda: next(store.list_underreplicated(), None) is not None, BEGINS_S)
         ended_s = _wait_for(_nobody_names(store, named, cluster.ids[0]), ENDS_S)
@@ -216,7 +217,8 @@ def _heal(world: World, side: Side, lose: Lose) -> Healed:
 
 
 def _nobody_names(store: MetadataStore, ledgers: list[LedgerId], bookie_id: BookieId) -> Callable[[], bool]:
-    """Each record is read again only while it names the bookie."""
+    """Return a function that says whether no record names the bookie. A record is read again only while it names the
+    bookie."""
     left = deque(ledgers)
 
     def is_over() -> bool:
@@ -232,7 +234,7 @@ def _nobody_names(store: MetadataStore, ledgers: list[LedgerId], bookie_id: Book
 
 
 def _wait_for(is_so: Callable[[], bool], within_s: float) -> float:
-    """When it was so."""
+    """Wait until ``is_so()``. Return the time of that moment."""
     until = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > until:
@@ -242,7 +244,7 @@ def _wait_for(is_so: Callable[[], bool], within_s: float) -> float:
 
 
 async def _fill(world: World, uri: str, first: BookieId) -> list[LedgerId]:
-    """Closed ledgers until so many are on the bookie; these."""
+    """Write closed ledgers until enough of them are on the bookie. Return those."""
     rows = LEDGER_BYTES // ENTRY_BYTES
     lengths = np.full(rows, ENTRY_BYTES, dtype=np.uint32)
     wanted, named, turns = world.scaled(LEDGERS), list[LedgerId](), asyncio.Semaphore(FILL_AT_ONCE)

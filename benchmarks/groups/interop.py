@@ -66,7 +66,7 @@ def java_read(size: int) -> Prepare:
 
 
 def java_single(wire: int, where: str) -> Prepare:
-    """The medians alone."""
+    """Measure only the medians of single adds."""
 
     def prepare(world: World) -> Callable[[], Run]:
         uri = {
@@ -81,7 +81,7 @@ def java_single(wire: int, where: str) -> Prepare:
 
 
 def java_on_bare(wire: int) -> Prepare:
-    """The medians alone, on what does no more than a bookie must."""
+    """Measure only the medians of single adds, on servers that do no more than a bookie must."""
 
     def prepare(world: World) -> Callable[[], Run]:
         uri = f"zk://{world.zookeeper}/bare-{wire}/ledgers"
@@ -93,7 +93,7 @@ def java_on_bare(wire: int) -> Prepare:
 
 
 def recover(world: World) -> Callable[[], Run]:
-    """By our client, what Apache's left open."""
+    """Recover with our client a ledger that Apache's client left open."""
     java, bookkeeper, entries = world.of(Apache).client(), client_on_theirs(world), world.scaled(ENTRIES)
 
     def run() -> Run:
@@ -113,7 +113,7 @@ def java_recover(world: World) -> Callable[[], Run]:
 
 
 def spark_read(world: World) -> Callable[[], Run]:
-    """Rows of 1 KB by Spark."""
+    """Read rows of 1 KB with Spark."""
     from examples.spark_session import spark_session
 
     bookkeeper, total = client_on_theirs(world), world.scaled(4 * BYTES)

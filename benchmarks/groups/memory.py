@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``memory``: what a bookie holds while much streams through it."""
+"""Group ``memory``: the memory that a bookie holds while many bytes stream through it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def resident_bytes(pid: int) -> int:
 
 
 class MemoryWatch(threading.Thread):
-    """Samples the resident memory of bookies until told to stop."""
+    """Samples the resident memory of bookies until :meth:`finish`."""
 
     def __init__(self, bookies: list[BookieProcess]) -> None:
         super().__init__(daemon=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``metadata``: what a ledger costs beside its entries."""
+"""Group ``metadata``: the cost of a ledger apart from its entries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kazoo_cycles(at_once: int) -> Prepare:
 
 
 def creating(world: World) -> Callable[[], Run]:
-    """The median of a creation, one after the other."""
+    """Measure the median time of creating a ledger, one after the other."""
     count = world.scaled(CYCLES, 20)
 
     async def create(bookkeeper: client.BookKeeper) -> Run:

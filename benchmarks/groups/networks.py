@@ -23,7 +23,7 @@ SINGLES = 500
 ANSWER_S = 600.0
 """How long a command of the clients may take, in seconds."""
 MEGABYTES = {LAN: 150e6, FAR: 150e6, LOSSY: 50e6}
-"""Of a run: a few seconds of 1 Gbit/s, through which each byte goes three times."""
+"""The bytes of a run, by link: a few seconds of 1 Gbit/s, through which each byte goes three times."""
 
 
 def clients_at(world: World, place: Place) -> Any:
@@ -87,7 +87,7 @@ def read(link: Link) -> Prepare:
 
 
 def connected(world: World, link: Link) -> Any:
-    """A client of ours at the end of such a cable."""
+    """Start a client of ours at the end of a cable of this kind."""
     world.of(Network).use(link)
     uri, program = world.of(Network).bookies.uri, clients_at(world, world.of(Network).client)
     program.call("connect", uri=uri, lane=world.lane, clients=1, frame_bytes=1 << 20)

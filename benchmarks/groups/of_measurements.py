@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group as the command wants it, of a list of measurements, which share a world."""
+"""A group as the command needs it, made from a list of measurements that share a world."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benchmarks.running.world import World
 from benchmarks.storage.scratch import check_room, terminated_as_interrupted
 
 LEAST_BYTES = 3 << 30
-"""Of disk, for servers and their files of a fixed size."""
+"""The least disk space that a group needs, in bytes, for servers and their files of a fixed size."""
 
 
 class MeasurementGroup:
-    """Those of ``benchmarks/groups/<name>.py``, which is imported when it is asked for them."""
+    """The measurements of ``benchmarks/groups/<name>.py``, which is imported when they are needed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,18 +34,19 @@ class MeasurementGroup:
         return found
 
     def parts(self, peers: Collection[str]) -> list[str]:
-        """Their names."""
+        """Return the names of the measurements."""
         return [one.name for one in self._measurements if not one.needs or one.needs in peers]
 
     def needed_bytes(self, names: Collection[str], scale: float) -> int:
-        """What these need of the disk."""
+        """Return the bytes of disk that these measurements need."""
         whole: float = getattr(self._module, "NEEDED_BYTES", LEAST_BYTES)
         wanted = (one for one in self._measurements if one.name in names)
         most = max((whole if one.disk_bytes is None else one.disk_bytes for one in wanted), default=0.0)
         return max(LEAST_BYTES, int(most * scale))
 
     def measure(self, names: Collection[str], folder: Path, settings: Settings) -> Iterator[tuple[str, list[Figure]]]:
-        """The figures of each. InvalidArgumentError where there is too little room, before the first begins."""
+        """Yield the figures of each measurement. Raises InvalidArgumentError before the first begins if there is too
+        little room."""
         check_room(folder, self.needed_bytes(names, settings.scale), f"{', '.join(names)} of the group {self._name}")
         wanted = [one for one in self._measurements if one.name in names]
         with (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``read``: a ledger from its beginning to its end, and single entries anywhere in it."""
+"""Group ``read``: reads a ledger from its beginning to its end, and single entries anywhere in it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RANDOM, RANDOM_BYTES, AT_ONCE = 5_000, 100e6, 16
 
 
 def filled(bookkeeper: BookKeeper, world: World, entry_bytes: int, total: int) -> int:
-    """A closed ledger."""
+    """Fill a ledger and close it. Return its id."""
     with bookkeeper.create_ledger() as ledger:
         append_all(ledger, world.data, entry_bytes, total)
         return ledger.ledger_id
 
 
 def read_all(bookkeeper: BookKeeper, ledger_id: int) -> Run:
-    """Bytes a second of one sequential read."""
+    """Return the bytes per second of one sequential read."""
     with bookkeeper.open_ledger(ledger_id, recover=False) as reader:
         began, seen = time.perf_counter(), 0
         for batch in reader.read(0, reader.last_add_confirmed):
@@ -47,7 +47,8 @@ def read_all(bookkeeper: BookKeeper, ledger_id: int) -> Run:
 
 
 def into_page_cache(folder: Path) -> None:
-    """Bookies write past the page cache: else the first read from each would be the disk's, and chance would choose."""
+    """Read all segments, so that they are in the page cache. Bookies write past it: otherwise the first read from each
+    bookie would come from the disk, and chance would decide which run that is."""
     for segment in folder.rglob("*.segment"):
         with segment.open("rb", buffering=0) as file:
             while file.read(1 << 20):
@@ -81,7 +82,7 @@ def streamed(world: World) -> Callable[[], Run]:
 
 
 def anywhere(world: World) -> Callable[[], Run]:
-    """Some readers, each of which asks for one entry, waits, and asks for another."""
+    """Run some readers. Each asks for one entry, waits for it, and asks for the next."""
     count = world.scaled(RANDOM, 100)
     ledger_id = filled(world.bookkeeper, world, 1_000, world.scaled(RANDOM_BYTES))
 
@@ -111,7 +112,7 @@ def bare_anywhere(world: World) -> Callable[[], Run]:
 
 
 def tailing(world: World) -> Callable[[], Run]:
-    """A writer that pauses between entries, and a tail of another client."""
+    """Run a writer that pauses between entries, and a tail in another client."""
     count = world.scaled(TAILED, 50)
 
     async def follow(reader: client.LedgerReader, seen: dict[int, float]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``recovery``: what a reader or a new leader waits for after the old writer is gone."""
+"""Group ``recovery``: the time that a reader or a new leader waits after the old writer is gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bk_core.protocol.lac import verified_lac
 ENTRIES, ENTRY_BYTES = 100_000, 100
 DURABLE_S = 30.0
 TAKEOVERS = 30
-LEAD_S = 0.05  # how long the old leader appends before it is struck
+LEAD_S = 0.05  # how long the old leader appends before it is killed, stopped or superseded
 FATES = (signal.SIGKILL, signal.SIGSTOP, None)
 
 
@@ -33,7 +33,7 @@ FATES = (signal.SIGKILL, signal.SIGSTOP, None)
 
 
 def recovering(world: World) -> Callable[[], Run]:
-    """A ledger whose writer was killed; its bookies know nothing of the LAC."""
+    """Recover a ledger whose writer was killed. No bookie has a LAC for it."""
     entries = world.scaled(ENTRIES)
     return lambda: Run.of(asyncio.run(recovery_s(world, entries)))
 
@@ -44,7 +44,7 @@ def java_recovering(world: World) -> Callable[[], Run]:
 
 
 async def recovery_s(world: World, entries: int) -> float:
-    """Seconds of one recovering open by a client that has no connection to a bookie yet."""
+    """Return the seconds of one recovering open by a client that has no connection to a bookie yet."""
     with doomed("ledger", world.cluster.uri, world.lane, str(entries), str(ENTRY_BYTES)) as (writer, line):
         ledger_id = int(line)
         async with await connected(world) as bookkeeper:
@@ -61,7 +61,7 @@ async def recovery_s(world: World, entries: int) -> float:
 
 
 async def durable_everywhere(bookkeeper: client.BookKeeper, ledger_id: LedgerId, last: int) -> None:
-    """Wait until every bookie of the ledger serves its last entry, and proves no LAC: the case to measure."""
+    """Wait until every bookie of the ledger serves its last entry and proves no LAC, which is the case to measure."""
     metadata = (await bookkeeper.read_metadata(ledger_id)).value
     digester = Digester(DigestType.CRC32C, b"", ledger_id)
     await bookkeeper.refresh_bookies()
@@ -81,7 +81,7 @@ async def durable_everywhere(bookkeeper: client.BookKeeper, ledger_id: LedgerId,
 
 
 def takeovers(world: World) -> Callable[[], Run]:
-    """Of one log, by leaders that find the old one killed, stopped or alive, in turn."""
+    """Take over one log again and again. The new leader finds the old one killed, stopped or alive, in turn."""
     rounds = max(world.scaled(TAKEOVERS), len(FATES))
 
     def run() -> Run:
@@ -94,7 +94,8 @@ def takeovers(world: World) -> Callable[[], Run]:
 
 
 async def takeover_ms(world: World, name: str, blow: signal.Signals | None) -> float:
-    """Milliseconds from ``lead()`` to the first ack of the new leader, by a client that has just connected."""
+    """Return the milliseconds from ``lead()`` to the first ack of the new leader, by a client that has just
+    connected."""
     with doomed("leader", world.cluster.uri, world.lane, name) as (old, _):
         await asyncio.sleep(LEAD_S)
         async with await connected(world) as bookkeeper:

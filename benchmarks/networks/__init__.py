@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emulated networks, the bookies and clients in them, for the group ``networks``."""
+"""Emulated networks for the group ``networks``, and the bookies and clients in them."""

@@ -19,13 +19,13 @@ POLL_S = 0.05
 
 
 class Place:
-    """Where a process listens: an address, and the network that it is started in."""
+    """A place for a process: the address on which it listens, and the network in which it is started."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.host = host
 
     def entered(self) -> AbstractContextManager[object]:
-        """What is started in the block is there."""
+        """Start the processes of the block at this place."""
         return nullcontext()
 
 
@@ -47,7 +47,7 @@ class PlacedBookie(BookieProcess):
 
 
 class Bookies:
-    """One at each of the places; a context manager."""
+    """A bookie at each of the places; a context manager that runs them."""
 
     def __init__(self, folder: Path, uri: str, places: Sequence[Place]) -> None:
         folder.mkdir(parents=True)
@@ -66,7 +66,7 @@ class Bookies:
                 stack.callback(bookie.stop)
                 bookie.start()
             for bookie in self.bookies:
-                stack.callback(bookie.terminate)  # all of them, before the first is waited for
+                stack.callback(bookie.terminate)  # at the end, all are terminated before the first is waited for
             deadline = time.monotonic() + START_TIMEOUT_S
             while waiting := [bookie for bookie in self.bookies if not bookie.is_ready]:
                 if time.monotonic() > deadline or not waiting[0].is_running:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of ours in a process of their own, so that theirs are its seconds and its memory:
-``python -m benchmarks.networks.clients`` takes commands as lines of JSON and answers them.
+"""Clients of ours in a process of their own, so that its processor time and memory are theirs: ``python -m
+benchmarks.networks.clients`` reads commands as lines of JSON and answers them.
 
-Each client has its connections and its session with ZooKeeper; all of them share one loop.
+Each client has its own connections and its own session with ZooKeeper; all of them share one loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Answer = dict[str, Any]
 
 
 class Clients:
-    """What the commands do; each method of a public name is one."""
+    """The commands. Each public method is one."""
 
     def __init__(self) -> None:
         self._data = memoryview(random.Random(1).randbytes(DATA_BYTES))
@@ -36,15 +36,15 @@ class Clients:
         self._writers: list[client.LedgerWriter] = []
 
     async def connect(self, uri: str, lane: str, clients: int, frame_bytes: int) -> Answer:
-        """So many clients, whose frames are of that size at most."""
+        """Connect ``clients`` clients, whose frames have at most ``frame_bytes`` bytes."""
         config = ClientConfig(lanes=lane, frame_bytes=max(1024, frame_bytes))
         for _ in range(clients):
             self._clients.append(await client.connect(uri, config=config))
         return {}
 
     async def open(self, ledgers: int, quorums: list[int]) -> Answer:
-        """So many ledgers for all clients in turn, each with an entry. They are hidden from Python's garbage collector,
-        as docs/python.md says."""
+        """Open ``ledgers`` ledgers, shared out among the clients, each with one entry. They are hidden from Python's
+        garbage collector, as docs/python.md recommends."""
         some = asyncio.Semaphore(CREATED_AT_ONCE)
         ensemble, write, ack = quorums
 
@@ -63,7 +63,7 @@ class Clients:
         return {}
 
     async def append(self, count: int, rows: int, size: int, in_flight: int) -> Answer:
-        """``count`` batches of ``rows`` entries, ``in_flight`` of them at a time, to the ledgers in turn."""
+        """Append ``count`` batches of ``rows`` entries to the ledgers in turn, ``in_flight`` batches at a time."""
         lengths, batch_bytes = np.full(rows, size, dtype=np.uint32), rows * size
         places = DATA_BYTES // batch_bytes
 
@@ -79,7 +79,7 @@ class Clients:
         return await clocked(lambda: asyncio.gather(*(some(first) for first in range(in_flight))))
 
     async def single(self, count: int, size: int) -> Answer:
-        """Milliseconds of one append at a time."""
+        """Return the milliseconds of an append, one at a time: median and p99."""
         (writer, *_), samples = self._writers, []
         for _ in range(count):
             began = time.perf_counter()
@@ -88,13 +88,13 @@ class Clients:
         return {"p50": float(np.percentile(samples, 50)), "p99": float(np.percentile(samples, 99))}
 
     async def close(self) -> Answer:
-        """The ledgers, to be read."""
+        """Close the ledgers, and return their ids for reading."""
         for writer in self._writers:
             await writer.close()
         return {"ledgers": [writer.ledger_id for writer in self._writers]}
 
     async def read(self, ledger_id: int, times: int = 1) -> Answer:
-        """All of it, without looking into it, again and again."""
+        """Read the whole ledger ``times`` times, without looking into the entries."""
         async with await self._clients[0].open_ledger(ledger_id, recover=False) as reader:
 
             async def all_of_it() -> None:
@@ -114,7 +114,7 @@ async def clocked(work: Callable[[], Awaitable[object]]) -> Answer:
 
 
 async def serve() -> None:
-    """Until the input ends: one command after the other."""
+    """Carry out one command after the other until the input ends."""
     loop, clients = asyncio.get_running_loop(), Clients()
     say({"id": 0, "ok": {}})
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -122,7 +122,7 @@ async def serve() -> None:
         given = {name: value for name, value in command.items() if name not in ("id", "do")}
         try:
             say({"id": command["id"], "ok": await getattr(clients, command["do"])(**given)})
-        except Exception as error:  # it is whoever asked who must know
+        except Exception as error:  # the caller must get every error
             say({"id": command["id"], "error": {"name": type(error).__name__, "message": str(error)}})
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies, ours and Apache's, and clients in networks of their own, joined by cables of 1 Gbit/s. The client's cable
+"""Bookies of ours and Apache's, and clients, in networks of their own, joined by cables of 1 Gbit/s. The client's cable
 can be long, and can lose packets. The machine's own network is not touched.
 
 The hub has a bridge and ZooKeeper. At the other end of each cable is a network with one bookie of each kind, or with
-the clients. The rate is the kernel's (``tc tbf``, both ends, so that each direction has it); delay and loss are those
-of a relay of ours between two TAP devices, since not every kernel has netem.
+the clients. The kernel limits the rate (``tc tbf`` at both ends, so for each direction). A relay of ours between two
+TAP devices adds delay and loss, because not every kernel has netem.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 RATE_BITS = 1_000_000_000
 TBF = ("tbf", "rate", f"{RATE_BITS}bit", "burst", "128kb", "latency", "20ms")
 CONGESTION = "reno"
-"""Allowed in every namespace; cubic does the same where a packet takes so short."""
+"""The congestion control of TCP. It is allowed in every namespace. cubic behaves the same if a packet takes so little
+time."""
 BOOKIE_COUNT, CLIENT_NUMBER, HUB_NUMBER = 3, 9, 254
 RELAY = Path(__file__).with_name("relay.c")
 COMMAND_S, COMPILE_S = 10, 60
@@ -44,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The client's cable, beside its rate. ``delay_ms`` is there and back."""
+    """The properties of the client's cable besides its rate. ``delay_ms`` is there and back."""
 
     name: str
     delay_ms: float = 0.0
@@ -71,7 +72,7 @@ class Namespace(Place):
 
     @property
     def path(self) -> str:
-        """As ``ip`` takes it."""
+        """The path by which ``ip`` names the network."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class Namespace(Place):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread is in it, and so is what it starts."""
+        """Move this thread into the network for the block, and with it the processes that it starts."""
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         _checked(_libc.setns(self._fd, _NEW_NETWORK), "setns")
         try:
@@ -89,7 +90,7 @@ class Namespace(Place):
             os.close(home)
 
     def wire_bytes(self) -> float:
-        """Sent and received on its cable."""
+        """Return the bytes sent and received on its cable."""
         with self.entered():
             lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()
         (found,) = (line.split(":")[1].split() for line in lines if line.strip().startswith("cable:"))
@@ -97,7 +98,7 @@ class Namespace(Place):
 
 
 class Network:
-    """Of a world; ends with it. BookKeeperError where the machine cannot make it."""
+    """The networks of a world, which end with it. Raises BookKeeperError where the machine cannot make them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -132,7 +133,7 @@ class Network:
     # --- cables ---
 
     def _join(self, node: Namespace, port: str) -> None:
-        """A cable between the hub and the network."""
+        """Join the network to the hub with a cable."""
         with self._hub.entered():
             ip("link", "add", port, "type", "veth", "peer", "name", "cable", "netns", node.path)
         self._plug(node, port)
@@ -147,7 +148,7 @@ class Network:
             _run("tc", "qdisc", "add", "dev", "cable", "root", *TBF)
 
     def use(self, link: Link) -> None:
-        """From now on the client's cable is such a one; connections of before are lost."""
+        """Give the client a cable of this kind. Existing connections are lost."""
         if link == self._link:
             return
         self._cable.close()
@@ -172,7 +173,7 @@ class Network:
         self._cable.callback(_ended, relay)
         self._plug(self._client, "client")
 
-    # --- who is there ---
+    # --- servers and clients ---
 
     @cached_property
     def _zookeeper(self) -> str:
@@ -184,18 +185,18 @@ class Network:
 
     @cached_property
     def bookies(self) -> Bookies:
-        """Ours."""
+        """Our bookies."""
         uri = f"zk://{self._zookeeper}/ours/ledgers"
         with self._world.processes.born(BOOKIES):
             return self._world.stack.enter_context(Bookies(self._world.folder / "networked", uri, self._nodes))
 
     @property
     def client(self) -> Namespace:
-        """Where clients are."""
+        """The network of the clients."""
         return self._client
 
     def java(self) -> Java:
-        """A client of Apache's on bookies of Apache's."""
+        """Return a client of Apache's on Apache's bookies."""
         from benchmarks.peers.apache import Java
 
         return Java(self._program, self._apaches_uri, 3, {})
@@ -246,7 +247,7 @@ def _checked(answer: int, what: str) -> None:
 
 
 def _tap(network: Namespace, name: str) -> int:
-    """A device whose packets are read from and written to the descriptor."""
+    """Make a device whose packets are read from and written to the returned descriptor."""
     with network.entered():
         end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(end, _SET_INTERFACE, struct.pack("16sH22x", name.encode(), _TAP | _NO_INFORMATION))

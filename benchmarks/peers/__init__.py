@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the product is measured beside: Apache's client and bookies, Kafka, and the bare machine."""
+"""The peers that the product is compared with: Apache's client and bookies, Kafka, and the bare machine."""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache BookKeeper: three bookies, a Java each with C2, and Apache's client in a Java of its own (``Bench.java``).
+"""Apache BookKeeper: three bookies, each in a Java of its own with C2, and Apache's client in another Java
+(``Bench.java``).
 
-The bookies have Apache's settings, but for the size of their files. The client appends and reads as fast as it may.
+The bookies have Apache's default settings, except for the sizes of their files. The client appends and reads as fast as
+it can.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ SETTINGS: dict[str, object] = {
     "journalPreAllocSizeMB": 16,
     "journalMaxSizeMB": 512,
     "skipListSizeLimit": 64 << 20,
-    # Apache's client bounds what waits for two bookies of three; the third would refuse what is beyond 10,000.
+    # Apache's client bounds the adds that wait for two of three bookies; the third would refuse more than 10,000.
     "maxPendingAddRequestsPerThread": 0,
 }
 NOTE = (
@@ -34,7 +36,7 @@ NOTE = (
 
 
 class Apache:
-    """Clusters of their bookies on the ZooKeeper of the world, and clients of theirs, all in one Java."""
+    """Clusters of Apache's bookies on the world's ZooKeeper, and clients of Apache's, all in one Java."""
 
     def __init__(self, world: World) -> None:
         from tests.interop.jars import toolchain
@@ -58,25 +60,25 @@ class Apache:
 
     @cached_property
     def uri(self) -> str:
-        """Of bookies with their defaults."""
+        """The URI of bookies with their default settings."""
         return self._cluster("apache", {})
 
     @cached_property
     def eager_uri(self) -> str:
-        """Of bookies that sync at once (``journalMaxGroupWaitMSec=0``)."""
+        """The URI of bookies that sync at once (``journalMaxGroupWaitMSec=0``)."""
         return self._cluster("eager", {"journalMaxGroupWaitMSec": 0})
 
     @cached_property
     def secured_uri(self) -> str:
-        """Of bookies with TLS, and else their defaults."""
+        """The URI of bookies with TLS and otherwise default settings."""
         return self._cluster("apache-tls", self._world.of(Secured).java_settings)
 
     def client(self, uri: str | None = None, wire: int = 3, conf: dict[str, object] | None = None) -> Java:
-        """A client of theirs, by default on their bookies with their defaults."""
+        """Return a client of Apache's, by default on Apache's bookies with their default settings."""
         return Java(self._program, uri or self.uri, wire, conf or {})
 
     def secured_client(self) -> Java:
-        """A client of theirs on their bookies, over TLS."""
+        """Return a client of Apache's on Apache's bookies, over TLS."""
         return self.client(self.secured_uri, conf=self._world.of(Secured).java_settings)
 
 
@@ -95,45 +97,47 @@ class Java:
         return self._call(command, client=self._client, **arguments)
 
     def append(self, size: int, total: int) -> Run:
-        """Bytes a second."""
+        """Return the bytes per second."""
         in_flight = max(1, min(IN_FLIGHT, IN_FLIGHT_BYTES // size))
         done = self._do("append", size=size, count=max(1, total // size), in_flight=in_flight, close=True)
         return Run.of(total / done["seconds"], total)
 
     def leave(self, size: int, count: int) -> int:
-        """Append all at once and do not close: no entry says that those before it are confirmed. The ledger."""
+        """Append all entries at once and do not close the ledger: no entry says that the entries before it are
+        confirmed. Return the ledger's id."""
         return int(self._do("append", size=size, count=count, in_flight=count, close=False)["ledger_id"])
 
     def filled(self, size: int, total: int) -> int:
-        """A closed ledger with so much."""
+        """Fill a ledger with ``total`` bytes and close it. Return its id."""
         count = total // size
         return int(self._do("append", size=size, count=count, in_flight=IN_FLIGHT, close=True)["ledger_id"])
 
     def read(self, ledger_id: int) -> Run:
-        """Bytes a second."""
+        """Return the bytes per second."""
         done = self._do("read", ledger_id=ledger_id)
         return Run.of(done["bytes"] / done["seconds"], done["bytes"])
 
     def read_random(self, ledger_id: int, count: int, at_once: int) -> Run:
-        """Entries a second."""
+        """Return the entries per second."""
         return Run.of(count / self._do("random", ledger_id=ledger_id, count=count, at_once=at_once)["seconds"])
 
     def many(self, ledgers: int, size: int, rounds: int) -> Run:
-        """Entries a second of so many ledgers with one add in flight each; the first call makes them."""
+        """Return the entries per second of ``ledgers`` ledgers with one add in flight each. The first call makes the
+        ledgers."""
         done = self._do("many", ledgers=ledgers, size=size, rounds=rounds)
         return Run.of(ledgers * rounds / done["seconds"], ledgers * rounds * size)
 
     def cycle(self, count: int, at_once: int) -> Run:
-        """Ledgers a second: created, one entry, closed."""
+        """Return the ledgers per second that are created, get one entry and are closed."""
         return Run.of(count / self._do("cycle", count=count, at_once=at_once)["seconds"])
 
     def single(self, size: int, count: int) -> Run:
-        """Milliseconds of single adds: median and p99."""
+        """Return the milliseconds of single adds: median and p99."""
         done = self._do("single", size=size, count=count)
         return Run((done["p50"], done["p99"]))
 
     def recover(self, ledger_id: int, entries: int) -> Run:
-        """Seconds."""
+        """Return the seconds of a recovery."""
         done = self._do("recover", ledger_id=ledger_id)
         assert done["lac"] == entries - 1
         return Run.of(done["seconds"])

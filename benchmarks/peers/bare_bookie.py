@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that a bookie in Python can do for a single add: what the figures of the group ``interop`` stand beside.
+"""The least that a bookie in Python can do for a single add: the ceiling in the group ``interop``.
 
 ``python -m benchmarks.peers.bare_bookie FOLDER`` listens, prints its port and ends with its standard input. It reads an
 add of Apache's wire (version 3 or 2), writes and syncs 4 KiB, and answers. It has no event loop and no fences, checks
-nothing, indexes nothing, and writes no byte of the entry: it is no bookie, and serves this measurement alone.
+and indexes nothing, and does not even write the entry's bytes. It is no bookie, and serves only this measurement.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _V2_ANSWER = struct.Struct(">IIiqq")
 
 @contextlib.contextmanager
 def bare_cluster(folder: Path, count: int, uri: str) -> Iterator[str]:
-    """So many bare bookies, registered under ``uri``, where a new cluster is made."""
+    """Start ``count`` bare bookies, and register them in a new cluster at ``uri``."""
     store = open_store(uri)
     processes = []
     try:
@@ -85,7 +85,7 @@ def serve(folder: Path) -> None:
 
 
 def _taken(received: bytes, rest: bytearray, disk: _Disk) -> bytes:
-    """What answers the adds that are whole, once they are on disk."""
+    """Return the answers to all complete adds, once they are on disk."""
     rest += received
     answers: list[bytes] = []
     while len(rest) >= _LENGTH.size and len(rest) >= (end := _LENGTH.size + _LENGTH.unpack_from(rest)[0]):
@@ -107,8 +107,8 @@ def _answer(request: bytes) -> bytes:
 
 
 class _Disk:
-    """A file of which the next block is written and synced. All were written before, as those of a recycled segment:
-    else the file system would note with each sync that one more is."""
+    """A file whose next block is written and synced. All its blocks were written before, as in a recycled segment:
+    otherwise the file system would record with each sync that one more block is in use."""
 
     def __init__(self, path: Path) -> None:
         self._file, self._block, self._at = open_direct(path), mmap.mmap(-1, BLOCK), 0

@@ -2,10 +2,10 @@
 """The least that a client in Python does for writers and readers that wait for each entry: the ceilings of
 ``append_many_ledgers``, ``append_single`` and ``read_random``.
 
-A task a writer, a future an entry; what all of them append in a turn of the loop leaves in messages of as many entries
-as ours, to three servers that write and sync them; two acks set the futures. Readers have a task each, too, and ask one
-of the servers in turn for a piece of its file. There is no protocol: no digests, frames, sessions, windows, deadlines
-or LAC.
+Each writer has a task and each entry a future. The entries of one turn of the loop leave in messages of as many entries
+as ours, to three servers that write and sync them. Two acks complete the futures. Each reader has a task, too, and asks
+one of the servers in turn for a piece of its file. There is no protocol: no digests, frames, sessions, windows,
+deadlines or LAC.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATIENCE_S = 60
 
 
 class BareWriters:
-    """On connections to raw servers, which it duplicates. It belongs to the running loop."""
+    """Uses duplicates of connections to raw servers. It belongs to the running loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
-        self._sent: deque[list[asyncio.Future[None]]] = deque()  # of messages that no quorum has acked
-        self._acked: list[int] = []  # messages, by server
+        self._sent: deque[list[asyncio.Future[None]]] = deque()  # the futures of messages that no quorum has acked
+        self._acked: list[int] = []  # acked messages, by server
         self._done = 0
         self._transports: list[asyncio.Transport] = []
 
@@ -71,7 +71,7 @@ class BareWriters:
                 done.set_result(None)
 
     async def rate(self, writers: int, rounds: int, payload: bytes) -> float:
-        """Entries a second."""
+        """Return the entries per second."""
 
         async def write() -> None:
             for _ in range(rounds):
@@ -84,7 +84,7 @@ class BareWriters:
         return writers * rounds / took
 
     async def single_ms(self, count: int, payload: bytes) -> list[float]:
-        """Of one append at a time, each waited for."""
+        """Return the milliseconds of each append, one at a time."""
         samples = []
         for _ in range(count):
             began = time.perf_counter()
@@ -94,7 +94,8 @@ class BareWriters:
         return samples
 
     async def _settled(self) -> None:
-        """All servers have acked all: whoever uses the connections next hears of its own messages only."""
+        """Wait until all servers have acked everything, so that the next user of the connections gets only acks of its
+        own messages."""
         async with asyncio.timeout(PATIENCE_S):
             while min(self._acked) < self._done:
                 await asyncio.sleep(0.001)
@@ -109,7 +110,7 @@ class _Acks(asyncio.Protocol):
 
 
 class BareReaders:
-    """On connections to raw servers, which it duplicates. It belongs to the running loop."""
+    """Uses duplicates of connections to raw servers. It belongs to the running loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -126,7 +127,7 @@ class BareReaders:
             each.transport.close()
 
     async def rate(self, readers: int, count: int, entries: int) -> float:
-        """Entries a second, each from anywhere among so many."""
+        """Return the entries per second of reads of random entries out of ``entries``."""
         wanted = random.Random(count).choices(range(entries), k=count)
 
         async def read(some: list[int]) -> None:
@@ -141,7 +142,7 @@ class BareReaders:
 
 
 class _Entries(asyncio.Protocol):
-    """One server. What is asked in a turn of the loop leaves together."""
+    """The requests to one server. Those of one turn of the loop leave together."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that a Python client asks ZooKeeper for a ledger: the ceiling of ``ledger_cycle``.
+"""The fewest requests to ZooKeeper with which a Python client can make a ledger: the ceiling of ``ledger_cycle``.
 
-Three writes by kazoo, one after the other, on as many threads as ledgers are made at a time: the node of the id, the
-record in its place, the record once more. No bookies, no entries, nothing is looked at.
+It makes three writes with kazoo, one after the other, on as many threads as ledgers are made at a time: the node of the
+id, the record in its place, the record once more. There are no bookies and no entries, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORD = bytes(300)
 
 
 def bare_cycles(world: World, count: int, at_once: int) -> Callable[[], Run]:
-    """Ledgers a second of one session."""
+    """Measure the ledgers per second of one session."""
     client, root = KazooClient(world.zookeeper), f"/bare-{uuid4().hex[:8]}"
     client.start()
     world.during.callback(client.close)

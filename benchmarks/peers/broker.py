@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Kafka broker on loopback, its own controller, without fsync: the peer at its fastest."""
+"""One Kafka broker on loopback, which is its own controller and does not sync: the peer at its fastest."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ file.delete.delay.ms=1000
 
 @contextmanager
 def kafka_broker(jars: Path, folder: Path) -> Iterator[str]:
-    """Its address while the block runs; its data in ``folder``. Raises BookKeeperError with the end of its log."""
+    """Run a broker during the block, with its data in ``folder``, and yield its address. Raises BookKeeperError with
+    the end of its log."""
     folder.mkdir(parents=True, exist_ok=True)
     java = [find_java().path, "-cp", f"{jars}/*"]
     port, log_path = free_port(HOST), folder / "broker.log"

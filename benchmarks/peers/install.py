@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparison with Kafka needs and this project does not bring, made once in ``.cache``: jars and a pyspark.
+"""Installs what the comparison with Kafka needs beyond this project, once, in ``.cache``: jars and a pyspark.
 
-Jars come from Maven Central by way of ``mvn``, a virtual environment by way of ``uv``, with the pyspark of the newest
+Jars come from Maven Central through ``mvn``. A virtual environment comes from ``uv``, with the pyspark of the newest
 spark-sql-kafka that resolves. Neither touches this project's own environment.
 """
 
@@ -40,7 +40,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Where they are: directories of jars, and an interpreter."""
+    """The installed directories of jars, and an interpreter."""
 
     broker: Path
     connector: Path
@@ -48,8 +48,8 @@ class Peers:
 
 
 def install() -> Peers:
-    """All of it, from the cache where it is there. Raises InvalidArgumentError without ``mvn`` or ``uv``,
-    BookKeeperError when one of them fails."""
+    """Install everything that is not in the cache yet. Raises InvalidArgumentError without ``mvn`` or ``uv``, and
+    BookKeeperError if one of them fails."""
     return Peers(
         broker_jars(),
         jars(CACHE / f"spark-sql-kafka-avro-{PYSPARK}", CONNECTOR),
@@ -58,12 +58,12 @@ def install() -> Peers:
 
 
 def broker_jars() -> Path:
-    """What a broker needs."""
+    """Return the directory of the jars that a broker needs."""
     return jars(CACHE / f"kafka-{KAFKA}", BROKER)
 
 
 def jars(folder: Path, artifacts: tuple[str, ...]) -> Path:
-    """The directory with the jars of ``artifacts`` and of what they need to run."""
+    """Return the directory with the jars of ``artifacts`` and of their dependencies at run time."""
     done = folder / "jars"
     if done.exists():
         return done
@@ -71,7 +71,7 @@ def jars(folder: Path, artifacts: tuple[str, ...]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     dependencies = "".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
     (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
-    # A parent of one of them names a mirror of its own: ask everything of the place that Maven takes for Central.
+    # A parent of one artifact names a mirror of its own. These settings make Maven take all artifacts from its Central.
     ask = [maven, "-q", "help:evaluate", "-Dexpression=project.repositories[0].url", "-DforceStdout"]
     central = _COLOURS.sub("", _run(ask, folder)).strip()
     (folder / "settings.xml").write_text(_SETTINGS.format(central), encoding="utf-8")
@@ -79,12 +79,13 @@ def jars(folder: Path, artifacts: tuple[str, ...]) -> Path:
     shutil.rmtree(copied, ignore_errors=True)
     copy = [maven, "-B", "-q", "-s", "settings.xml", "dependency:copy-dependencies", "-DincludeScope=runtime"]
     _run([*copy, f"-DoutputDirectory={copied.name}"], folder)
-    copied.rename(done)  # only what is complete has this name
+    copied.rename(done)  # only a complete directory has this name
     return done
 
 
 def interpreter(folder: Path) -> Path:
-    """A Python with that pyspark and what this project depends on, but not the project: it is found by its path."""
+    """Return a Python with that pyspark and this project's dependencies, but without the project, which is found by its
+    path."""
     python, done = folder / "bin" / "python", folder / "complete"
     if done.exists():
         return python

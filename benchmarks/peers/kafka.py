@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka as a Python user has it: confluent-kafka on one broker with one partition, which keeps one copy unsynced."""
+"""Kafka as a Python user uses it: confluent-kafka on one broker with one partition, which keeps one copy unsynced."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ CONSUMER = {
     "auto.offset.reset": "earliest",
     "fetch.message.max.bytes": 8 << 20,
     "fetch.max.bytes": 64 << 20,
-    "queued.min.messages": 1_000_000,  # with 100,000, the default, it pauses for a second whenever so many wait
+    "queued.min.messages": 1_000_000,  # with the default, 100,000, it pauses for a second whenever as many wait
     "queued.max.messages.kbytes": 256 << 10,
     "fetch.queue.backoff.ms": 10,
     "check.crcs": True,
 }
 AT_ONCE = 10_000
-"""Messages of one ``consume``, and between two calls of ``poll``."""
+"""The number of messages of one ``consume``, and between two calls of ``poll``."""
 PATIENCE_S = 60.0
 NOTE = (
     f"Kafka {install.KAFKA}, confluent-kafka, one broker, one partition, one copy, no sync, acks=all, a CRC a batch; "
@@ -60,18 +60,18 @@ class Kafka:
         self._failures: list[str] = []
 
     def produce(self, size: int, total: int) -> Run:
-        """Bytes a second, from the first ``produce`` to the answer to the last."""
+        """Return the bytes per second, from the first ``produce`` to the answer to the last."""
         with self._topic() as topic:
             return Run.of(total / self._send_s(topic, size, total), total)
 
     def consuming(self, size: int, total: int) -> Callable[[], Run]:
-        """Bytes a second, of a topic that is filled before."""
+        """Fill a topic. Return a function that measures the bytes per second of consuming it."""
         topic, count = self._world.during.enter_context(self._topic()), total // size
         self._send_s(topic, size, total)
         return lambda: Run.of(total / self._receive_s(topic, count), total)
 
     def _send_s(self, topic: str, size: int, total: int) -> float:
-        """Seconds; the client is connected before."""
+        """Return the seconds; the client is connected before."""
         from confluent_kafka import Producer
 
         payloads = self._world.data.messages(size, total)
@@ -93,7 +93,7 @@ class Kafka:
         self._check(not left, f"{left} messages were not answered")
 
     def _receive_s(self, topic: str, count: int) -> float:
-        """Seconds; the client is connected before."""
+        """Return the seconds; the client is connected before."""
         from confluent_kafka import Consumer
 
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": topic, **CONSUMER})
@@ -123,7 +123,7 @@ class Kafka:
 
     @contextmanager
     def _topic(self) -> Iterator[str]:
-        """An empty one; deleted afterwards."""
+        """Make an empty topic, and delete it afterwards."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's own limit: one process that sends the same bytes to three others, which write and sync them; in plain,
-or over TLS by Python's ``ssl``."""
+"""The machine's own limit: one process sends the same bytes to three others, which write and sync them, without
+encryption or over TLS with Python's ``ssl``."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 SERVERS, QUORUM = 3, 2
 FILE_BYTES = 256 << 20
 WINDOW = 16
-"""Messages of a MiB that no quorum has acked, as the window of our writer."""
+"""The number of messages of a MiB without a quorum of acks, as in the window of our writer."""
 BEHIND_MAX = 64
-"""Messages that the slowest server may be behind, as a bookie of ours."""
+"""The number of messages that the slowest server may be behind, as a bookie of ours may be."""
 READ_BYTES = 1 << 20
 TLS_PIECE = 256 << 10
-"""So much is encrypted by one call. What OpenSSL could not send it wants again."""
+"""The bytes that one call encrypts. OpenSSL wants what it could not send to be passed again."""
 BARE_S = 300
-"""A bare client has done its work by then, or has lost an answer."""
+"""The time, in seconds, in which a bare client must do its work. After that it has lost an answer."""
 
 Message = list[memoryview]
 B = TypeVar("B", BareReaders, BareWriters)
@@ -57,7 +57,7 @@ class Raw:
         self.ports = [int(server.stdout.readline()) for server in servers if server.stdout is not None]
         self._sockets = [self.connection(port) for port in self.ports]
         for each in self._sockets:
-            each.setblocking(not tls)  # a piece that OpenSSL sends blocks until it is gone
+            each.setblocking(not tls)  # with TLS a write blocks until OpenSSL has sent the piece
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         path = self._world.folder / f"raw-{'tls-' * self._tls}{number}"
@@ -72,7 +72,7 @@ class Raw:
         return process
 
     def connection(self, port: int) -> socket.socket:
-        """A new one, which ends with the world."""
+        """Open a connection, which ends with the world."""
         connection = socket.create_connection(("127.0.0.1", port))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PATIENCE_S, 0))
@@ -82,8 +82,9 @@ class Raw:
         return self._world.stack.enter_context(connection)
 
     def append(self, entry_bytes: int, total: int, *, digests: bool = False, huge: bool = False) -> Run:
-        """Bytes a second of messages of a MB to all three, until two have synced the last; with ``digests`` those of
-        our client are made of its entries and sent as well. ``huge``: received into huge pages."""
+        """Return the bytes per second of messages of a MB to all three servers, until two have synced the last. With
+        ``digests`` our client's digests of its entries are made and sent as well. With ``huge`` the servers receive
+        into huge pages."""
         fan_out = FanOut(self._sockets, WRITE_HUGE if huge else WRITE)
         messages = self._digested(entry_bytes, total) if digests else self._plain(total)
         seconds = elapsed(lambda: fan_out.send(messages))
@@ -103,7 +104,7 @@ class Raw:
             yield [digester.for_batch(batch).data.cast("B"), chunk]
 
     def many(self, writers: int, rounds: int, size: int) -> Run:
-        """Entries a second of so many writers, each of which waits for its entry."""
+        """Return the entries per second of ``writers`` writers, each of which waits for its entry."""
 
         async def write(bare: BareWriters) -> Run:
             rate = await bare.rate(writers, rounds, bytes(self._world.data.take(size)))
@@ -112,7 +113,8 @@ class Raw:
         return self._bare(BareWriters, write)
 
     def single_by_asyncio(self, count: int, size: int) -> Run:
-        """Milliseconds until two of the servers have written and synced an entry, one at a time: median and p99."""
+        """Return the milliseconds until two of the servers have written and synced an entry, one at a time: median and
+        p99."""
 
         async def write(bare: BareWriters) -> Run:
             samples = await bare.single_ms(count, bytes(self._world.data.take(size)))
@@ -121,7 +123,8 @@ class Raw:
         return self._bare(BareWriters, write)
 
     def read_random(self, readers: int, count: int, entries: int) -> Run:
-        """Entries a second of so many readers, each of which waits for one of those entries."""
+        """Return the entries per second of ``readers`` readers, each of which waits for one entry out of
+        ``entries``."""
 
         async def read(bare: BareReaders) -> Run:
             return Run.of(await bare.rate(readers, count, entries))
@@ -129,7 +132,7 @@ class Raw:
         return self._bare(BareReaders, read)
 
     def _bare(self, kind: Callable[[], B], use: Callable[[B], Awaitable[Run]]) -> Run:
-        """What a bare client on all servers measures."""
+        """Return what a bare client on all servers measures."""
 
         async def connected() -> Run:
             bare = kind()
@@ -144,10 +147,10 @@ class Raw:
             return asyncio.run(connected())
         finally:
             for each in self._sockets:
-                each.setblocking(True)  # the copies, which share it, were not
+                each.setblocking(True)  # the duplicates, which share this flag, were non-blocking
 
     def stream(self, total: int) -> Run:
-        """Bytes a second that one server reads from its file and this process receives."""
+        """Return the bytes per second that one server reads from its file and this process receives."""
         one, buffer = self._sockets[0], memoryview(bytearray(READ_BYTES))
 
         def receive() -> None:
@@ -162,7 +165,8 @@ class Raw:
         return Run.of(total / elapsed(receive), total)
 
     def single(self, count: int) -> Run:
-        """Milliseconds of a round trip to one server and of one sync of a block there, added: median and p99."""
+        """Return the milliseconds of a round trip to one server plus those of one sync of a block there: median and
+        p99."""
         one, samples = self._sockets[0], []
         for _ in range(count):
             began = time.perf_counter()
@@ -175,7 +179,7 @@ class Raw:
 
 
 class FanOut:
-    """The same messages to all, each at its own pace within the window, by one thread."""
+    """Sends the same messages to all servers, to each at its own pace within the window, on one thread."""
 
     def __init__(self, sockets: list[socket.socket], operation: int) -> None:
         self._operation = operation
@@ -186,7 +190,7 @@ class FanOut:
         self._poll = select.poll()
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Until a quorum has acked the last."""
+        """Send the messages, and wait until a quorum has acked the last."""
         for message in messages:
             self._queue(message)
             while self._sent - self._of_quorum() >= WINDOW or self._sent - min(self._acked.values()) >= BEHIND_MAX:
@@ -196,7 +200,7 @@ class FanOut:
             self._turn()
 
     def finish(self) -> None:
-        """Until all have acked all."""
+        """Wait until all servers have acked everything."""
         while min(self._acked.values()) < self._sent:
             self._turn()
 
@@ -224,7 +228,7 @@ class FanOut:
                 raise ConnectionError("a raw server is gone")
 
     def _acks(self, sock: socket.socket) -> int:
-        """How many came; some of them, over TLS."""
+        """Return how many acks have come. Over TLS that may be only some of them."""
         if not isinstance(sock, ssl.SSLSocket):
             return len(sock.recv(PIECE, socket.MSG_DONTWAIT))
         try:
@@ -250,7 +254,7 @@ class FanOut:
 
 
 class RawTls(Raw):
-    """The same over TLS."""
+    """The same three servers over TLS."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, tls=True)

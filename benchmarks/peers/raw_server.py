@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie would be if it did nothing: ``python -m benchmarks.peers.raw_server PATH BYTES`` prints its port.
-With ``CERTIFICATE KEY AUTHORITY`` behind that, files in PEM, it speaks TLS.
+"""A server that does only a bookie's I/O: ``python -m benchmarks.peers.raw_server PATH BYTES`` prints its port. If
+``CERTIFICATE KEY AUTHORITY`` follow, which are files in PEM, it speaks TLS.
 
-A request is an operation and a number. WRITE is followed by so many bytes, which are received into an aligned buffer,
-written to the file with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``; WRITE_HUGE the same
-with a buffer in huge pages, as far as the system has them. ECHO answers one byte, SYNC writes and syncs one block and
-answers its microseconds, STREAM answers that many bytes of the file, READ the entry of that number.
+A request is an operation and a number. WRITE is followed by that many bytes. They are received into an aligned buffer,
+written to the file, with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``. WRITE_HUGE does the
+same with a buffer in huge pages, as far as the system has them. ECHO answers one byte. SYNC writes and syncs one block
+and answers the microseconds. STREAM answers that many bytes of the file, and READ the entry of that number.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MESSAGE_MAX = 4 << 20
 
 
 def tls_paths(pem: Sequence[str]) -> TlsPaths:
-    """Of the files of a certificate, its key and its authority."""
+    """Return the paths of a certificate, its key and its authority."""
     certificate, key, authority = pem
     return TlsPaths(ca_path=authority, certificate_path=certificate, key_path=key)
 
 
 def open_direct(path: Path) -> int:
-    """A file for direct writes, or through the page cache where they are refused."""
+    """Open a file for direct writes, or through the page cache if the system refuses them."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | DIRECT)
     except OSError:
@@ -48,7 +48,7 @@ def open_direct(path: Path) -> int:
 
 
 class RawServer:
-    """One file whose blocks were all written before, as those of a recycled segment were; written over and over."""
+    """A file that is written over and over. All its blocks were written before, as in a recycled segment."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._size, self._at = size, 0
@@ -61,7 +61,7 @@ class RawServer:
         self._cached = os.open(path, os.O_RDONLY)
 
     def write(self, buffer: memoryview) -> None:
-        """All of it, and one sync."""
+        """Write the whole buffer and sync once."""
         if self._at + len(buffer) > self._size:
             self._at = 0
         os.pwritev(self._direct, [buffer], self._at)
@@ -100,7 +100,7 @@ class RawServer:
 
 
 def filled(connection: socket.socket, buffer: memoryview) -> bool:
-    """Receive until the buffer is full; whether it is. A socket of TLS gives a record at most."""
+    """Receive until the buffer is full. Return whether it is. One call on a TLS socket returns at most a record."""
     flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
     while buffer:
         received = connection.recv_into(buffer, len(buffer), flags)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measured figure, its peer, and how both are printed."""
+"""One measured figure, the peer's figure, and the ways to print them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Record = dict[str, Any]
 
 @dataclass
 class Figure:
-    """``values`` of the timed runs in ``unit``. ``less_is_better`` turns the ratio round: above 1 is always ours.
+    """The values of the timed runs in ``unit``. ``less_is_better`` inverts the ratio, so that a ratio above 1 always
+    means that ours is better.
 
-    ``wanted`` is of the median, ``wanted_ratio`` of the ratio to the peer: at least so much.
+    ``wanted`` is the limit for the median. ``wanted_ratio`` is the least ratio to the peer.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Figure:
     cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
     peer_cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
-    """What our runs consisted of, where that is counted."""
+    """Counts of our runs by name, where something is counted."""
 
     @property
     def median(self) -> float:
@@ -59,7 +60,7 @@ class Figure:
 
     @property
     def worst_ratio(self) -> float | None:
-        """Of the runs that took turns with the peer's, the least of their ratios."""
+        """The least of the ratios of the runs that took turns with the peer's."""
         if len(self.values) != len(self.peer_values):
             return self.ratio
         pairs = zip(self.values, self.peer_values, strict=True)
@@ -67,7 +68,7 @@ class Figure:
 
     @property
     def meets(self) -> bool | None:
-        """Whether medians meet what is wanted of them; None where nothing is."""
+        """Whether the medians meet the wanted values, or None if nothing is wanted."""
         met = []
         if self.wanted is not None:
             met.append(self.median <= self.wanted if self.less_is_better else self.median >= self.wanted)
@@ -77,7 +78,7 @@ class Figure:
 
     @property
     def wish(self) -> str:
-        """What is wanted of the value and of the ratio to the peer."""
+        """The wanted value and the wanted ratio to the peer, in words."""
         wishes = []
         if self.wanted is not None:
             wishes.append(f"{'≤' if self.less_is_better else '≥'} {self.wanted:g} {self.unit}")
@@ -86,7 +87,7 @@ class Figure:
         return ", ".join(wishes)
 
     def as_record(self) -> Record:
-        """Everything: what ``--json`` prints, and what tables and pages are made of."""
+        """Return everything as a record. ``--json`` prints it, and tables and pages are made from it."""
         return {
             "name": self.name, "lane": self.lane, "value": self.median, "unit": self.unit, "runs": self.values,
             "peer": self.peer or None, "peer_value": self.peer_median, "ratio": self.ratio,
@@ -98,7 +99,7 @@ class Figure:
 
 
 def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
-    """Warm up once, then the values of ``runs`` runs."""
+    """Run once to warm up, then return the values of ``runs`` runs."""
     measure()
     return [measure() for _ in range(runs)]
 
@@ -106,7 +107,8 @@ def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
 def side_by_side(
     runs: int, ours: Callable[[], float], peer: Callable[[], float], *, warm_up: int = 1
 ) -> tuple[list[float], list[float]]:
-    """Warm both up, then the values of ``runs`` runs of each, in turns: what disturbs one disturbs the other."""
+    """Warm both up, then return the values of ``runs`` runs of each. They take turns, so that a disturbance affects
+    both."""
     for _ in range(warm_up):
         ours(), peer()
     pairs = [(ours(), peer()) for _ in range(runs)]
@@ -114,14 +116,14 @@ def side_by_side(
 
 
 def elapsed(work: Callable[[], object]) -> float:
-    """Seconds that ``work`` takes."""
+    """Return the seconds that ``work`` takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def number(value: float) -> str:
-    """Four digits, and never an exponent."""
+    """Return a number with about four digits, and never with an exponent."""
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"
@@ -133,7 +135,7 @@ def percentile(samples: list[float], share: float) -> float:
 
 
 class VariedBytes:
-    """Random bytes, more than the caches hold; slices of it never repeat within one run of a few hundred MB."""
+    """Random bytes, more than the caches hold. Slices of them do not repeat within a run of up to ``size`` bytes."""
 
     def __init__(self, size: int = 128 << 20, seed: int = 1) -> None:
         self._data = memoryview(np.random.default_rng(seed).bytes(size))
@@ -147,7 +149,8 @@ class VariedBytes:
         return part
 
     def messages(self, size: int, total: int) -> list[bytes]:
-        """Different ones of one size, up to ``MESSAGES_BYTES`` of them: what a program has in its hands."""
+        """Return different messages of one size, at most ``MESSAGES_BYTES`` in all, as a program holds them in its
+        memory."""
         return [bytes(self.take(size)) for _ in range(min(total, MESSAGES_BYTES) // size)]
 
     def chunks(self, total: int, size: int) -> Iterator[memoryview]:
@@ -157,14 +160,14 @@ class VariedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one timed run gave: a value for each name of its measurement, and the bytes of payload that it moved."""
+    """The result of one timed run: a value for each name of its measurement, and the bytes of payload that it moved."""
 
     values: tuple[float, ...]
     payload_bytes: int = 0
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What else is known of it, by name."""
+    """Other counts of the run, by name."""
 
     @classmethod
     def of(cls, value: float, payload_bytes: int = 0) -> Run:
-        """Of a measurement with one name."""
+        """Return the run of a measurement with one name."""
         return cls((value,), payload_bytes)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``docs/performance.md``: what is between its markers is written by ``--page``, a section for each group.
+"""Writes the measured sections of ``docs/performance.md`` for ``--page``, one for each group.
 
-A section begins with ``<!-- bench: NAME -->`` and ends with ``<!-- /bench: NAME -->``. NAME is the group's, and says
-the lane or the slow disk where they are not the usual ones. Text outside is by hand; a new section goes to the end.
+A section begins with ``<!-- bench: NAME -->`` and ends with ``<!-- /bench: NAME -->``. NAME is the group's, with the
+lane or the slow disk if they are not the usual ones. Text outside the sections is written by hand. A new section goes
+to the end.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def write(found: Mapping[str, Sequence[Record]], conditions: Conditions, measure
 
 
 def command() -> str:
-    """The one of this run, without the places where it put things."""
+    """Return the command line of this run, without the options that name files."""
     given = iter(sys.argv[1:])
     kept = [word for word in given if word not in PLACES or not next(given)]
     return shlex.join(["scripts/bench", *kept])
 
 
 def section_name(group: str, conditions: Conditions) -> str:
-    """Its own for each kind of run that has a section of its own."""
+    """Return the name of the section: each kind of run has one of its own."""
     lane = f"-{conditions.lane}" if conditions.lane != "direct" else ""
     return f"{group}{lane}{'-slow-sync' if conditions.slow_sync_ms else ''}"
 
@@ -62,7 +63,7 @@ def section(group: str, records: Sequence[Record]) -> list[str]:
 
 
 def replaced(text: str, name: str, lines: Sequence[str]) -> str:
-    """The page with these lines in the section ``name``; all else stays."""
+    """Return the page with these lines in the section ``name``. Everything else stays."""
     begin, end = f"<!-- bench: {name} -->", f"<!-- /bench: {name} -->"
     body = "\n".join([begin, "", *lines, "", end])
     found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

@@ -17,7 +17,8 @@ class Results:
     """The records of each part, in memory and, if there is one, in the file."""
 
     def __init__(self, conditions: Conditions, path: Path | None = None) -> None:
-        """Raises InvalidArgumentError for a file of figures that were measured otherwise, or of something else."""
+        """Read the file, if there is one. Raises InvalidArgumentError for a file with figures of other options, or of
+        another kind."""
         self.conditions, self._path = conditions, path
         self.failed: list[str] = []
         self._parts: dict[tuple[str, str], tuple[set[str], list[Record]]] = {}
@@ -47,14 +48,14 @@ class Results:
         return measured is not None and set(peers) <= measured[0]
 
     def keep(self, group: str, part: str, peers: Collection[str], figures: Collection[Figure]) -> list[Record]:
-        """Instead of what was there."""
+        """Keep these figures in place of older ones."""
         records = [figure.as_record() for figure in figures]
         self._parts[group, part] = set(peers), records
         self._write({"group": group, "part": part, "peers": sorted(peers), "figures": records})
         return records
 
     def of(self, group: str, parts: Collection[str]) -> list[Record]:
-        """What is known of these parts."""
+        """Return the records of these parts."""
         return [record for part in parts for record in self._parts.get((group, part), (set(), []))[1]]
 
     def _write(self, line: object) -> None:

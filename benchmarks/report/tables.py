@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of figures, for a terminal and for a page. Pure: of records, wherever they come from.
+"""Tables of figures, for a terminal and for a page, made from records. Pure.
 
-A figure that has several peers has a record for each of them; what is ours stands in the first row alone, unless it
-was measured again for another peer.
+A figure that has several peers has a record for each of them. Our values are only in the first row, unless they were
+measured again for another peer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What figures have in common that are in one table."""
+    """The conditions that all figures of a table share."""
 
     lane: str = "direct"
     scale: float = 1.0
@@ -40,7 +40,7 @@ class Conditions:
 
 
 def rows(records: Iterable[Record]) -> Iterator[Row]:
-    """The cells of :data:`COLUMNS`."""
+    """Yield the cells of :data:`COLUMNS`."""
     before = ("", 0.0)
     for record in records:
         mine = (record["name"], record["unit"], number(record["value"]), number(record["worst"]))
@@ -54,7 +54,7 @@ def rows(records: Iterable[Record]) -> Iterator[Row]:
 
 
 def cost_rows(records: Iterable[Record]) -> Iterator[Row]:
-    """The cells of :data:`COST_COLUMNS`, of what was measured so."""
+    """Yield the cells of :data:`COST_COLUMNS` for figures with a cost."""
     before = ""
     for record in records:
         ours, theirs = told_cost(record.get("cpu_s_per_gb", {})), told_cost(record.get("peer_cpu_s_per_gb", {}))
@@ -66,13 +66,13 @@ def cost_rows(records: Iterable[Record]) -> Iterator[Row]:
 
 
 def told_cost(cost: Mapping[str, float]) -> str:
-    """The sum, and what it is made of."""
+    """Return the parts of a cost and their sum, in words."""
     parts = " + ".join(f"{kind} {number(seconds)}" for kind, seconds in cost.items())
     return f"{parts} = {number(sum(cost.values()))}" if cost else ""
 
 
 def terminal_table(title: str, columns: Sequence[str], lines: Iterable[Row]) -> Table:
-    """For a terminal."""
+    """Return a table for a terminal."""
     made = Table(title=title, title_justify="left")
     for column in columns:
         justify: JustifyMethod = "left" if column in TEXT_COLUMNS else "right"
@@ -83,13 +83,13 @@ def terminal_table(title: str, columns: Sequence[str], lines: Iterable[Row]) -> 
 
 
 def markdown_table(columns: Sequence[str], lines: Iterable[Row]) -> list[str]:
-    """The lines of one for a page."""
+    """Return the lines of a table for a page."""
     ruler = ("---" if column in TEXT_COLUMNS else "---:" for column in columns)
     return [f"| {' | '.join(line)} |" for line in (columns, tuple(ruler), *lines)]
 
 
 def notes(records: Iterable[Record]) -> list[str]:
-    """What each side does and does not do, once for all figures that share it."""
+    """Return what each side does and does not do, once for all figures that share a note."""
     shared: dict[str, list[str]] = {}
     for record in records:
         for who, note in (("", record["note"]), (record["peer"] or "", record.get("peer_note", ""))):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is there to be killed while it writes: ``python -m benchmarks.running.doomed WHAT URI LANE …``.
+"""A process that is killed while it writes: ``python -m benchmarks.running.doomed WHAT URI LANE …``.
 
-``ledger URI LANE ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before an
-ack can be seen, so that every entry carries LAC −1; it prints the ledger's id. ``silent`` never tells the bookies a LAC
-later, as a writer that died before the first ack came back; ``hint`` does. ``leader URI LANE LOG`` leads the log,
-prints the offset of its first entry, and appends until it is killed or another leads. ``load URI LANE`` appends batches
-to a ledger at full rate, and prints its id when it has begun.
+``ledger URI LANE ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before it
+can see an ack, so that every entry carries LAC −1. It prints the ledger's id. With ``silent`` it never sends the
+bookies a LAC later, like a writer that died before the first ack came back; with ``hint`` it does. ``leader URI LANE
+LOG`` leads the log, prints the offset of its first entry, and appends until it is killed or another leader takes over.
+``load URI LANE`` appends batches to a ledger at full rate, and prints the ledger's id when it has begun.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bk_core.logs.named_log import NamedLog
 
 NEVER_MS = 3_600_000.0
 FRAMES = 10
-HOLD_S = 300.0  # it never outlives what started it for longer
+HOLD_S = 300.0  # the longest time that it outlives its parent
 APPENDS_AT_ONCE = 8
 WARM_BATCHES = 32
 
 
 @contextmanager
 def doomed(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
-    """Such a process and its first line; dead afterwards."""
+    """Start such a process, and yield it and its first line. Kill it afterwards."""
     command = [sys.executable, "-m", "benchmarks.running.doomed", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment()) as process:
         try:
@@ -48,7 +48,7 @@ def doomed(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
 
 
 async def write_ledger(uri: str, lane: str, entries: int, entry_bytes: int) -> None:
-    """All frames leave in one turn of the loop: the machine has no ack yet when it numbers the last of them."""
+    """Send all frames in one turn of the loop, so that the machine has no ack yet when it numbers the last of them."""
     frame_bytes, window_bytes_max = -(-entries // FRAMES) * entry_bytes, 64 << 20
     config = ClientConfig(
         lanes=lane,
@@ -67,7 +67,7 @@ async def write_ledger(uri: str, lane: str, entries: int, entry_bytes: int) -> N
 
 
 async def append_for_ever(uri: str, lane: str) -> None:
-    """Batches of 1 MB, as many as the window takes."""
+    """Append batches of 1 MB, as fast as the window takes them."""
     rows, size = 1_000, 1_000
     data = memoryview(np.random.default_rng(2).bytes(64 * rows * size))
     lengths = np.full(rows, size, dtype=np.uint32)
@@ -82,7 +82,7 @@ async def append_for_ever(uri: str, lane: str) -> None:
 
 
 async def lead_log(uri: str, lane: str, name: str) -> None:
-    """Append a few at a time, as fast as acks come, until another leads."""
+    """Append a few entries at a time, as fast as acks come, until another leader takes over."""
     async with await client.connect(uri, config=ClientConfig(lanes=lane)) as bookkeeper:
         leader = await NamedLog(bookkeeper, name).lead()
         print(await leader.append(b"first"), flush=True)

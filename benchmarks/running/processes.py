@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who of the processes of a measurement spent how many seconds of a processor."""
+"""Measures the processor time that each kind of process spends during a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CLIENT, BOOKIES, ZOOKEEPER, RAW_SERVERS, BROKER = "client", "bookies", "ZooKeeper", "raw servers", "broker"
-"""``CLIENT`` is this process: our client's, and the one of the peers that are Python."""
+"""Kinds of processes. ``CLIENT`` is this process: our client runs in it, and the peers' clients that are Python."""
 APACHES_CLIENT, APACHES_BOOKIES = "Apache's client", "Apache's bookies"
 OURS = (CLIENT, BOOKIES, ZOOKEEPER)
 PEERS = {
@@ -17,24 +17,24 @@ PEERS = {
     "kafka": (CLIENT, BROKER),
     "apache": (APACHES_CLIENT, APACHES_BOOKIES, ZOOKEEPER),
 }
-"""Who works for whom. Others idle meanwhile, and a Java that idles is never quite still."""
+"""The kinds of processes that work for each peer. The others idle meanwhile, but an idle Java still uses some time."""
 
 
 class Processes:
-    """Processes by their kind, each with all that descend from it. Without ``/proc`` nobody spends anything."""
+    """Processes by their kind, each with all its descendants. Without ``/proc`` all costs are empty."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, list[int]] = {}
 
     @contextmanager
     def born(self, kind: str) -> Iterator[None]:
-        """What this process starts in the block is of ``kind``."""
+        """Record the processes that this process starts in the block as of ``kind``."""
         before = set(_children_of(os.getpid()))
         yield
         self._kinds.setdefault(kind, []).extend(set(_children_of(os.getpid())) - before)
 
     def spent_s(self) -> dict[str, float]:
-        """Seconds of each kind since it began."""
+        """Return the processor seconds of each kind since it began."""
         table = _table()
         spent = {kind: sum(_with_descendants(table, pid) for pid in pids) for kind, pids in self._kinds.items()}
         return {CLIENT: table.get(os.getpid(), (0, 0.0))[1], **spent}
@@ -43,7 +43,7 @@ class Processes:
 def cost(
     before: Mapping[str, float], after: Mapping[str, float], kinds: Iterable[str], payload_bytes: int
 ) -> dict[str, float]:
-    """Seconds a gigabyte of payload of each of the kinds; empty where there was no payload."""
+    """Return the seconds per gigabyte of payload of each kind; empty if there was no payload."""
     if not payload_bytes:
         return {}
     spent = {kind: after[kind] - before.get(kind, 0.0) for kind in kinds if kind in after}
@@ -55,7 +55,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def _table() -> dict[int, tuple[int, float]]:
-    """Of each process its parent and its seconds."""
+    """Return the parent and the processor seconds of each process."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions of our client's process take the time of a measurement: of the caller's thread and of the loop's; and
-how many calls something takes, which no clock and no other program changes."""
+"""Finds which functions of our client's process take the time of a measurement, on the caller's thread and on the
+loop's. Also counts calls, a number that no clock and no other program changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("bk_core"
 
 
 def profile(name: str, run: Callable[[], object], bookkeeper: BookKeeper) -> None:
-    """Run once more, and print what took most. A profile makes Python's calls look dearer than they are."""
+    """Run once more, and print the functions that took most time. A profile makes Python's calls look more expensive
+    than they are."""
     profiles = {"loop": cProfile.Profile(), "caller": cProfile.Profile()}
 
     async def switch(on: bool) -> None:
@@ -41,7 +42,7 @@ def profile(name: str, run: Callable[[], object], bookkeeper: BookKeeper) -> Non
 
 
 class Calls:
-    """Counts, on this thread and within the block, calls of our functions, and from them of those in C."""
+    """Counts calls on this thread within the block: those of our functions, and those that they make to C."""
 
     def __init__(self) -> None:
         self.count = 0

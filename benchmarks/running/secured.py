@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three of our bookies whose ports speak TLS and want a certificate of each client, and the certificates of all."""
+"""Three of our bookies whose ports speak TLS and require a certificate of each client, and the certificates of all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SecuredBookie(BookieProcess):
 
 
 class Secured:
-    """They are on the ZooKeeper of the world, which is spoken to in plain, and end with the world."""
+    """The bookies, which end with the world. They use the world's ZooKeeper without TLS."""
 
     def __init__(self, world: World) -> None:
         self._world, self._folder = world, world.folder / "secured"
@@ -69,11 +69,12 @@ class Secured:
             bookie.stop()
 
     def client(self) -> BookKeeper:
-        """Our client over TLS; it ends with the world."""
+        """Return our client over TLS, which ends with the world."""
         config = ClientConfig(lanes=self._world.lane, **self.client_files.settings())
         return self._world.stack.enter_context(connect(self.uri, config=config))
 
     @property
     def java_settings(self) -> dict[str, object]:
-        """Of a client or a bookie of Apache's: OpenSSL by netty-tcnative, which is the faster one of its providers."""
+        """The settings of Apache's client or bookie: OpenSSL through netty-tcnative, the faster one of its
+        providers."""
         return java_settings(self.server_files, "OpenSSL")

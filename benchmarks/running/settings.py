@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How it is measured: what the groups are told of the command's options."""
+"""The settings of a measurement, from the options of the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``runs`` are timed, after one to warm up; ``scale`` is the share of the usual amount of data."""
+    """The settings of a measurement. ``runs`` is the number of timed runs, after one to warm up. ``scale`` is the share
+    of the usual amount of data."""
 
     runs: int = 3
     scale: float = 1.0

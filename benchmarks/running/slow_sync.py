@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk whose syncs take longer, for every process that is started from here: ours, Java and the bare servers."""
+"""Makes syncs take longer for every process that is started from here: our bookies, Java and the bare servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPILE_S = 60
 
 
 def add(ms: float, folder: Path = Path(".cache/bench-peers")) -> None:
-    """``ms`` for each sync. InvalidArgumentError where the library that does it cannot be made."""
+    """Add ``ms`` to each sync. Raises InvalidArgumentError if the library that does this cannot be compiled."""
     if not ms:
         return
     folder.mkdir(parents=True, exist_ok=True)

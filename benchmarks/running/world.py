@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a group is measured: our cluster and each peer's, which start when they are first asked for and end with it."""
+"""The place where a group is measured: our cluster and each peer's. Each starts when it is first asked for, and ends
+with the world."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ Part = TypeVar("Part")
 
 
 class World:
-    """A context manager. ``lane`` is the one that our client takes to our bookies."""
+    """The world of a group; a context manager. ``lane`` is the lane between our client and our bookies."""
 
     def __init__(self, folder: Path, *, scale: float = 1.0, lane: str = "direct", profiled: bool = False) -> None:
         self.scale, self.lane, self._profiled = scale, lane, profiled
         self.stack, self.processes = ExitStack(), Processes()
         self.during = ExitStack()
-        """What ends with the measurement."""
+        """The resources that end with the current measurement."""
         self._parts = dict[Callable[[World], Any], Any]()
         self.folder = Path(
             self.stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))
@@ -44,12 +45,12 @@ class World:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """One measurement."""
+        """Open and close the resources of one measurement."""
         with ExitStack() as self.during:
             yield
 
     def scaled(self, count: float, least: int = 1) -> int:
-        """The share of ``count`` that is to be measured."""
+        """Return the share of ``count`` that is to be measured."""
         return max(least, int(count * self.scale))
 
     @cached_property
@@ -58,7 +59,7 @@ class World:
 
     @cached_property
     def zookeeper(self) -> str:
-        """Its address."""
+        """The address of ZooKeeper."""
         server = ZooKeeperServer()
         with self.processes.born(ZOOKEEPER):
             address = server.start(self.folder / "zookeeper")
@@ -80,7 +81,7 @@ class World:
         return self.stack.enter_context(connect(self.cluster.uri, config=ClientConfig(lanes=self.lane)))
 
     def of(self, kind: Callable[[World], Part]) -> Part:
-        """The part of this kind, such as a peer: made when it is first asked for."""
+        """Return the part of this kind, such as a peer. It is made when it is first asked for."""
         if kind not in self._parts:
             self._parts[kind] = kind(self)
         part: Part = self._parts[kind]
@@ -88,12 +89,13 @@ class World:
 
     @property
     def profile(self) -> Profile | None:
-        """Runs a measurement once more and says which functions take its time."""
+        """A function that runs a measurement once more and prints which functions take its time; None without
+        ``--profile``."""
         from benchmarks.running.profiling import profile
 
         return (lambda name, run: profile(name, run, self.bookkeeper)) if self._profiled else None
 
 
 def connected(world: World) -> Coroutine[Any, Any, client.BookKeeper]:
-    """A client with asyncio that has no connection to a bookie yet."""
+    """Return a client with asyncio that has no connection to a bookie yet."""
     return client.connect(world.cluster.uri, config=ClientConfig(lanes=world.lane))

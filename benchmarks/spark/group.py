@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group ``spark``: its parts, each with a fresh cluster, and a process of its own for its Spark, which has its time.
+"""Group ``spark``. Each part has a fresh cluster, and a process of its own for its Spark, with a time limit.
 
-Nothing stays: neither data nor processes, whatever ends the run.
+Neither data nor processes stay, whatever ends the run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from bk_core.errors import BookKeeperError
 
 BOOKIES = 3
 START_S = 300.0
-"""Of each part, whatever its scale: Spark's own start on a busy machine, and the preparation."""
+"""The seconds that each part may take in addition, at any scale, for Spark's own start on a busy machine and for the
+preparation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``run_s`` and ``needed_bytes`` are what a run takes at most at a scale of 1. ``settings`` are those of the
-    bookies."""
+    """A part. ``run_s`` and ``needed_bytes`` are the most that a run takes at a scale of 1. ``settings`` are those of
+    the bookies."""
 
     run_s: float
     needed_bytes: int = 1 << 30
@@ -41,11 +42,11 @@ class Part:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def most_s(self, runs: int, scale: float) -> float:
-        """Seconds after which something is wrong."""
+        """Return the seconds after which something is wrong."""
         return START_S + self.run_s * (runs + 3) * max(1.0, scale)
 
     def most_bytes(self, runs: int, scale: float) -> int:
-        """Bytes of disk."""
+        """Return the bytes of disk that it needs."""
         return (1 << 30) + int(self.needed_bytes * (runs + 2) * scale)
 
 
@@ -58,20 +59,20 @@ PARTS: dict[str, Part] = {
     "typed": Part(120, 3 << 30, "raw"),
     "kafka_100b": Part(360, 8 << 30, "kafka"),
     "kafka_1kb": Part(360, 11 << 30, "kafka"),
-    "kafka_typed": Part(600, 8 << 30, "kafka", {"unix_socket": False}),  # what goes over TCP is counted
+    "kafka_typed": Part(600, 8 << 30, "kafka", {"unix_socket": False}),  # bytes over TCP are counted
 }
 
 
 class SparkGroup:
-    """Its parts, each with a fresh cluster."""
+    """The parts of the group, each with a fresh cluster."""
 
     def parts(self, peers: Collection[str]) -> list[str]:
-        """Their names, in their order: those of the peers, and those that have none."""
+        """Return the names of the parts, in their order: those of the peers, and those without a peer."""
         return [name for name, part in PARTS.items() if part.peer in ("", *peers)]
 
     def measure(self, names: Collection[str], folder: Path, settings: Settings) -> Iterator[tuple[str, list[Figure]]]:
-        """Each part's figures. Raises InvalidArgumentError where there is too little room or a tool is missing, before
-        the first part begins; BookKeeperError for a part that failed or took too long."""
+        """Yield each part's figures. Before the first part begins, raises InvalidArgumentError if there is too little
+        room or a tool is missing. Raises BookKeeperError for a part that failed or took too long."""
         for name in names:
             check_room(folder, PARTS[name].most_bytes(settings.runs, settings.scale), f"the part {name}")
         installed = install.install() if any(PARTS[name].peer == "kafka" for name in names) else None
@@ -104,7 +105,7 @@ def _measured(
 def in_process(
     name: str, python: str, folder: Path, arguments: list[str], connector: str, most_s: float
 ) -> list[Figure]:
-    """What ``benchmarks.spark.part`` measures, run by ``python``."""
+    """Return what ``benchmarks.spark.part`` measures, run by ``python``."""
     found, scratch = folder / "figures.json", folder / "spark"
     scratch.mkdir()
     command = [python, "-m", "benchmarks.spark.part", name, "--to", str(found), "--folder", str(scratch), *arguments]

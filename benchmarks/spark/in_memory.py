@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark's own machinery costs: a source that makes rows in memory, batch and stream, and a sink that drops them.
+"""The cost of Spark's own machinery: a source that makes rows in memory, batch and stream, and a sink that drops them.
 
-The ceilings of every Python data source: the same job, the same columns, the same size of Arrow batches, and no log.
+These are the ceilings of every Python data source: the same job, the same columns, the same size of Arrow batches, and
+no log.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ from pyspark.sql.datasource import (
 ROWS_PER_BATCH = 10_000
 BATCH_BYTES = 1 << 20
 BATCHES = 64
-"""So many different ones: no source makes rows that are in the processor's cache already."""
+"""The number of different batches. With so many, the rows are not in the processor's cache already."""
 PLACES = "value BINARY, log STRING, ledger_id BIGINT, entry_id BIGINT, offset BIGINT"
 """The columns of ``format("bookkeeper")``."""
 PARTITIONS = 2
 
 
 def rows_per_batch(size: int) -> int:
-    """How many rows of so many bytes each batch has: as ours, whose batches are about as large as a frame."""
+    """Return how many rows of ``size`` bytes a batch has: as many as our batches, which are about as large as a
+    frame."""
     return max(1, min(ROWS_PER_BATCH, BATCH_BYTES // size))
 
 
 def batches(rows: int, size: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """``rows`` rows of ``size`` random bytes, the same ones over and over: nothing here looks at them."""
+    """Yield ``rows`` rows of ``size`` random bytes, the same ones over and over, because nothing here reads them."""
     step = rows_per_batch(size)
     numbers = pa.array(np.arange(step, dtype=np.int64))
     others = {"log": pa.array(["bench"] * step, pa.string()), "ledger_id": numbers, "entry_id": numbers}
@@ -54,20 +56,20 @@ def _batch(made: dict[str, pa.Array], columns: list[str]) -> pa.RecordBatch:
 
 @cache
 def _values(size: int, step: int) -> list[pa.Array]:
-    """The values of each batch; kept by the worker, so that a run that is warm does not make them."""
+    """Return the values of each batch. The worker keeps them, so that a warm run does not make them."""
     ends = pa.py_buffer(np.arange(0, size * (step + 1), size, dtype=np.int32))
     payloads = (pa.py_buffer(os.urandom(size * step)) for _ in range(BATCHES))
     return [pa.Array.from_buffers(pa.binary(), step, [None, ends, payload]) for payload in payloads]
 
 
 def mapped(path: str, columns: list[str], part: int) -> Iterator[pa.RecordBatch]:
-    """Every second batch of a file of Arrow, none of it copied."""
+    """Yield this partition's batches of an Arrow file, without copying them."""
     file = pa.ipc.open_file(pa.memory_map(path))
     return (file.get_batch(number).select(columns) for number in range(part, file.num_record_batches, PARTITIONS))
 
 
 class Rows:
-    """How many rows of which columns, in two partitions; or those of a file of Arrow."""
+    """The rows to make, in two partitions: a number of rows with some columns, or those of an Arrow file."""
 
     def __init__(self, options: dict[str, str], schema: Any) -> None:
         self.rows, self.size, self.columns = int(options["rows"]), int(options["size"]), list(schema.names)
@@ -80,7 +82,7 @@ class Rows:
 
 
 class MemoryReader(Rows, DataSourceReader):
-    """A batch."""
+    """A batch reader."""
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(number) for number in range(PARTITIONS)]
@@ -103,7 +105,7 @@ class MemoryStreamReader(Rows, DataSourceStreamReader):
 
 
 class DroppingWriter(DataSourceArrowWriter):
-    """Takes batches, keeps nothing."""
+    """A sink that drops all batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m benchmarks.spark.part PART …``: measures one part in a process of its own, with a Java of its own.
 
-The figures go to a file as JSON, because Spark writes to every other place. The process ends with its standard input.
+The figures go to a file as JSON, because Spark writes to stdout and stderr. The process ends with its standard input.
 """
 
 from __future__ import annotations

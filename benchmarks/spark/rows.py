@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows a second of 100 B and 1 KB: written, read, streamed; beside Spark's own limits, or beside spark-sql-kafka.
+"""Rows per second of 100 B and 1 KB, written, read and streamed, beside Spark's own limits or beside spark-sql-kafka.
 
-Ours and the peer take turns, so that what else the machine does falls on both. Our side: three bookies, Qw 3, Qa 2,
-fdatasync before each ack, a digest an entry. Nothing is set for the workers' allocator.
+Ours and the peer take turns, so that other work of the machine affects both. Our side has three bookies, Qw 3, Qa 2,
+fdatasync before each ack, and a digest for each entry. Nothing is set for the workers' allocator.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from benchmarks.spark.world import World, new_log
 
 UNIT = "k rows/s"
 ROWS = {100: 4_000_000, 1_000: 600_000}
-"""Written at a time."""
+"""The number of rows of a write, by the size of a row."""
 READ_TIMES = 3
-"""So many times as many are read: a query of a second would measure how Spark starts one."""
+"""How many times as many rows are read as written. A query of a second would measure how Spark starts a query."""
 NAMES = {100: "100b", 1_000: "1kb"}
 PARTITIONS = 2
 ID_DIGITS = 10
 WARM_UP = 2
-"""After so many reads Java has compiled what they need; before, it takes a fifth of the processors."""
+"""The number of warm-up reads. After them Java has compiled what they need; before, compiling takes a fifth of the
+processors."""
 WRITE_WARM_UP = 1
-"""Each write leaves its rows on the disk."""
+"""The number of warm-up writes. It is small, because each write leaves its rows on the disk."""
 READ_SHARE, WRITE_SHARE, STREAM_SHARE = 0.65, 0.7, 0.75
-"""Wanted of the ceilings."""
+"""The wanted shares of the ceilings."""
 OF_KAFKA = {100: {"write": 1.2, "read": 2.0, "stream": 1.3}, 1_000: {"write": 1.0, "read": 1.3, "stream": 0.9}}
-"""Wanted of spark-sql-kafka's rows a second."""
+"""The wanted ratios to spark-sql-kafka's rows per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,12 @@ class Comparison:
     peer: str
     note: str
     wanted: float | None = None
-    """At least so much of the peer's."""
+    """The least wanted ratio to the peer's rate."""
     warm_up: int = WARM_UP
 
     def figures(self, job: Job) -> list[Figure]:
-        """Both measured, in turns: the rate with what the processes spent, and the page faults of Spark's workers."""
+        """Measure both in turns. Return the rate with what the processes spent, and the page faults of Spark's
+        workers."""
         spent, peers = list[Spent](), list[Spent]()
         values, peer_values = side_by_side(
             job.world.runs, partial(_noted, self.ours, spent), partial(_noted, self.peers, peers), warm_up=self.warm_up
@@ -85,7 +87,8 @@ def _median_cost(spent: Sequence[Spent], payload_bytes: int) -> dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Rows of one size, so many for a write. What is measured returns thousands of rows a second."""
+    """A job on rows of one size; ``rows`` is their number in a write. Methods that measure return thousands of rows per
+    second."""
 
     spark: Any
     world: World
@@ -105,20 +108,20 @@ class Job:
         return self.rows * READ_TIMES
 
     def rate(self, work: Callable[[], object], rows: int | None = None) -> float:
-        """Of a write, or of what makes so many ``rows``."""
+        """Return thousands of rows per second of a write, or of work on ``rows`` rows."""
         return (rows or self.rows) / elapsed(work) / 1e3
 
     def padded(self) -> Any:
-        """The rows to write, every one another, padded one by one: that is most of what Spark does in the job."""
+        """Return different rows to write, each padded by Spark. Padding is most of Spark's work in the job."""
         return self._frame(f"rpad(cast(id as string), {self.size}, 'x')", self.rows)
 
     def cheap(self, rows: int | None = None) -> Any:
-        """Rows as large, all but their first digits the same: they cost little to make."""
+        """Return rows of the same size that cost little to make: only their first digits differ."""
         value = f"concat(lpad(cast(id as string), {ID_DIGITS}, '0'), '{'x' * (self.size - ID_DIGITS)}')"
         return self._frame(value, rows or self.rows)
 
     def to_read(self) -> Any:
-        """The rows of what is read."""
+        """Return the rows for a read."""
         return self.cheap(self.rows_read)
 
     def _frame(self, value: str, rows: int) -> Any:
@@ -130,7 +133,7 @@ class Job:
         return self.rate(lambda: self.world.appends(rows).save(new_log()))
 
     def prepared(self) -> str:
-        """A log with the rows, that was read once and is what it should be."""
+        """Write a log with the rows, read it once and check it."""
         log = new_log()
         self.world.appends(self.to_read()).save(log)
         found = self.world.reads(self.spark).load(log).count()
@@ -160,8 +163,8 @@ class Job:
 
 
 def writes(job: Job, peers: Callable[[Any], float], wanted: float, peer: str, note: str) -> list[Comparison]:
-    """Of rows that Spark pads, which is the job that the wanted ratios are of, and of such that cost little to make,
-    where writing is most of the job."""
+    """Compare writes of rows that Spark pads, for which the wanted ratios were set, and of rows that cost little to
+    make, so that writing is most of the job."""
     return [
         Comparison(
             what=what,
@@ -183,7 +186,7 @@ def writes(job: Job, peers: Callable[[Any], float], wanted: float, peer: str, no
 
 
 def ceiling_figures(size: int, world: World) -> list[Figure]:
-    """Beside the same jobs on a source and a sink in memory, on the newest pyspark."""
+    """Compare with the same jobs on a source and a sink in memory, on the newest pyspark."""
     spark = session(world.folder)
     try:
         spark.dataSource.register(InMemory)
@@ -218,9 +221,9 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
 
 
 def kafka_figures(size: int, world: World) -> list[Figure]:
-    """Beside spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides make whole rows. The
-    wanted ratios were set beside a tuned producer and Spark's own settings of the consumer; beside a tuned consumer it
-    is measured too, and so is about the most that a Python source can reach: one in memory in our place."""
+    """Compare with spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides make whole rows.
+    The wanted ratios were set for a tuned producer and Spark's own settings of the consumer. A tuned consumer is
+    measured too, and so is a source in memory in our place, which is about the most that a Python source can reach."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
@@ -230,7 +233,7 @@ def kafka_figures(size: int, world: World) -> list[Figure]:
         log, topic = job.prepared(), topics.filled(job.to_read(), job.rows_read)
 
         def produce(rows: Any) -> float:
-            with topics.fresh() as name:  # made and deleted outside the time
+            with topics.fresh() as name:  # made and deleted outside the measured time
                 return job.rate(lambda: topics.write(rows, name))
 
         def consume(consumer: Mapping[str, str]) -> float:

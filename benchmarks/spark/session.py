@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark session of the measurements, and what all of them do with it."""
+"""The Spark session of the measurements, and helpers that all of them use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FORMAT = "bookkeeper"
 
 
 def session(folder: Path, **more: str) -> Any:
-    """``local[2]`` with this interpreter for its workers and its files below ``folder``; ``more`` are settings with
-    ``__`` for the dots."""
+    """Return a session on ``local[2]``, with this interpreter for its workers and its files below ``folder``. ``more``
+    are settings, with ``__`` for the dots."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -43,7 +43,8 @@ def drop_rows(frame: Any) -> None:
 
 
 def drop_stream(frame: Any, folder: Path) -> None:
-    """Make every row that a stream has now, and forget it. Waits until the query has ended; raises what ended it."""
+    """Make every row that a stream has now, and forget it. Wait until the query has ended. Raises the error that ended
+    it."""
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
     query = writer.trigger(availableNow=True).start()
     try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a job spend: CPU of Spark's Python workers, of its Java and of the servers, and the workers'
-page faults. Of all that descends from the process that began the benchmark, told apart by command lines."""
+"""Measures what the processes of a job spend: processor time of Spark's Python workers, of its Java and of the servers,
+and the workers' page faults. It covers all descendants of the process that began the benchmark, which it tells apart by
+their command lines."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ class Spent:
     faults: int
 
     def cpu_a_gb(self, payload_bytes: int) -> dict[str, float]:
-        """Seconds a gigabyte of payload."""
+        """Return the seconds per gigabyte of payload."""
         return {kind: seconds / payload_bytes * 1e9 for kind, seconds in self.cpu_s.items() if seconds}
 
     def faults_a_gb(self, payload_bytes: int) -> float:
-        """At least one, so that there is a ratio."""
+        """Return the page faults per gigabyte, at least one, so that there is a ratio."""
         return max(1.0, self.faults / payload_bytes * 1e9)
 
 
 def measured(work: Callable[[], float]) -> tuple[float, Spent]:
-    """What ``work`` returns, and what was spent on it. Processes that ended meanwhile took theirs along."""
+    """Return what ``work`` returns, and what was spent on it. The time of processes that ended meanwhile is lost."""
     before = _of_each()
     value = work()
     cpu_s, faults = dict.fromkeys(_SIGNS, 0.0), 0
@@ -42,7 +43,7 @@ def measured(work: Callable[[], float]) -> tuple[float, Spent]:
 
 
 def _of_each() -> dict[int, tuple[str, float, int]]:
-    """Of each process of a kind: its kind, seconds and page faults so far. Nothing without ``/proc``."""
+    """Return the kind, seconds and page faults so far of each process that has a kind. Empty without ``/proc``."""
     tick = os.sysconf("SC_CLK_TCK")
     return {
         pid: (kind, (int(fields[11]) + int(fields[12])) / tick, int(fields[7]))
@@ -60,7 +61,7 @@ def _kind_of(pid: int) -> str | None:
 
 
 def _descendants(root: int) -> Iterator[tuple[int, list[str]]]:
-    """Of each its id and the numbers of its state that follow its name."""
+    """Return the id of each descendant, and the numbers that follow its name in its ``stat`` file."""
     found: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How soon a stream sees what its log's leader was told is safe: from the ack to ``latestOffset``, and to the row.
+"""Measures how soon a stream sees what its log's leader has confirmed: from the ack to ``latestOffset``, and to the
+row.
 
-One row at a time, with pauses that have nothing to do with anybody's clock. The leader is a client of its own in the
-process that asks, so its answer and the stream's are told by one clock.
+Rows are appended one at a time, with random pauses. The leader is a client of its own in the process that asks, so that
+one clock times both.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ PATIENCE_S = 30.0
 
 
 def tail_figures(world: World) -> list[Figure]:
-    """Both: the row first, because Spark starts its Java, and a client of ours may then be at work elsewhere."""
+    """Measure both. The row comes first, because Spark starts its Java, and a client of ours may then be at work
+    elsewhere."""
     rows = row_figures(world)
     return [*offset_figures(world), *rows]
 
@@ -38,7 +40,7 @@ def tail_figures(world: World) -> list[Figure]:
 
 
 def offset_figures(world: World) -> list[Figure]:
-    """Milliseconds from the return of an append to the first ``latestOffset`` that shows it."""
+    """Measure the milliseconds from the return of an append to the first ``latestOffset`` that shows it."""
     count, dice = world.scaled(OFFSETS, 5), random.Random(1)
     runs = []
     with connect(world.uri) as bookkeeper:
@@ -61,7 +63,7 @@ def offset_figures(world: World) -> list[Figure]:
 
 
 def _stream_reader(uri: str, log: str) -> Any:
-    """As Spark makes it on its driver."""
+    """Make a stream reader as Spark makes it on its driver."""
     from bk_spark.source import BookKeeperDataSource
 
     source = BookKeeperDataSource({"metadataserviceuri": uri, "log": log, "startingoffsets": "earliest"})
@@ -83,7 +85,7 @@ def _offset_ms(leader: Any, reader: Any, start: Any, log: str, dice: random.Rand
 
 
 def row_figures(world: World) -> list[Figure]:
-    """Milliseconds from the return of an append to the row in ``foreachBatch``."""
+    """Measure the milliseconds from the return of an append to the row in ``foreachBatch``."""
     spark = session(world.folder)
     try:
         timed = _row_runs(spark, world)
@@ -97,7 +99,7 @@ def row_figures(world: World) -> list[Figure]:
 
 
 def _row_runs(spark: Any, world: World) -> list[float]:
-    """The median of each run."""
+    """Return the median of each run."""
     seen: dict[int, float] = {}
     news = threading.Condition()
 
@@ -136,7 +138,7 @@ def _median_ms(
     first: int,
     count: int,
 ) -> float:
-    """Append ``count`` rows, wait for all of them."""
+    """Append ``count`` rows and wait for all of them. Return the median."""
     acked = {}
     for number in range(first, first + count):
         time.sleep(dice.uniform(0.02, 0.2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reading task costs above one that does nothing: hundreds of tasks of a few rows each, on a warm session."""
+"""The cost of a reading task above that of an empty one: hundreds of tasks of a few rows each, on a warm session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABOVE_EMPTY_MS_MAX = 10.0
 
 
 def task_figures(world: World) -> list[Figure]:
-    """Milliseconds of a slot: the time of a job, by its tasks and the two slots that share them."""
+    """Measure the slot time of a task: the time of a job, divided among its tasks and the two slots that share them."""
     spark = session(world.folder)
     try:
         tasks, log = world.scaled(TASKS, 4), new_log()
@@ -51,7 +51,7 @@ def task_figures(world: World) -> list[Figure]:
 
 
 def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """No rows, from any."""
+    """Yield no rows."""
     for _ in batches:
         pass
     return iter(())

@@ -25,7 +25,7 @@ ADMIN_TIMEOUT_MS = "30000"
 
 
 def kafka_classpath() -> str:
-    """The connector's jars that pyspark does not bring itself."""
+    """Return the class path of the connector's jars that pyspark does not bring itself."""
     import pyspark
 
     brought = {jar.name for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
@@ -35,7 +35,7 @@ def kafka_classpath() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics of so many partitions on a broker."""
+    """Topics with ``partitions`` partitions on a broker."""
 
     spark: Any
     broker: str
@@ -43,7 +43,7 @@ class Topics:
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """An empty topic, deleted afterwards."""
+        """Make an empty topic, and delete it afterwards."""
         name = self.create()
         try:
             yield name
@@ -51,7 +51,7 @@ class Topics:
             self._admin(lambda admin, names: admin.deleteTopics(names).all().get(), name)
 
     def create(self) -> str:
-        """An empty topic."""
+        """Make an empty topic."""
         name = f"bench-{uuid4().hex[:8]}"
         java = self.spark._jvm
 
@@ -64,7 +64,7 @@ class Topics:
         return name
 
     def filled(self, frame: Any, rows: int) -> str:
-        """A topic with these rows, which were read once and are as many as they should be."""
+        """Make a topic with these rows, read it once and check their number."""
         name = self.create()
         self.write(frame, name)
         found = self.read(name, {}).count()
@@ -76,11 +76,11 @@ class Topics:
         writer.options(**{f"kafka.{name}": value for name, value in PRODUCER.items()}).save()
 
     def read(self, topic: str, consumer: Mapping[str, str]) -> Any:
-        """Whole rows of a topic; ``consumer`` are the consumer's own settings."""
+        """Return whole rows of a topic. ``consumer`` are settings of the consumer."""
         return self._source(self.spark.read, topic, consumer)
 
     def stream(self, topic: str, consumer: Mapping[str, str]) -> Any:
-        """As ``read``, from the beginning."""
+        """Return a stream of a topic, from its beginning."""
         return self._source(self.spark.readStream, topic, consumer)
 
     def _source(self, reader: Any, topic: str, consumer: Mapping[str, str]) -> Any:

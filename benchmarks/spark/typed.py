@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows with types: the flights' 20 columns by ``codec=arrow``, beside Kafka with JSON and with Avro, or beside memory.
+"""Rows with types: the flights' 20 columns with ``codec=arrow``, beside Kafka with JSON and with Avro, or beside
+memory.
 
-The rows lie in Spark's cache before they are written. What is read is made whole and forgotten.
+The rows are in Spark's cache before they are written. Reads make whole rows and forget them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Typed:
         self.log = new_log()
 
     def memory(self, columns: tuple[str, ...] = ()) -> Any:
-        """A source of the rows that does nothing but hand them over."""
+        """Return a source that only hands over the rows."""
         reader = self.spark.read.format("inmemory").options(rows=self.rows, size=1, path=str(self.path))
         return (reader.schema(self.schema(columns)) if columns else reader).load()
 
@@ -57,7 +58,7 @@ class Typed:
         drop_rows(self.memory(columns))
 
     def schema(self, columns: tuple[str, ...]) -> Any:
-        """Of these columns, in this order."""
+        """Return the schema of these columns, in this order."""
         from pyspark.sql.types import StructType
 
         return StructType([self.frame.schema[name] for name in columns])
@@ -66,7 +67,8 @@ class Typed:
         self.world.appends(self.frame, codec="arrow").save(log or new_log())
 
     def read(self, columns: tuple[str, ...] = ()) -> Any:
-        """A frame of the log. Without what a read adds of each row's place, which Kafka's is not asked for either."""
+        """Return a DataFrame of the log. It leaves out the columns that say where a row comes from, because Kafka is
+        not asked for them either."""
         names = columns or tuple(self.frame.columns)
         return self.world.reads(self.spark, codec="arrow", columns=",".join(names)).load(self.log)
 
@@ -82,7 +84,7 @@ class Typed:
 
 
 def typed_figures(world: World) -> list[Figure]:
-    """Reads beside a source of the same columns in memory, on the newest pyspark."""
+    """Compare reads with a source of the same columns in memory, on the newest pyspark."""
     spark = session(world.folder)
     try:
         spark.dataSource.register(InMemory)
@@ -114,7 +116,7 @@ def typed_figures(world: World) -> list[Figure]:
 
 
 class KafkaRows:
-    """The same rows in a topic, as JSON or as Avro, by Spark's own functions."""
+    """The same rows in a topic, as JSON or as Avro, made by Spark's own functions."""
 
     def __init__(self, typed: Typed, topics: Topics, form: str) -> None:
         self.typed, self.topics, self.form = typed, topics, form
@@ -131,7 +133,7 @@ class KafkaRows:
         return self.typed.frame.select(made.alias("value"))
 
     def read(self, columns: tuple[str, ...] = ()) -> Any:
-        """Parsed for the columns that are named, and no more."""
+        """Return a DataFrame that parses only the named columns."""
         from pyspark.sql import functions
         from pyspark.sql.avro.functions import from_avro
 
@@ -145,7 +147,7 @@ class KafkaRows:
         return rows.select(parsed.alias("row")).select("row.*")
 
     def _avro_schema(self, names: tuple[str, ...]) -> str:
-        """As ``to_avro`` writes these columns."""
+        """Return the Avro schema with which ``to_avro`` writes these columns."""
         schema = self.typed.schema(names)
         converters = self.typed.spark._jvm.org.apache.spark.sql.avro.SchemaConverters
         java = self.typed.spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
@@ -164,7 +166,7 @@ class KafkaRows:
 
 
 def kafka_typed_figures(world: World) -> list[Figure]:
-    """Each job beside both forms, by turns of three; and the bytes that it moved."""
+    """Compare each job with both forms, in turns, and measure the bytes that it moves."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
@@ -208,7 +210,7 @@ def _beside(
 
 
 def _check_same(found: Any, wanted: Any) -> None:
-    """The same rows in both."""
+    """Check that both have the same rows."""
     digest = "count(*) n", f"bit_xor(xxhash64({', '.join(wanted.columns)})) x"
     here, there = found.selectExpr(*digest).first(), wanted.selectExpr(*digest).first()
     assert here == there, f"{here} is not {there}: {json.dumps(found.schema.jsonValue())}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a job moves between clients and servers: what the kernel counts of the servers' connections.
+"""Counts the bytes that a job moves between clients and servers, from the kernel's counters of the servers'
+connections.
 
-``ss`` of iproute2 tells. It is asked again and again while the job runs, because connections may end with it.
+``ss`` of iproute2 prints them. It is called again and again while the job runs, because connections may end with it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Counts = dict[tuple[str, str], int]
 
 
 def counts_of(text: str, ports: Collection[int]) -> Counts:
-    """Bytes in both directions of each connection of a server at one of the ports, from what ``ss`` says."""
+    """Return the bytes in both directions of each connection of a server at one of the ports, from the output of
+    ``ss``."""
     lines = (match for line in text.splitlines() if (match := _LINE.match(line)) and int(match["port"]) in ports)
     return {(line["local"], line["peer"]): sum(map(int, _BYTES.findall(line["rest"]))) for line in lines}
 
@@ -31,13 +33,13 @@ class Wire:
     """The connections of servers at some ports."""
 
     def __init__(self, ports: Collection[int]) -> None:
-        """Raises InvalidArgumentError without ``ss``."""
+        """Check that ``ss`` is there. Raises InvalidArgumentError."""
         self._ports = frozenset(ports)
         if shutil.which("ss") is None:
             raise InvalidArgumentError("ss is not there, which counts bytes", remedy="sudo apt-get install iproute2")
 
     def bytes_of(self, work: Callable[[], object]) -> int:
-        """Of what is done meanwhile."""
+        """Return the bytes that are moved while ``work`` runs."""
         before, most, ended = self._now(), Counts(), threading.Event()
 
         def look() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a part of the group is given: where the cluster is, how often and how much to measure."""
+"""The input of a part of the group: the cluster, and how often and how much to measure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchmarks.spark.session import FORMAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """``folder`` is empty and on the disk to be measured; ``kafka`` is a broker's address, or empty."""
+    """The input of a part. ``folder`` is empty and on the disk to be measured. ``kafka`` is a broker's address, or
+    empty."""
 
     uri: str
     folder: Path
@@ -23,43 +24,43 @@ class World:
     kafka: str = ""
     lane: str = "direct"
     ports: tuple[int, ...] = ()
-    """Of the bookies and of the broker."""
+    """The ports of the bookies and of the broker."""
 
     @property
     def options(self) -> dict[str, str]:
-        """Of each source and sink."""
+        """The options of each source and sink."""
         return {"metadataServiceUri": self.uri, "bookkeeper.lanes": self.lane}
 
     def scaled(self, count: int, least: int = 1) -> int:
-        """The share of ``count`` that is to be measured."""
+        """Return the share of ``count`` that is to be measured."""
         return max(least, int(count * self.scale))
 
     def reads(self, spark: Any, **options: object) -> Any:
-        """A reader of ``format("bookkeeper")`` on the cluster."""
+        """Return a reader of ``format("bookkeeper")`` on the cluster."""
         return spark.read.format(FORMAT).options(**self.options, **options)
 
     def streams(self, spark: Any, **options: object) -> Any:
-        """A reader of streams, from their beginning."""
+        """Return a reader of streams, from their beginning."""
         return spark.readStream.format(FORMAT).options(**self.options, startingOffsets="earliest", **options)
 
     def appends(self, frame: Any, **options: object) -> Any:
-        """A writer that appends to a log of the cluster."""
+        """Return a writer that appends to a log of the cluster."""
         return frame.write.format(FORMAT).options(**self.options, **options).mode("append")
 
     def new_folder(self) -> Path:
-        """One of its own."""
+        """Make a new folder."""
         path = self.folder / uuid4().hex[:8]
         path.mkdir(parents=True)
         return path
 
 
 def new_log() -> str:
-    """A name that no log has yet."""
+    """Return a name that no log has yet."""
     return f"bench-{uuid4().hex[:8]}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What :func:`world_of` needs."""
+    """Add the arguments that :func:`world_of` needs."""
     parser.add_argument("--uri", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=3)
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def world_of(options: argparse.Namespace) -> World:
-    """What the arguments say."""
+    """Return the world that the arguments describe."""
     return World(
         uri=options.uri,
         folder=options.folder,

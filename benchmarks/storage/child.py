@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a measurement that tell what they found, a line of JSON each; they end with this one."""
+"""Processes of a measurement that report their results, a line of JSON each. They end with this process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Told = dict[str, float]
 
 
 def told_by(module_and_arguments: Sequence[str], *, killed: bool = False) -> Iterator[tuple[Told, float]]:
-    """Each line of ``python -m MODULE ARGUMENTS…`` and the seconds since the process was started.
+    """Yield each line of ``python -m MODULE ARGUMENTS…`` and the seconds since the process was started.
 
-    ``killed``: it is to end by SIGKILL. BookKeeperError when it ends otherwise. It is killed when nobody listens any
-    more; its standard input is a pipe that closes however this process ends (``bk_cli.local.lifeline``).
+    ``killed`` means that it must end by SIGKILL. Raises BookKeeperError if it ends otherwise. It is killed if the
+    caller stops iterating. Its standard input is a pipe that closes however this process ends
+    (``bk_cli.local.lifeline``).
     """
     began = time.perf_counter()
     with subprocess.Popen(

@@ -27,12 +27,12 @@ GROUP_AMPLIFICATION, ADD_AMPLIFICATION = 1.10, 4.2
 ADDS = 1000
 SINGLE_LEDGERS = 100
 COUNTS_DIFFER = 0.02
-"""How far the kernel's count of written bytes may be from ours: it counts metadata and whole pages."""
+"""How far the kernel's count of written bytes may be from ours. The kernel counts metadata and whole pages."""
 RAW_GROUP = "pwritev + fdatasync of the same bytes over blocks written before, O_DIRECT, in turns with ours"
 
 
 def commit_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """Group commits of one frame of 1 MiB."""
+    """Measure group commits of one frame of 1 MiB."""
     segment_bytes = scaled_segment(SEGMENT_BYTES, scale)
     store, bare = Store(folder, segment_bytes), Bare(folder, segment_bytes)
     ledgers = cycle(ledgers_of(16, 1 << 20))
@@ -64,7 +64,7 @@ def commit_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]
 
 
 def single_add_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """One frame of one 1 KB entry, committed and indexed before the next."""
+    """Measure frames of one 1 KB entry, each committed and indexed before the next."""
     segment_bytes = scaled_segment(SMALL_SEGMENT_BYTES, scale)
     store, bare = Store(folder, segment_bytes), Bare(folder, segment_bytes)
     ledgers = cycle(ledgers_of(SINGLE_LEDGERS, ENTRY_BYTES))
@@ -96,7 +96,7 @@ def single_add_figures(folder: Path, runs: int, scale: float) -> list[StorageFig
 
 
 def amplification_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """Bytes to the disk for a byte of payload, each case over whole segments with their indexes."""
+    """Measure the bytes that reach the disk for a byte of payload, each case over whole segments with their indexes."""
     note = "bytes that the kernel wrote for this process / bytes of payload; 1,000 B an entry"
     cases = [
         ("write_amplification_1mb", 1, 1 << 20, 4, GROUP_AMPLIFICATION, "groups of one frame of 1 MiB"),
@@ -122,10 +122,11 @@ def amplification_figures(folder: Path, runs: int, scale: float) -> list[Storage
 def written_for_payload(
     store: Store, folder: Path, frames: int, frame_bytes: int, segments: int
 ) -> tuple[float, float, float]:
-    """Bytes written over bytes of payload while ``segments`` are filled and sealed: as the kernel counts them for this
-    process, as passed through ``Files``, and as the device counts them for everybody (−1: it does not say).
+    """Return the bytes written over the bytes of payload while ``segments`` are filled and sealed: as the kernel counts
+    them for this process, as passed through ``Files``, and as the device counts them for all processes (−1 if it does
+    not).
 
-    IntegrityError when the first two do not agree: then one of them is no measure.
+    Raises IntegrityError if the first two do not agree, because one of them must be wrong then.
     """
     ledgers = ledgers_of(max(SINGLE_LEDGERS, frames), frame_bytes, first_id=len(store.sealed) << 20)
     take = cycle(ledgers)
@@ -146,8 +147,8 @@ def written_for_payload(
 
 
 def check_counts(by_kernel: int, counted: int) -> None:
-    """IntegrityError when the kernel saw another number of bytes than we wrote, InvalidArgumentError when it saw none:
-    then the directory is not on a disk."""
+    """Check that the kernel counted about as many bytes as we wrote. Raises IntegrityError if not, and
+    InvalidArgumentError if it counted none, because the directory is not on a disk then."""
     if not by_kernel:
         raise InvalidArgumentError(
             "nothing was written to a disk", value="write_bytes of /proc/self/io did not grow",

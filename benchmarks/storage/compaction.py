@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction beside appends: what of the dead bytes comes back, and what the appends lose meanwhile.
+"""Compaction beside appends: how many of the dead bytes come back, and how much slower appends become meanwhile.
 
-The production's threads do it: commit thread, maintenance thread with the rate budget of a bookie's default
-configuration, and a loop that owns the index and keeps the commit thread busy with frames of 1 MiB. First appends
-alone; then ledgers are deleted, so that most of some full segments is dead, and appends go on until these segments are
-given back; then appends alone once more. Segments are smaller than a bookie's, so that it does not take minutes.
+The product's threads do it: a commit thread, a maintenance thread with the rate budget of a bookie's default
+configuration, and a loop that owns the index and keeps the commit thread busy with frames of 1 MiB. First there are
+only appends. Then ledgers are deleted, so that most of some full segments is dead, and appends go on until these
+segments are given back. Then there are only appends once more. Segments are smaller than a bookie's, so that it does
+not take minutes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rates of appends in MB/s; bytes that were dead and that came back; seconds that the compaction took."""
+    """The result of a run: rates of appends in MB/s, bytes that were dead and that came back, and the seconds of the
+    compaction."""
 
     alone: float
     meanwhile: float
@@ -57,7 +59,8 @@ class Outcome:
 
 
 class Bookie:
-    """The threads of a bookie's storage around a store, and appends as fast as they are committed. On the loop."""
+    """The threads of a bookie's storage around a store, and appends as fast as they are committed. Use it on the
+    loop."""
 
     def __init__(self, store: Store) -> None:
         self._store, loop = store, asyncio.get_running_loop()
@@ -83,7 +86,7 @@ class Bookie:
             self._append()
 
     def delete(self, ledger_ids: Sequence[int]) -> None:
-        """Deletion records behind all frames that are under way."""
+        """Write deletion records behind all frames that are under way."""
         self._put([bytes(encode_record(FrameKind.DELETED, ledger_id, b"")) for ledger_id in ledger_ids])
 
     def _append(self) -> None:
@@ -106,8 +109,8 @@ class Bookie:
         self.failed = self.failed or error
 
     async def until(self, is_over: Callable[[], bool], limit_s: float) -> float:
-        """MB of frames a second that were appended until then. BookKeeperError when it takes too long, or when the
-        storage failed."""
+        """Wait until ``is_over()``. Return the MB of frames per second that were appended. Raises BookKeeperError if it
+        takes longer than ``limit_s``, or if the storage failed."""
         began, before = time.perf_counter(), self.appended_bytes
         while not is_over():
             if self.failed is not None:
@@ -118,7 +121,7 @@ class Bookie:
         return (self.appended_bytes - before) / (time.perf_counter() - began) / 1e6
 
     async def alone(self, seconds: float) -> float:
-        """The rate of appends for so long."""
+        """Return the rate of appends during ``seconds``."""
         end = time.perf_counter() + seconds
         return await self.until(lambda: time.perf_counter() >= end, 10 * seconds)
 
@@ -134,7 +137,7 @@ class Bookie:
 
 
 async def compact(store: Store, alone_s: float) -> Outcome:
-    """Fill segments, append, delete, append until all of them are given back, append."""
+    """Fill segments, append, delete, append until all of the segments are given back, and append."""
     ledgers = ledgers_of(LEDGERS, FRAME_BYTES)
     fill(store, ledgers, SEGMENTS)
     old = set(store.sealed[-SEGMENTS:])
@@ -161,7 +164,7 @@ async def compact(store: Store, alone_s: float) -> Outcome:
 
 
 def compaction_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """Each run in a directory of its own; the first warms up."""
+    """Measure each run in a directory of its own. The first run warms up."""
     outcomes = []
     for run in range(runs + 1):
         part = folder / f"compaction-{run}"
@@ -174,7 +177,8 @@ def compaction_figures(folder: Path, runs: int, scale: float) -> list[StorageFig
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> list[StorageFigure]:
-    """``back`` is the share of dead bytes that can be written anew, less what the copies of live ones took."""
+    """Return the figures. ``compaction_gives_back`` is the bytes of the segments that were given back, less the copied
+    bytes, as a share of the dead bytes."""
     last = outcomes[-1]
     note = (
         f"{SEGMENTS} segments of which {1 - LIVE_LEDGERS / LEDGERS:.0%} die, compacted within "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of the storage engine beside the raw disk, their table, and the page that keeps them. Pure.
+"""Figures of the storage engine beside the raw disk, and the rows of their table. Pure.
 
-Where a raw figure exists it was measured in the same run, in turns with ours, so that run k of one belongs to run k of
-the other; the share is ours/raw, the median of the runs' shares.
+A raw figure was measured in the same run, in turns with ours, so that run k of one belongs to run k of the other. The
+share is ours/raw, the median of the runs' shares.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COLUMNS = ("figure", "unit", "median", "min", "max", "raw disk", "share", "wante
 
 @dataclass
 class StorageFigure(Figure):
-    """``wanted`` limits the value, or with ``of_raw`` the share: at most so much if ``less_is_better``, else at least.
-    ``extra`` are other numbers of the same runs, for the page."""
+    """A figure beside the raw disk. ``wanted`` limits the value, or the share if ``of_raw``: it is the most if
+    ``less_is_better``, otherwise the least. ``extra`` are other numbers of the same runs, for the page."""
 
     lane: str = "none"
     of_raw: bool = False
@@ -34,7 +34,7 @@ class StorageFigure(Figure):
 
     @property
     def shares(self) -> list[float]:
-        """Ours/raw of each run."""
+        """The ratio ours/raw of each run."""
         return [ours / raw for ours, raw in zip(self.values, self.peer_values, strict=False)]
 
     @property
@@ -53,7 +53,7 @@ class StorageFigure(Figure):
         return self.judged <= self.wanted if self.less_is_better else self.judged >= self.wanted
 
     def as_record(self) -> dict[str, Any]:
-        """Everything, for a file of results and the page."""
+        """Return everything as a record, for a file of results and the page."""
         return {
             "name": self.name, "lane": self.lane, "value": self.median, "unit": self.unit, "runs": self.values,
             "peer": self.peer or None, "peer_value": self.peer_median, "peer_runs": self.peer_values,
@@ -67,7 +67,7 @@ class StorageFigure(Figure):
 
 
 def row(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """The cells of :data:`COLUMNS` for a record of :meth:`StorageFigure.as_record`."""
+    """Return the cells of :data:`COLUMNS` for a record of :meth:`StorageFigure.as_record`."""
     wanted, meets = "", {True: "✓", False: "✗", None: ""}[record["meets"]]
     if record["wanted"] is not None:
         sign = "≤" if record["less_is_better"] else "≥"

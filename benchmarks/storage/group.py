@@ -20,14 +20,14 @@ Measure = Callable[[Path, int, float], list[StorageFigure]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``needed_bytes`` of disk at a scale of 1, and at least; ``figures`` are the names that it gives."""
+    """A part. It needs ``needed_bytes`` of disk at a scale of 1, and at least ``least_bytes``."""
 
     measure: Measure
     needed_bytes: int
     least_bytes: int = 2 << 30
 
     def needed(self, scale: float) -> int:
-        """Bytes of disk."""
+        """Return the bytes of disk that it needs at this scale."""
         return max(self.least_bytes, int(self.needed_bytes * scale))
 
 
@@ -43,16 +43,17 @@ PARTS: dict[str, Part] = {
 
 
 class StorageGroup:
-    """All of them; nobody else's part is in it."""
+    """The parts of the storage engine. None of them has a peer."""
 
     def parts(self, peers: Collection[str]) -> list[str]:
-        """Their names, in their order."""
+        """Return the names of the parts, in their order."""
         return list(PARTS)
 
     def measure(
         self, names: Collection[str], folder: Path, settings: Settings
     ) -> Iterator[tuple[str, list[StorageFigure]]]:
-        """Each part's figures. Room for all of them is looked for before the first begins: InvalidArgumentError."""
+        """Yield each part's figures. Before the first part begins, raises InvalidArgumentError if there is too little
+        room for one of them."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             check_room(folder, PARTS[name].needed(settings.scale), f"the part {name}")

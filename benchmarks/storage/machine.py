@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures were measured on, and what the kernel counts of a process. Without names of hosts or directories."""
+"""Describes the machine that the figures were measured on, without names of hosts or directories, and reads what the
+kernel counts of a process."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _SECTOR = 512
 
 
 def describe(folder: Path) -> dict[str, str]:
-    """Cores, memory, system and disk, for a reader who wants to compare."""
+    """Return cores, memory, system and disk, for a reader who wants to compare."""
     return {
         "cores": f"{os.cpu_count()} × {_cpu()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
@@ -34,19 +35,21 @@ def _cpu() -> str:
 
 
 def _disk(folder: Path) -> str:
-    """File system and kind of the device below a directory."""
+    """Return the file system, and the kind of the device below a directory."""
     device = os.stat(folder).st_dev
     mounts = [line.split() for line in _lines("/proc/self/mountinfo")]
     mine = [fields for fields in mounts if fields[2] == f"{os.major(device)}:{os.minor(device)}"]
     kind = mine[0][mine[0].index("-") + 1] if mine else "unknown"
     block = _block(folder)
     spins = {"0": "solid state", "1": "rotating"}.get("".join(_lines(f"{block}/queue/rotational")), "some")
-    virtual = block.exists() and block.resolve().name.startswith(("vd", "xvd"))  # what it says of itself means nothing
+    virtual = block.exists() and block.resolve().name.startswith(
+        ("vd", "xvd")
+    )  # a virtual disk reports nothing useful here
     return f"{kind} on {'a virtual' if virtual else spins} disk"
 
 
 def _block(folder: Path) -> Path:
-    """The directory of the whole device in /sys; one that does not exist where there is none."""
+    """Return the directory of the whole device in /sys. It does not exist if there is none."""
     device = os.stat(folder).st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     return block.resolve().parent if (block / "partition").exists() else block
@@ -61,8 +64,8 @@ def _lines(path: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DiskCounters:
-    """Bytes that this process had the kernel read from and write to disks, and the bytes written to the device by
-    everybody. −1: this system does not say."""
+    """The bytes that this process had the kernel read from and write to disks, and the bytes that all processes wrote
+    to the device. −1 means that this system does not count them."""
 
     read_bytes: int
     written_bytes: int
@@ -80,7 +83,8 @@ class DiskCounters:
 
 
 def peak_bytes() -> int:
-    """Most memory this process ever held. Not ``ru_maxrss``, which Linux hands on from the parent."""
+    """Return the most memory that this process ever held. It is not ``ru_maxrss``, which Linux inherits from the
+    parent."""
     for line in _lines("/proc/self/status"):
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
@@ -88,6 +92,6 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now; 0 where the system does not say."""
+    """Return the memory that this process holds now, or 0 if the system does not say."""
     fields = " ".join(_lines("/proc/self/statm")).split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of one entry arrive for hours: what the index takes must not grow with them, only with unsealed segments.
+"""Frames of one entry arrive for hours. The memory of the index must not grow with them, only with unsealed segments.
 
-``python -m benchmarks.storage.memory DIR SEGMENTS SEGMENT_BYTES`` writes them and tells after each segment what it
-took, in a process of its own, so that its memory is nobody else's.
+``python -m benchmarks.storage.memory DIR SEGMENTS SEGMENT_BYTES`` writes them, and after each segment prints what it
+took. It runs in a process of its own, so that all of the memory is its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY_WANTED_MB, GROWTH_WANTED, LEFT_WANTED = 1200, 1.1, 0.1
 
 
 def write_frames(folder: Path, segments: int, segment_bytes: int) -> None:
-    """A line of JSON for each segment that was filled and sealed."""
+    """Write the frames. Print a line of JSON for each segment that was filled and sealed."""
     store = Store(folder, segment_bytes, recycling=False)
     ledgers = ledgers_of(LEDGERS, ENTRY_BYTES, ENTRY_BYTES)
     for _ in range(segments):
@@ -50,14 +50,15 @@ def write_frames(folder: Path, segments: int, segment_bytes: int) -> None:
 
 
 def memory_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """One run, as the other figure of memory: what grows shows within it."""
+    """Measure one run, as the other figure of memory does: growth shows within it."""
     segment_bytes = scaled_segment(SEGMENT_BYTES, scale)
     command = ["benchmarks.storage.memory", str(folder), str(SEGMENTS), str(segment_bytes)]
     return figures_of([line for line, _ in told_by(command)], segment_bytes)
 
 
 def figures_of(lines: list[dict[str, float]], segment_bytes: int) -> list[StorageFigure]:
-    """Growth is from the second segment to the last: the first one also takes what the process needs anyway."""
+    """Return the figures. Growth is measured from the second segment to the last, because the first one also includes
+    what the process needs anyway."""
     frames = sum(line["frames"] for line in lines)
     note = (
         f"{frames:,.0f} frames of one entry of {ENTRY_BYTES} B from {LEDGERS:,} ledgers fill {len(lines)} segments of "

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random reads of one entry: the index block is remembered, the page is not cached. How often the disk is asked."""
+"""Random reads of one entry: counts the reads of the disk if the index block is remembered and the page is not
+cached."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _PART_BYTES = 1 << 20
 
 
 class RandomReader:
-    """Reads as a bookie does, and tells what the disk was asked for."""
+    """Reads as a bookie does, and counts the reads of the disk."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self._store, self._folder = store, folder
@@ -39,7 +40,7 @@ class RandomReader:
         self.from_disk: list[int] = []
 
     def read(self, ledger_id: int, entry_id: int) -> None:
-        """One read that warms the index, then what the frame needs again from the disk, counted."""
+        """Read once to warm the index, then read again with the frame's page cold, and count that."""
         place = self._once(ledger_id, entry_id)
         self._bare(place)
         self._make_cold(place)
@@ -70,7 +71,7 @@ class RandomReader:
         return place
 
     def _bare(self, place: Place) -> None:
-        """The same bytes with one bare read, cold."""
+        """Read the same bytes with one bare read, cold."""
         handle = self._make_cold(place, keep=True)
         began = time.perf_counter()
         os.pread(handle, place.size, place.offset)
@@ -89,7 +90,7 @@ class RandomReader:
 
 
 def fill(store: Store, ledgers: Sequence[Ledger], segments: int) -> None:
-    """Frames of the ledgers in turns, 1 MiB and more a group, until so many segments more are sealed."""
+    """Append frames of the ledgers in turns, at least 1 MiB a group, until ``segments`` more segments are sealed."""
     wanted = len(store.sealed) + segments
     while len(store.sealed) < wanted:
         group = [ledger.frame() for ledger in ledgers]
@@ -100,7 +101,7 @@ def fill(store: Store, ledgers: Sequence[Ledger], segments: int) -> None:
 
 
 def read_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """From frames of 64 entries, and of one entry that sealing has joined to runs."""
+    """Measure reads from frames of 64 entries, and from frames of one entry that sealing has joined to runs."""
     figures = []
     for name, entries, told in (
         ("read_random", 64, "frames of 64 entries of 1,000 B"),

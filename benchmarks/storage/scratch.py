@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place on the disk to measure in: room is looked for first, and nothing stays, whatever ends the run."""
+"""A directory on the disk for a measurement. Free space is checked first, and nothing stays, whatever ends the run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from bk_core.errors import InvalidArgumentError
 
 PREFIX = "storage-"
 SPARE_SHARE = 0.02
-"""Of the file system that stays free beside what a measurement needs: a full disk is another measurement."""
+"""The share of the file system that stays free beside what a measurement needs, because a full disk behaves
+differently."""
 
 
 @contextlib.contextmanager
 def scratch(folder: Path, needed_bytes: int, what: str) -> Iterator[Path]:
-    """An empty directory in ``folder``, removed at the end, also when the run is interrupted or terminated.
+    """Make an empty directory in ``folder``, and remove it at the end, also if the run is interrupted or terminated.
 
-    What a run that was killed left there is removed first. InvalidArgumentError when there is too little room.
+    Leftovers of a killed run are removed first. Raises InvalidArgumentError if there is too little room.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -33,7 +34,7 @@ def scratch(folder: Path, needed_bytes: int, what: str) -> Iterator[Path]:
 
 
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
-    """InvalidArgumentError unless ``needed_bytes`` and a little more are free."""
+    """Check that ``needed_bytes`` and a little more are free. Raises InvalidArgumentError."""
     usage = shutil.disk_usage(folder)
     if usage.free - int(usage.total * SPARE_SHARE) < needed_bytes:
         raise InvalidArgumentError(
@@ -44,7 +45,7 @@ def check_room(folder: Path, needed_bytes: int, what: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Directories of runs whose process is gone."""
+    """Remove the directories of runs whose process is gone."""
     for path in folder.glob(f"{PREFIX}*-*"):
         owner = path.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not _is_running(int(owner)):
@@ -63,7 +64,7 @@ def _is_running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what is on the way out is removed."""
+    """Have SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A start with 1,000,000 ledgers in 10 GB after kill -9, in a process of its own, from a cold disk.
 
-The production's log writes the data set once, with its sealing and its checkpoints; the process that writes it kills
-itself while segments are not sealed. Each start is of a copy by hard links. It is timed from the creation of the
-process, imports included, until an entry of the newest ledger has been read. What it holds in memory then, and after a
-checkpoint of everything and some reads more, is the figure of memory.
+The product's log writes the data set once, with its sealing and its checkpoints. The process that writes it kills
+itself while segments are not sealed. Each start uses a copy made of hard links. It is timed from the creation of the
+process, imports included, until an entry of the newest ledger has been read. The figure of memory is the most that the
+process holds until it has served, made a checkpoint of everything and read some entries more.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ SEGMENT_BYTES = 256 << 20
 FRAMES_OF_A_LEDGER, ENTRIES_OF_A_FRAME = 2, 5
 DELETED_EVERY, FENCED_EVERY = 100, 2
 UNSEALED_SEGMENTS = 1.5
-"""Of the log when it is killed: one that was full, and half of the one that was written."""
+"""The number of segments that are not sealed when the process is killed: one full segment, and half of the next."""
 CHECKPOINT_EVERY = 8
-"""Sealed segments, as a bookie does."""
+"""The number of sealed segments between checkpoints, as in a bookie."""
 GROUP_BYTES = 1 << 20
 WANTED_S, WANTED_MB = 10.0, 1200.0
 READS_AFTER = 1000
@@ -51,7 +51,7 @@ _RAW_READ_BYTES = 4 << 20
 
 
 class Shape:
-    """How many ledgers with how many bytes an entry."""
+    """The size of the data set: the number of ledgers, and the bytes of an entry."""
 
     def __init__(self, ledgers: int, total_bytes: int, segment_bytes: int) -> None:
         self.ledgers, self.total_bytes, self.segment_bytes = ledgers, total_bytes, segment_bytes
@@ -66,7 +66,7 @@ class Shape:
 
     @property
     def needed_bytes(self) -> int:
-        """Of disk: the data, its indexes, two checkpoints, and spare segments of a start."""
+        """The bytes of disk for the data, its indexes, two checkpoints, and the spare segments of a start."""
         return int(self.total_bytes * 1.1) + self.ledgers * 500 + 4 * self.segment_bytes
 
 
@@ -88,8 +88,8 @@ class Maker:
         self._template = Ledger(0, ENTRIES_OF_A_FRAME, shape.entry_bytes, self._data)
 
     def run(self) -> None:
-        """All of it. Each ledger: a key and a frame; about a segment later another frame, and a fence for every second
-        one; then the deletion of ledgers that are not counted."""
+        """Write the data set. Each ledger gets a key and a frame; about a segment later it gets another frame, and
+        every second ledger a fence. In between there are deletions of ledgers that are not counted."""
         shape, waiting = self._shape, deque[int]()
         for number in range(shape.ledgers + shape.apart):
             if number < shape.ledgers:
@@ -132,7 +132,7 @@ class Maker:
 
 
 def checkpoint(checkpointer: Checkpointer) -> None:
-    """One, to its end."""
+    """Make one checkpoint."""
     assert checkpointer.start()
     while checkpointer.busy:
         checkpointer.step(_STEP_BYTES)
@@ -149,7 +149,7 @@ def make(path: str, shape: Shape) -> None:
 
 
 def start(path: str, shape: Shape) -> None:
-    """One start, in this process: a line when it could serve, another after it has served."""
+    """Start once, in this process. Print a line when it could serve, and another after it has served."""
     here = Path(path)
     directory = DataDirectory.open(path, BOOKIE_ID, CLUSTER)
     began = time.perf_counter()
@@ -180,7 +180,7 @@ def start(path: str, shape: Shape) -> None:
 
 
 def read_one(index: LedgerIndex, reader: SegmentReader, ledger_id: int, entry_id: int) -> None:
-    """Through the index, as often as it asks for blocks of its files."""
+    """Read one entry through the index, with as many blocks of index files as it asks for."""
     found = index.lookup(ledger_id, entry_id, entry_id)
     while found.unresolved:
         for place in found.unresolved:
@@ -191,7 +191,7 @@ def read_one(index: LedgerIndex, reader: SegmentReader, ledger_id: int, entry_id
 
 
 def start_once(made: Path, folder: Path, scale: float) -> Told:
-    """A start of a copy from the disk: what the process told, and ``seconds`` until it could serve."""
+    """Start once from a copy on the disk. Return what the process reported, and ``seconds`` until it could serve."""
     copy = folder / uuid.uuid4().hex
     link(made, copy)
     arguments = ["benchmarks.storage.startup", "start", str(copy), "--scale", str(scale)]
@@ -201,8 +201,8 @@ def start_once(made: Path, folder: Path, scale: float) -> Told:
 
 
 def link(made: Path, copy: Path) -> None:
-    """A copy of a data directory by hard links, none of it in the page cache. A start writes only to new files and to
-    spare segments, in which there is nothing."""
+    """Make a copy of a data directory with hard links, none of it in the page cache. A start writes only to new files
+    and to empty spare segments."""
     shutil.copytree(made, copy, copy_function=os.link)
     for path in copy.rglob("*"):
         if path.is_file():
@@ -212,7 +212,7 @@ def link(made: Path, copy: Path) -> None:
 
 
 def raw_read_seconds(made: Path, total: int) -> float:
-    """To read so many bytes of the data set bare, one behind the other, cold."""
+    """Return the seconds of bare, cold reads of ``total`` bytes of the data set, one behind the other."""
     began, left = time.perf_counter(), total
     for path in sorted((made / SEGMENTS_NAME).glob("*.segment")):
         with open(path, "rb", buffering=0) as file:
@@ -223,7 +223,7 @@ def raw_read_seconds(made: Path, total: int) -> float:
 
 
 def startup_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """The data set is made once; each start is of a copy."""
+    """Measure starts. The data set is made once; each start uses a copy."""
     shape, made = Shape.scaled(scale), folder / "made"
     for _ in told_by(["benchmarks.storage.startup", "make", str(made), "--scale", str(scale)], killed=True):
         pass

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measurements share: the production's storage in a directory, its file calls counted, frames, a bare file."""
+"""Shared parts of the measurements: the product's storage in a directory, with its file calls counted, frames, and a
+bare file."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ from bookie_server.storage.start.replay import open_segments
 
 BOOKIE_ID, CLUSTER = "bench:1", "bench"
 ENTRY_BYTES = 1_000
-"""Of an entry of "1 KB", as in the other groups."""
+"""The bytes of an entry of "1 KB", as in the other groups."""
 SEGMENT_BYTES_MIN = 8 << 20
 _FILLER_BYTES = 16 << 10
 FILLED_SEGMENTS = 4
-"""Segments that are filled first: from then on each segment of a log that recycles was written before."""
+"""The number of segments that are filled first. After that, each segment of a log that recycles was written before."""
 
 
 class CountingFiles(Files):
-    """The real file system, counting calls and bytes."""
+    """The real file system. It counts calls and bytes."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -63,10 +64,10 @@ class CountingFiles(Files):
 
 
 class Ledger:
-    """Frames of a ledger, one behind the other, each of the same number of entries of one size.
+    """Frames of a ledger, one behind the other, each with the same number of entries of one size.
 
-    Made for a fraction of what ``encode_frame`` takes: digests are those of the first frame, which a bookie never
-    looks at; the CRCs are right.
+    They are made in a fraction of the time of ``encode_frame``. The digests are those of the first frame, because a
+    bookie never checks them; the CRCs are right.
     """
 
     def __init__(self, ledger_id: int, entries: int, entry_bytes: int, data: VariedBytes) -> None:
@@ -82,23 +83,23 @@ class Ledger:
 
     @property
     def payload_bytes(self) -> int:
-        """Of each frame."""
+        """The bytes of payload in each frame."""
         return self._entries * self._entry_bytes
 
     def frame(self) -> bytearray:
-        """The next one; its LAC is the entry before it."""
+        """Return the next frame. Its LAC is the entry before it."""
         first, self.next_entry = self.next_entry, self.next_entry + self._entries
         return self.frame_of(self.ledger_id, first)
 
     def frame_of(self, ledger_id: int, first: int) -> bytearray:
-        """One like it, of any ledger."""
+        """Return such a frame for any ledger."""
         payload = self._data.take(self.payload_bytes)
         head = (1, 0, self._digest_type, ledger_id, first, first - 1, first * self._entry_bytes, self._entries)
         return assemble(head, self._columns, payload, 0)
 
 
 def ledgers_of(count: int, frame_bytes: int, entry_bytes: int = ENTRY_BYTES, first_id: int = 0) -> list[Ledger]:
-    """Ledgers with frames of about so many bytes of payload."""
+    """Return ``count`` ledgers with frames of about ``frame_bytes`` bytes of payload."""
     data = VariedBytes(64 << 20)
     return [
         Ledger(ledger_id, max(1, frame_bytes // entry_bytes), entry_bytes, data)
@@ -107,7 +108,7 @@ def ledgers_of(count: int, frame_bytes: int, entry_bytes: int = ENTRY_BYTES, fir
 
 
 class Store:
-    """A data directory whose log goes on in recycled segments, and whose upkeep is done in between."""
+    """A data directory whose log continues in recycled segments. Its maintenance is done in between."""
 
     def __init__(self, folder: Path, segment_bytes: int, *, recycling: bool = True) -> None:
         self.path = str(folder / "data")
@@ -131,19 +132,19 @@ class Store:
     def _on_sealed(self, sealed: SealedSegment) -> None:
         self.index.seal(sealed.generation, sealed.summary)
         self.sealed.append(sealed.generation)
-        if self._recycling:  # as drained: what a checkpoint and garbage collection allow is measured elsewhere
+        if self._recycling:  # as if it were empty: checkpoints and garbage collection are measured elsewhere
             self.index.drop_segment(sealed.generation)
             self.log.pool.recycle(sealed.generation)
 
     def append(self, group: Sequence[bytes | bytearray]) -> list[Place]:
-        """One group commit and its frames in the index: what a bookie does before it acks."""
+        """Commit one group and add its frames to the index, as a bookie does before it acks."""
         places = self.log.append_group(group)
         for frame, place in zip(group, places, strict=True):
             self.index.add(frame, place)
         return places
 
     def look_after(self) -> None:
-        """What the maintenance thread does meanwhile: sealing, spares."""
+        """Do the work of the maintenance thread: sealing, spare segments."""
         self.log.release_full()
         self._upkeep.run()
 
@@ -152,12 +153,12 @@ class Store:
         self.directory.close()
 
     def remove(self) -> None:
-        """Give the disk back, when closed."""
+        """Remove the directory of a closed store."""
         shutil.rmtree(self.path)
 
 
 class Bare:
-    """A preallocated file on the same disk, every block written once: a recycled segment without anything of ours."""
+    """A preallocated file on the same disk with every block written once: the raw disk that ours is compared with."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._path, self._size = folder / "raw-disk", size
@@ -171,7 +172,7 @@ class Bare:
         self._at = 0
 
     def write(self, buffer: mmap.mmap) -> float:
-        """Seconds of one ``pwritev`` and one ``fdatasync``."""
+        """Return the seconds of one ``pwritev`` and one ``fdatasync``."""
         if self._at + len(buffer) > self._size:
             self._at = 0
         began = time.perf_counter()
@@ -187,12 +188,12 @@ class Bare:
 
 
 def scaled_segment(full: int, scale: float) -> int:
-    """Bytes of a segment: less than ``full`` for a small scale, so that fewer bytes fill a few."""
+    """Return the bytes of a segment: less than ``full`` for a small scale, so that fewer bytes fill a few segments."""
     return max(SEGMENT_BYTES_MIN, min(full, int(full * scale) // 4096 * 4096))
 
 
 def block_buffer(size: int) -> mmap.mmap:
-    """Aligned, of whole blocks, and not zeros."""
+    """Return an aligned buffer of whole blocks that are not zeros."""
     buffer = mmap.mmap(-1, (size + 4095) // 4096 * 4096)
     buffer.write(os.urandom(len(buffer)))
     return buffer
