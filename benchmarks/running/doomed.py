@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that is killed while it writes: ``python -m benchmarks.running.doomed WHAT URI LANE …``.
 
-``ledger URI LANE ENTRIES ENTRY_BYTES silent|hint`` makes all frames of one ledger in one turn of its loop, before it
-can see an ack, so that every entry carries LAC −1. It prints the ledger's id. With ``silent`` it never sends the
-bookies a LAC later, like a writer that died before the first ack came back; with ``hint`` it does. ``leader URI LANE
-LOG`` leads the log, prints the offset of its first entry, and appends until it is killed or another leader takes over.
-``load URI LANE`` appends batches to a ledger at full rate, and prints the ledger's id when it has begun.
+``ledger URI LANE ENTRIES ENTRY_BYTES`` makes all frames of one ledger in one turn of its loop, before it can see an
+ack, so that every entry carries LAC −1. It prints the ledger's id, and never sends the bookies a LAC later, like a
+writer that died before the first ack came back. ``leader URI LANE LOG`` leads the log, prints the offset of its first
+entry, and appends until it is killed or another leader takes over. ``load URI LANE`` appends batches to a ledger at
+full rate, and prints the ledger's id when it has begun.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ARCHITECTURE.md names files and names that there are: who follows it must not meet a dead path."""
+"""ARCHITECTURE.md names only files and names that exist, so that a reader meets no dead path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = {
 
 
 def expanded(text: str) -> list[str]:
-    """``a/{b,c}.py`` is ``a/b.py`` and ``a/c.py``."""
+    """Expand ``a/{b,c}.py`` to ``a/b.py`` and ``a/c.py``."""
     parts = re.split(r"\{([^{}]*)\}", text)
     return ["".join(chosen) for chosen in product(*(each.split(",") for each in parts))]
 
@@ -43,7 +43,7 @@ def is_there(path: str) -> bool:
 
 
 def paths_of(block: str) -> Iterator[tuple[str, list[str]]]:
-    """Each path of a block, and the folders below which it may be: those named before it in the block."""
+    """Yield each path of a block, and the folders below which it may be: those named before it in the block."""
     folders = [""]
     for text, _ in SPAN.findall(block):
         text = text.replace("\n", "").replace(" ", "") if "{" in text else text.strip()

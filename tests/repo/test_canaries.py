@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look for canaries finds a secret in every form, in files and in what a test prints."""
+"""The search for canaries finds a secret in every form, in files and in the output of a test."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No module imports itself by way of others, imports for type checkers included. ``lint-imports`` checks the layers."""
+"""No module imports itself through other modules, imports for type checkers included. ``lint-imports`` checks the
+layers."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ FOLDERS = ("bk_core", "bookie_server", "bk_spark", "bk_cli", "benchmarks")
 
 
 def imports_of(modules: Mapping[str, str]) -> dict[str, set[str]]:
-    """Which of these modules each of them imports. ``modules``: their sources by name."""
+    """Return, for each of these modules, which of the others it imports. ``modules`` maps names to sources."""
     found: dict[str, set[str]] = {}
     for name, source in modules.items():
         nodes = list(ast.walk(ast.parse(source)))
@@ -26,8 +27,8 @@ def imports_of(modules: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The modules that import each other: what is left once all that import nothing left, or are imported by none, have
-    gone, one after the other."""
+    """Return the modules that import each other. Modules that import no remaining module, or that no remaining module
+    imports, are removed again and again; what remains is a circle."""
     left = {name: set(wanted) for name, wanted in imports.items()}
     while True:
         imported = {each for wanted in left.values() for each in wanted}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docker-compose.yml says what ``bk`` understands: every command goes through its own parser."""
+"""Every command in docker-compose.yml is one that ``bk`` understands: each goes through its own parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = {name: shlex.split(service["command"]) for name, service in SERVICES.
 
 
 def parse(arguments: list[str]) -> dict[str, Any]:
-    """The options of the innermost command, parsed as ``bk`` would; raises click's usage errors."""
+    """Return the options of the innermost command, parsed as ``bk`` would. Raises click's usage errors."""
     command: click.Command = bk
     parent: click.Context | None = None
     while True:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/configuration.md has every setting. ``scripts/configuration.py --check`` sees that the page is current; here is
-tested what its writer makes of a class."""
+"""docs/configuration.md has every setting. ``scripts/configuration.py --check`` checks that the page is current; this
+file tests what its writer makes of a class."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WRITER: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "configuration.py
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a part has.
+    """The settings of a part.
 
-    **First.** It waits for ``wait_ms``. Then ``cache_bytes`` are kept, see :class:`Settings`. Nobody reads this.
+    **First.** It waits for ``wait_ms``. Then ``cache_bytes`` are kept, see :class:`Settings`. The page omits this.
 
     **Second.** With ``fast`` it is fast. The key in ``key_path`` is read again without a restart.
     """

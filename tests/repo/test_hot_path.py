@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard of the hot path: what a frame of a megabyte costs on its way through the real client, the direct lane and a
-real bookie, all in this process. It counts, and looks at no clock, so that a busy machine makes no difference.
+"""The guard of the hot path: the cost of a frame of a megabyte on its way through the real client, the direct lane and
+a real bookie, all in this process. It counts and reads no clock, so that a busy machine makes no difference.
 
-*Copies*: the most memory that is taken at once above what was there before, in frames. While something is copied its
-source is there, too, so a copy shows however short it lives; not where the one before is still there, so the median
-counts. Neither an append nor a read needs a copy there. Not in it: slots, which are counted by themselves (an append
-builds its frame in one, each side receives into one, and the bookie reads into one).
+*Copies*: the peak of memory above the memory before, in frames. While something is copied, its source exists too, so
+even a short-lived copy shows. A copy does not show if the previous one still exists, so the median counts. Neither an
+append nor a read needs a copy there. Slots are not included; they are counted by themselves (an append builds its frame
+in one, each side receives into one, and the bookie reads into one).
 
-*In place*: how much of a group commit is written from the slot into which the bookie received it.
+*In place*: the share of a group commit that is written from the slot into which the bookie received it.
 
-*Calls*: of functions of ours, by all threads; the fewest of several frames, because a loaded machine cuts messages into
-more pieces.
+*Calls*: calls of our functions, by all threads. The fewest of several frames counts, because a loaded machine cuts
+messages into more pieces.
 
-And what one add costs a bookie whose client waits for each, on Apache's wire and on the direct lane: *calls* by the
-bookie's loop, of functions of ours and from them of those in C. The fewest of several runs: now and then a timer fires.
+It also counts what one add costs a bookie whose client waits for each, on Apache's wire and on the direct lane: the
+*calls* by the bookie's loop, of our functions and from them to functions in C. The fewest of several runs counts,
+because a timer fires now and then.
 
-All may grow by a tenth. If a change is worth more than that, say why where you change the figures here.
+Each figure may grow by a tenth. If a change is worth more than that, say why where you change the figures here.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ FRAMES = 12
 GROWTH = 1.1
 
 FIGURES = {"append": (0.12, 2, 372), "read": (0.05, 2, 494)}
-"""What a frame costs: frames of memory, slots, calls."""
+"""The costs of a frame: frames of memory, slots, calls."""
 
 
 SINGLE_ADDS = {"v3": 178, "v2": 165, "direct": 187}
-"""What an add of 100 bytes costs a bookie in calls."""
+"""The cost of an add of 100 bytes to a bookie, in calls."""
 
 RUNS, ADDS_OF_A_RUN = 30, 10
 LEDGER, PAYLOAD, DEADLINE_S = 7, bytes(100), 20
@@ -84,7 +85,7 @@ class Costs:
 
 @contextmanager
 def counted_calls() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Counts the slots that are taken and the calls of our functions, in threads that begin meanwhile too."""
+    """Count the slots that are taken and the calls of our functions, also in threads that begin during the block."""
     slots, calls = itertools.count(), itertools.count()
     is_ours: dict[str, bool] = {}
     take = Slots.take.__code__
@@ -101,7 +102,7 @@ def counted_calls() -> Iterator[Callable[[], tuple[int, int]]]:
     threading.setprofile(look)
     sys.setprofile(look)
     try:
-        yield lambda: (int(repr(slots)[6:-1]), int(repr(calls)[6:-1]))  # nothing is lost between threads
+        yield lambda: (int(repr(slots)[6:-1]), int(repr(calls)[6:-1]))  # counts exactly, whatever the number of threads
     finally:
         sys.setprofile(before)
         threading.setprofile(None)
@@ -152,7 +153,7 @@ async def frames_there_and_back(path: Path, count: Callable[[], tuple[int, int]]
 
 @contextmanager
 def shares_of_writes() -> Iterator[list[float]]:
-    """What the longest piece has of each long write."""
+    """Yield the share of the longest piece in each long write."""
     shares, write = list[float](), Files.write
 
     def look(self: Files, handle: Handle, buffers: Sequence[memoryview], offset: int) -> None:
@@ -197,8 +198,8 @@ def test_a_frame_takes_no_more_calls(way: str, costs: dict[str, Costs]) -> None:
 
 
 def calls_here() -> tuple[Callable[[], None], Callable[[], int]]:
-    """Begins to count on the thread that calls the first, calls of our functions and from them; what there are so
-    far."""
+    """Return two functions. The first begins to count calls of our functions, and from them to C, on the thread that
+    calls it. The second returns the count so far."""
     calls = itertools.count()
     is_ours: dict[str, bool] = {}
 
@@ -217,7 +218,7 @@ def rpc_adds(version: int) -> Iterator[bytes]:
 
 
 def direct_adds(bookie: Bookie, instance_id: str) -> Iterator[bytes]:
-    """The first message has no answer but that to its hello."""
+    """Yield the messages of a client. The only answer to the first one is that to its hello."""
     hello = lane_pb2.Hello(version_min=1, version_max=1, bookie_id=bookie.bookie_id, instance_id=instance_id)
     attach = lane_pb2.Attach(session=1, ledger_id=LEDGER, ledger_key=ledger_key(b"pw"), mode=lane_pb2.WRITE)
     rest = lane_pb2.AddRequest(hello=hello, attach=[attach]).SerializeToString()
@@ -229,7 +230,7 @@ def direct_adds(bookie: Bookie, instance_id: str) -> Iterator[bytes]:
 
 
 def fewest_calls(port: int, adds: Iterator[bytes], counted: Callable[[], int]) -> float:
-    """Of an add of a run."""
+    """Return the fewest calls for one add, out of several runs."""
     found: list[int] = []
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as there:
         for _ in range(RUNS):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image definition: a pinned base, locked packages, nobody's rights, ports and paths that exist in the code.
-``tests/e2e/test_image.py`` runs its commands."""
+"""The image definition has a pinned base, locked packages, no special rights, and ports and paths that exist in the
+code. ``tests/e2e/test_image.py`` runs its commands."""
 
 from __future__ import annotations
 

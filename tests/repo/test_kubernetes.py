@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests of deploy/kubernetes: what the published schemas say of them, and that every setting, port, path, file
-and number in them is one of the code."""
+"""The manifests of deploy/kubernetes fit the published schemas, and every setting, port, path, file and number in them
+is one of the code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects: each program has one place that does, so that a new setting of connections is added there alone.
+"""Each program connects in one place, so that a new setting of connections is added only there.
 
-A command gets its client, its config, its store and whom it asks from ``bk_cli/access.py``.
+A command gets its client, its configuration, its store and its callers of bookies from ``bk_cli/access.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.repo.test_tidy import PACKAGES, files_of, relative
 DOORS = {
     "Caller": {"bk_core/client/config.py"},
     "ClientConfig": {
-        *("bk_core/client/bookkeeper.py", "bk_core/client/detached.py"),  # where a program gives none
+        *("bk_core/client/bookkeeper.py", "bk_core/client/detached.py"),  # used if a program passes none
         *("bk_cli/access.py", "bk_spark/workers/clients.py", "bookie_server/main.py"),
     },
     "connect": {
@@ -35,12 +35,12 @@ DOORS = {
     "AdminPorts": {"bk_cli/access.py"},
     "Tls": {"bk_core/client/config.py", "bookie_server/config.py"},
 }
-"""What a connection is made with, and who may call it."""
+"""The names that make a connection, each with the files that may call it."""
 MODULES = ("blocking", "client", "bk_core", "metadata", "port", "config", "others")
 
 
 def called(tree: ast.Module) -> Iterator[str]:
-    """Which of DOORS a file calls: a name that it imports, or one of a module."""
+    """Yield the names of DOORS that a file calls: a name that it imports, or one of a module."""
     imported = {
         alias.asname or alias.name: alias.name
         for node in ast.walk(tree)
@@ -57,7 +57,8 @@ def called(tree: ast.Module) -> Iterator[str]:
 
 
 def _callees(tree: ast.Module) -> set[int]:
-    """Functions that are called, or given to another to be called (``to_thread(open_store, …)``)."""
+    """Return the ids of functions that are called, or are passed to another to be called (``to_thread(open_store,
+    …)``)."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {id(each) for call in calls for each in (call.func, *call.args)}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``docs/operations.md`` and its neighbours tell an operator to run is there: commands with their options, tests,
-settings, metrics; and the complaints of operators are answered one by one."""
+"""The commands with their options, tests, settings and metrics that ``docs/operations.md`` and its neighbours name
+exist, and the page answers the complaints of operators one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHELL = """
     readlogmetadata rebuild-db- recover regenerate- simpletest triggeraudit updateBookieInLedger updatecookie
     updateledgers whatisinstanceid whoisauditor
 """
-"""The commands of Apache's BookieShell 4.17.3; those that end in a sign are several."""
+"""The commands of Apache's BookieShell 4.17.3. A name that ends in a sign stands for several commands."""
 _CODE = re.compile(r"`([^`]+)`")
 _SHELL = re.compile(r"^\$ (bk .*)$", re.MULTILINE)
 _SETTING = re.compile(r"`([a-z]+(?:_[a-z0-9]+)+)`")
@@ -39,13 +39,13 @@ def _text(page: str) -> str:
 
 
 def _commands(text: str) -> Iterator[str]:
-    """All that begins with ``bk``: between backquotes, and what is typed in an example."""
+    """Yield all commands of ``bk`` in a text: those in backquotes, and those typed in an example."""
     yield from (" ".join(found.split()) for found in _CODE.findall(text) if found.startswith("bk "))
     yield from (found.partition(" #")[0] for found in _SHELL.findall(text))
 
 
 def _wrong(line: str) -> str:
-    """Why a command line could not be typed, whatever its arguments are; empty if it could."""
+    """Return why a command line could not be typed, whatever its arguments are; empty if it could."""
     words = shlex.split(line.replace("[", " ").replace("]", " ").replace("…", " "))[1:]
     found: click.Command = bk
     while words and isinstance(found, click.Group):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/protocol.md names every event, effect, request and state of the code, and its lists are the code's own.
+"""docs/protocol.md names every event, effect, request and state of the code, and its lists are made from the code.
 
-Between ``<!-- list: name -->`` and ``<!-- end -->`` stands what is made here from docstrings, the machines' MOVES and
-the tables of the sweeps; ``pytest --rewrite tests/repo/test_protocol_doc.py`` writes it anew.
+The text between ``<!-- list: name -->`` and ``<!-- end -->`` is made here from docstrings, the machines' MOVES and the
+tables of the sweeps. ``pytest --rewrite tests/repo/test_protocol_doc.py`` rewrites it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 
 
 
 def dataclasses_of(module: ModuleType) -> list[type]:
-    """In the order of the file, imported ones not."""
+    """Return the dataclasses of a module in the order of the file, without imported ones."""
     own = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
     return [cls for cls in own if is_dataclass(cls) or issubclass(cls, tuple)]
 
@@ -64,7 +64,7 @@ REQUESTS = members(*members(ask.Request), *members(ask.OfOneLog))
 
 
 def kind_of(cls: type) -> str:
-    """``part``: of an event or an effect, of a request or its answer."""
+    """Return the kind of a class. A ``part`` is a part of an event, an effect, a request or an answer."""
     assert not (cls in EVENTS and cls in EFFECTS)
     if cls in REQUESTS:
         return "request"
@@ -72,7 +72,7 @@ def kind_of(cls: type) -> str:
 
 
 def meaning_of(cls: type) -> str:
-    """The first sentences of its docstring, on one line."""
+    """Return the first paragraph of a class's docstring, on one line."""
     text = inspect.cleandoc(cls.__doc__ or "")
     assert text, f"{cls.__name__} needs a docstring"
     assert not text.startswith(f"{cls.__name__}("), f"{cls.__name__} needs a docstring"
@@ -81,7 +81,7 @@ def meaning_of(cls: type) -> str:
 
 
 def item(text: str) -> str:
-    """An item of a list, in lines that fit the page."""
+    """Return an item of a list, in lines that fit the page."""
     return textwrap.fill(f"- {text}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
@@ -91,7 +91,8 @@ def words_list(module: ModuleType) -> list[str]:
 
 
 def sweep_list(table: Mapping[tuple[str, str], str], order: Iterable[str]) -> list[str]:
-    """One item a state: what may lead where, and what cannot happen; events that lead nowhere are left out."""
+    """Return one item for each state: which event may lead where, and which cannot happen. Events that lead nowhere are
+    left out."""
     out = []
     for state in order:
         leads: dict[str, list[str]] = {}
@@ -116,7 +117,7 @@ def moves_list(moves: Mapping[Any, Iterable[Any]]) -> list[str]:
 
 
 def follows_list(table: Mapping[str, str]) -> list[str]:
-    """What a sequence asks next, or how it ends."""
+    """Return for each request what the sequence asks next, or how it ends."""
     out = []
     for name, following in table.items():
         comes = (each if each in ("done", "fails") else f"`{each}`" for each in following.split())
@@ -192,7 +193,7 @@ def section(title: str) -> str:
 
 
 def states_of(text: str) -> list[str]:
-    """What the lists of states name."""
+    """Return the names in the lists of states."""
     lists = re.findall(r"^States:\n\n((?:[- ] .*\n)+)", text, re.MULTILINE)
     return [name for each in lists for name in re.findall(r"^- `(\w+)`:", each, re.MULTILINE)]
 

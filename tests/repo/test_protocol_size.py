@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol stays small enough to be read in an hour."""
+"""The protocol stays small enough for a reader to read it in an hour."""
 
 from __future__ import annotations
 

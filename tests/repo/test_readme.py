@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README says what CI runs, and its figures and counts of lines are those of the repository."""
+"""CI runs the commands of the README, and the README's figures and counts of lines are right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_every_command_is_run_by_ci() -> None:
 
 
 def test_nothing_says_that_the_package_is_on_an_index() -> None:
-    """It is on none: a command that names it, and neither a checkout nor a wheel, fails for who types it."""
+    """The package is on no index. A command that names it, and neither a checkout nor a wheel, would fail for a user
+    who types it."""
     wrong = re.compile(r"(pip install|uv add|uv tool install|uvx)( -\S+)* ['\"]?pyspark[-_]bookkeeper")
     texts = files_of("*.md", "*.py", "*.yml", "*.toml", "Dockerfile", "deploy/*", "scripts/*", "examples/*")
     said = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``scripts/release`` makes: equal from build to build, complete, and fit for every Python that is promised."""
+"""The files that ``scripts/release`` makes are equal from build to build, complete, and fit every promised Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RELEASE = script()
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Raises if two builds differ, or the wheel from the tree and the wheel from the sdist."""
+    """Build the files. Raises if two builds differ, or the wheel from the tree and the wheel from the sdist."""
     built: list[Path] = RELEASE.build_twice(tmp_path_factory.mktemp("release"), EPOCH)
     return built
 

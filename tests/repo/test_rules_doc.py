@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``docs/rules.md`` says what each number means that code, tests or documents cite."""
+"""``docs/rules.md`` explains each number that code, tests or documents cite."""
 
 from __future__ import annotations
 

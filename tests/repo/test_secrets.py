@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No record shows a secret that it holds, and no setting of a bookie is one."""
+"""The repr of a record shows no secret, and no setting of a bookie is a secret."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _of(module: ModuleType) -> Iterator[type]:
 
 
 def _shows(record: Any) -> Iterator[str]:
-    """The fields of a record that look like secrets, and that its repr shows."""
+    """Yield the fields of a record that look like secrets and appear in its repr."""
     if is_dataclass(record):
         yield from (each.name for each in fields(record) if each.repr and _HOLDS.search(str(each.type)))
     elif issubclass(record, tuple) and hasattr(record, "_fields"):
@@ -57,7 +57,7 @@ def test_no_record_shows_the_secret_that_it_holds() -> None:
 
 
 def test_a_setting_of_a_bookie_names_the_file_of_a_secret_and_holds_none() -> None:
-    """So that ``/config`` and the file of settings have none."""
+    """A setting names the file of a secret, so that ``/config`` and the file of settings contain none."""
     names = {field.name: str(field.type) for field in fields(BookieConfig) if _SECRET.search(field.name)}
     named = {name: kind for name, kind in names.items() if ("BookieConfig", name) not in NO_SECRETS}
     assert "upkeep_passwords_file" in {field.name for field in fields(BookieConfig)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/formats.md, docs/storage.md and docs/bookie.md say of storage what the code says: bytes, messages, settings."""
+"""docs/formats.md, docs/storage.md and docs/bookie.md agree with the code about storage: bytes, messages, settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Fields = list[tuple[int, str]]
 
 
 def fields_in_document(*marks: str) -> Fields:
-    """(offset, type) of each field in the one block of docs/formats.md that has these words."""
+    """Return (offset, type) of each field in the only block of docs/formats.md that has these words."""
     (block,) = [
         b
         for b in re.findall(r"^```\w*\n(.*?)^```", FORMATS, re.DOTALL | re.MULTILINE)
@@ -169,7 +169,8 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
 
 
 def messages() -> str:
-    """All texts in the sources of the bookie, the constant parts of formatted ones one a line."""
+    """Return all texts in the sources of the bookie, with the constant parts of formatted ones on lines of their
+    own."""
     found: list[str] = []
     for path in sorted((ROOT / "bookie_server").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units of systemd: what systemd says of them, and that they name what exists in the code."""
+"""systemd accepts its units, and they name what exists in the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAM = "/opt/bookkeeper/bin/bk"
 
 
 def settings(unit: str) -> dict[str, list[str]]:
-    """Every setting of a unit with its values."""
+    """Return every setting of a unit with its values."""
     found: dict[str, list[str]] = {}
     for line in (FOLDER / unit).read_text(encoding="utf-8").splitlines():
         if line and not line.startswith(("#", "[")):
@@ -70,7 +70,7 @@ def test_every_line_of_the_sample_that_is_commented_out_is_a_setting_too(tmp_pat
 @pytest.mark.long
 @pytest.mark.parametrize("unit", UNITS)
 def test_systemd_takes_it_and_finds_it_well_locked_up(unit: str, tmp_path: Path) -> None:
-    """The program must exist for that, so it is the one of the tests."""
+    """Verify the unit with the tests' own program, because the program must exist."""
     text = (FOLDER / unit).read_text(encoding="utf-8").replace(PROGRAM, str(Path(sys.executable).parent / "bk"))
     (tmp_path / unit).write_text(text, encoding="utf-8")
     verified = analyze("verify", "--man=no", str(tmp_path / unit))

@@ -19,7 +19,7 @@ PACKAGES = ("bk_core", "bookie_server", "bk_spark", "bk_cli")
 
 
 def files_of(*patterns: str) -> list[Path]:
-    """Files of the repository, new ones included, ignored ones not."""
+    """Return the files of the repository, new ones included and ignored ones not."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [ROOT / name for name in listed if (ROOT / name).is_file()]
@@ -85,7 +85,7 @@ def test_nothing_names_a_path_of_some_machine() -> None:
     assert found == []
 
 
-# In two parts as well.
+# Written in two parts for the same reason.
 OUTSIDE_NOTES = re.compile("fa" + r"cts[:,] [a-z-]+\.md|\bfa" + r"cts: [a-z]+ §|\b(STY" + "LE|DES" + r"IGN)( §|\.md)")
 
 
@@ -102,7 +102,7 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
 
 
 def test_files_are_opened_and_synced_in_one_place() -> None:
-    """DESIGN's storage rule: ``storage/disk/files.py`` alone opens, syncs and renames what the bookie stores."""
+    """Only ``storage/disk/files.py`` opens, syncs and renames the files that the bookie stores."""
     calls = re.compile(
         r"\bos\.(open|fsync|fdatasync|pwritev?|rename|replace|ftruncate|posix_fallocate|unlink)\("
         r"|(?<!def )(?<![.\w])open\("
@@ -118,8 +118,8 @@ def test_files_are_opened_and_synced_in_one_place() -> None:
 
 
 def test_nobody_writes_lines_to_a_transport() -> None:
-    """From Python 3.12 on ``writelines()`` of a socket's transport never calls ``pause_writing()``, so what a slow peer
-    does not take would have no bound."""
+    """No code calls ``writelines()`` of a socket's transport. From Python 3.12 on it never calls ``pause_writing()``,
+    so the bytes that wait for a slow peer would have no bound."""
     packages = files_of("bk_core/*.py", "bookie_server/*.py")
     assert [relative(p) for p in packages if ".writelines(" in p.read_text(encoding="utf-8")] == []
 
@@ -134,7 +134,8 @@ STORAGE_WAITS = re.compile(
 
 @pytest.mark.rule("S10")
 def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
-    """So a simulator runs it on one thread, unchanged. The lock of the segment pool is no thread (decision 0012)."""
+    """Storage starts no thread and does not wait, so that a simulator runs it unchanged on one thread. The lock of the
+    segment pool is no thread (decision 0012)."""
     found = {
         relative(path): STORAGE_WAITS.findall(path.read_text(encoding="utf-8"))
         for path in files_of("bookie_server/storage/*.py")
@@ -145,8 +146,9 @@ def test_storage_starts_no_thread_and_waits_for_nobody() -> None:
 
 
 def test_only_the_command_line_reads_the_environment() -> None:
-    """And four files that cannot do otherwise: what gRPC reads at its import, a secret whose variable an option names,
-    whether Spark collects its workers' lines, and which archives Python was started with."""
+    """Only the command line reads the environment, and four other files that cannot avoid it: for what gRPC reads at
+    its import, a secret whose variable an option names, whether Spark collects its workers' lines, and which archives
+    Python was started with."""
     found = [
         relative(p)
         for package in ("bk_core", "bookie_server", "bk_spark")
@@ -205,8 +207,8 @@ ONE_LINK = re.compile(r"\s*(?:[-*] )?(?:<https?://\S+>|https?://\S+|\[[^\]]*\]\(
 
 
 def test_pages_are_no_wider_than_100_columns() -> None:
-    """Code and lines that are one link may be; results are generated (those of ``scripts/bench`` between markers) and
-    decisions stay as they were written."""
+    """No line of a page is wider, except code and lines that are one link. Results are generated (those of
+    ``scripts/bench`` between markers), and decisions stay as they were written, so neither is checked."""
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
     wide = []
     for page in [*pages, *(ROOT / "docs").glob("*.md")]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/tools`` has every program that tests and scripts run, installs what is missing, or names it and stops."""
+"""``scripts/tools`` has every program that tests and scripts run, installs missing ones, or names them and stops."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.repo.test_tidy import files_of, relative
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "scripts" / "tools"
 GRANTED = {"umount", "bash", "sh", "cat", "tar", "true", "sleep", "echo", "env", "sed"}
-"""Programs of every Linux, or of a package that the list names, which it leaves out."""
+"""Programs that every Linux has, or that come with a package in the list. The list leaves them out."""
 ALONE = {"pulsar-client", "docker", "dnf", "apk", "brew", "sudo"}
 """Programs that a program here looks for and can do without."""
 SMALLEST = ("bash", "dirname", "tr", "sort", "tail", "cat", "uname", "id", "env", "printf", "grep")
-"""What the script itself runs."""
+"""The programs that the script itself runs."""
 
 
 def rows() -> list[list[str]]:
-    """The lines of the list: names, packages, purposes, what needs it."""
+    """Return the lines of the list: names, packages, purposes, what needs it."""
     found = re.search(r"<<'END'\n(.*?)END\n", TOOLS.read_text(encoding="utf-8"), re.DOTALL)
     assert found
     return [line.split(maxsplit=3) for line in found[1].splitlines()]
@@ -36,7 +36,7 @@ def programs(purpose: str) -> list[str]:
 
 
 def a_machine_without(path: Path, *more: str) -> dict[str, str]:
-    """The environment of a machine that has only a shell and these programs."""
+    """Make the environment of a machine that has only a shell and these programs."""
     path.mkdir()
     for name in (*SMALLEST, *more):
         (path / name).symlink_to(shutil.which(name) or pytest.fail(f"there is no {name}"))
@@ -74,7 +74,7 @@ def test_it_says_nothing_where_all_is_there(tmp_path: Path) -> None:
 
 
 def a_debian(path: Path, *, root: bool, sudo: bool, knows: str = "") -> dict[str, str]:
-    """A machine whose apt-get notes what it installs, and makes Chromium and nothing else appear."""
+    """Make a machine whose apt-get notes what it installs, and makes Chromium and nothing else appear."""
     environ = a_machine_without(path)
     (path / "id").unlink()
     put(path / "id", f"echo {0 if root else 1000}")
@@ -120,7 +120,7 @@ def test_of_several_packages_it_takes_one_that_this_debian_has(tmp_path: Path) -
 
 
 def started(path: Path) -> Iterator[str]:
-    """The programs that a Python file starts or looks for by a literal name."""
+    """Yield the programs that a Python file starts or looks for by a literal name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call) or not node.args:
             continue
@@ -152,7 +152,7 @@ def test_ci_installs_nothing_of_its_own() -> None:
 
 
 def test_readme_gives_no_count_of_tests_and_no_time_for_them() -> None:
-    """Both grow with every change, and nothing measures them."""
+    """The README gives neither, because both grow with every change and nothing measures them."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^The tests run in.*?\n\n", readme, re.DOTALL | re.MULTILINE)
     assert not re.search(r"\d", told)
