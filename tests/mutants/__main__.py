@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/mutants``: plants each known defect of the glue in a copy of the checkout and runs the tests for it.
 
-The same tests run first without the defect: a test that fails anyway notices nothing. A hang counts as noticed, because
-the test's own deadline ends it. With ``--random`` it plants mutants that nobody wrote (``generated/``) instead.
+The same tests run first without the defect, because a test that fails anyway finds nothing. A hang counts as found,
+because the test's own deadline ends it. With ``--random`` it plants generated mutants instead (``generated/``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ALL_TESTS_DEADLINE_S = 1800
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``noticed_by``: the first test that failed, empty where the mutant lives. ``trouble``: it could not be tried."""
+    """The verdict on a mutant. ``noticed_by`` is the first test that failed, empty if the mutant survived. ``trouble``
+    says why the mutant could not be tried."""
 
     mutant: Mutant
     noticed_by: str
@@ -39,7 +40,7 @@ class Verdict:
 
 
 def attempt(mutant: Mutant, checkout: Path) -> Verdict:
-    """Plant it in this copy, run its tests, take it out again."""
+    """Plant the mutant in this copy, run its tests, and take it out again."""
     path, started = checkout / mutant.path, time.monotonic()
     text = path.read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1, (
@@ -53,12 +54,13 @@ def attempt(mutant: Mutant, checkout: Path) -> Verdict:
     seconds = time.monotonic() - started
     if code in (0, 1, -1):
         return Verdict(mutant, failed if code else "", seconds)
-    # The test session itself broke: by the mutant (pytest's own time limit ends the whole process with 1) or by us.
+    # The test session itself broke, because of the mutant (pytest's time limit ends the whole process with 1) or of us.
     return Verdict(mutant, "", seconds, f"pytest ended with {code}: {failed}")
 
 
 def try_all(mutants: list[Mutant], jobs: int, kept: Path | None) -> list[Verdict]:
-    """The verdict of each, in order. Those that ``kept`` has are not tried again; new ones are added to it."""
+    """Return the verdict of each mutant, in order. Mutants with a verdict in ``kept`` are not tried again; new verdicts
+    are added to it."""
     known = read_verdicts(kept, mutants)
     mutants = [mutant for mutant in mutants if mutant.name not in known]
     if not mutants:
@@ -89,7 +91,7 @@ def try_all(mutants: list[Mutant], jobs: int, kept: Path | None) -> list[Verdict
 
 
 def read_verdicts(kept: Path | None, mutants: list[Mutant]) -> dict[str, Verdict]:
-    """What an earlier run found out about these mutants, by their names."""
+    """Return the verdicts of an earlier run about these mutants, by their names."""
     if kept is None or not kept.exists():
         return {}
     by_name = {mutant.name: mutant for mutant in mutants}
@@ -123,16 +125,18 @@ def report(verdicts: list[Verdict]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument(
-        "words", nargs="*", help="only mutants whose file or name holds one of these; of --random files and folders"
+        "words",
+        nargs="*",
+        help="only mutants whose file or name contains one of these; with --random files and folders",
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="only every n-th: a sample")
     parser.add_argument("--report", type=Path, help="write the table there")
-    parser.add_argument("--resume", type=Path, help="keep the verdicts there and go on from them")
+    parser.add_argument("--resume", type=Path, help="keep the verdicts in this file and continue from them")
     parser.add_argument("--list", action="store_true", help="name them and try nothing")
-    parser.add_argument("--random", type=int, metavar="N", help="try so many generated mutants")
+    parser.add_argument("--random", type=int, metavar="N", help="try N generated mutants")
     parser.add_argument("--seed", default="1", help="chooses the generated mutants")
-    parser.add_argument("--since", metavar="COMMIT", help="generate them only in lines that this commit has not")
+    parser.add_argument("--since", metavar="COMMIT", help="generate them only in lines that this commit does not have")
     parser.add_argument("--minutes", type=float, help="begin no generated mutant after this time")
     parser.add_argument("--no-servers", action="store_true", help="leave out the stage with real servers")
     parser.add_argument("--near", action="store_true", help="only the few test files that name the mutated module")

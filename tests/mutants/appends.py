@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of threads and tasks that append to a ledger or to a log; controlled schedules see them."""
+"""Mutants of threads and tasks that append to a ledger or to a log. Controlled schedules find them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the auditor: when it looks at all ledgers, and at all copies."""
+"""Mutants of the auditor's times to check all ledgers, and all copies."""
 
 from __future__ import annotations
 

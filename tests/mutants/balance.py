@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of plans that move copies, and of what says why a bookie cannot leave."""
+"""Mutants of plans that move copies, and of the reasons why a bookie cannot leave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of ``bk_core/client`` and of what the blocking client is made of."""
+"""Mutants of ``bk_core/client`` and of the parts of the blocking client."""
 
 from __future__ import annotations
 

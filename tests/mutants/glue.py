@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of glue that no other file here has: streams, watches, drivers, registration."""
+"""Mutants of glue that no other file of this folder has: streams, watches, drivers, registration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of what Java users have in our client: entry ids of the caller, deferred syncs, placement."""
+"""Mutants of features for users of the Java client: entry ids of the caller, deferred syncs, placement."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of what is done about metadata servers that lag: each sync and each second look left out (RULES M5)."""
+"""Mutants of the code for lagging metadata servers: each leaves out one sync or one second look (RULES M5)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A known defect of the glue, as an edit of one source file, and the tests that must notice it.
+"""A known defect of the glue, as an edit of one source file, and the tests that must find it.
 
 Machines have mutants of their own (``tests/sim/mutants``), which replace functions while the simulator runs. Glue is
-adapters, drivers, threads and second tries: its tests start threads and processes, so its mutants are edits of the
+adapters, drivers, threads and second tries. Its tests start threads and processes, so its mutants are edits of the
 files that these load.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``old``, which stands exactly once in ``path``, is replaced by ``new``; one of ``tests`` (pytest's node ids, the
-    cheapest that suffice) must then fail or hang. ``breaks`` says in plain words what a user would lose.
+    """A mutant. ``old``, which occurs exactly once in ``path``, is replaced by ``new``. One of ``tests`` (pytest's node
+    ids, the cheapest that suffice) must then fail or hang. ``breaks`` says in plain words what a user would lose.
 
-    ``equivalent``: why no test can notice it; such a mutant is listed and not tried.
+    ``equivalent`` says why no test can find the mutant; such a mutant is listed and not tried.
     """
 
     name: str

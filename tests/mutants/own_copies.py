@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of what a bookie tells of its own incomplete copies (decision 0053), and of the scrubber that finds them."""
+"""Mutants of a bookie's reports about its own incomplete copies (decision 0053), and of the scrubber that finds
+them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of ``bookie_server/ports``: the port, its streams, what clients may hold."""
+"""Mutants of ``bookie_server/ports``: the port, its streams, and the limits on what clients may hold."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All mutants of the glue: ``MUTANTS`` of each file of this folder, so that a new file needs no line here."""
+"""Collects all mutants of the glue: ``MUTANTS`` of each file of this folder, so that a new file needs no line here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated mutants: which edits a text offers, that a seed repeats them, and that only copies are changed."""
+"""Generated mutants: a text offers the right edits, a seed repeats them, and only copies are changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = "def f(self, a, b, n=1):\n    x = 0\n"
 
 
 def planted(body: str, head: str = HEAD) -> set[tuple[str, str]]:
-    """Each edit of these lines of a function: its kind, and the lines that it makes of them."""
+    """Return each edit of these lines of a function: its kind, and the lines that it makes of them."""
     source = f"{head}{body}".encode()
     edits = [edit for site in sites(source) for edit in site if edit.start >= len(head)]
     return {(edit.kind, edit.plant(source)[len(head) :].decode()) for edit in edits}
@@ -177,7 +177,7 @@ def test_a_mutant_is_planted_in_a_copy(tmp_path: Path) -> None:
 
 
 def test_the_map_keeps_the_lines_of_before_when_others_are_recorded(tmp_path: Path) -> None:
-    """As when the files of some tests have changed."""
+    """Records are added to the map if the files of some tests have changed."""
 
     def record(test: str, line: int) -> Path:
         folder = tmp_path / test

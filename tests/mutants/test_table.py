@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of mutants can be tried: each edit still fits its file, each test still exists."""
+"""Every mutant of the table can be tried: its edit still fits its file, and its tests still exist."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of what threads do together, and of glue that no other file here has: most are seen by controlled schedules
-(``tests/sim/threads``)."""
+"""Mutants of the interplay of threads, and of glue that no other file of this folder has. Controlled schedules
+(``tests/sim/threads``) find most of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the upkeep of logs: who may act, how much, and when."""
+"""Mutants of the upkeep of logs: which worker may act, how much, and when."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the codecs of Apache's wire: what makes a burst say something else than its frames do."""
+"""Mutants of the codecs of Apache's wire, with which a burst would be read differently from its single frames."""
 
 from __future__ import annotations
 

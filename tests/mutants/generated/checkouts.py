@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of the checkout in which mutants are planted, and pytest run in one of them."""
+"""Makes copies of the checkout in which mutants are planted, and runs pytest in one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEADLINE_S = 300
 
 
 def copy_of_checkout(to: Path) -> None:
-    """The files that git knows or would add, as they are now; the environment is shared."""
+    """Copy the files that git tracks or would add, in their current state. The environment is shared."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -35,7 +35,8 @@ def copy_of_checkout(to: Path) -> None:
 def run_tests(
     tests: tuple[str, ...], checkout: Path, deadline_s: float = DEADLINE_S, variables: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """pytest's exit code (−1: it did not end in time) and the test that failed first, or the end of the output."""
+    """Return pytest's exit code (−1 if it did not end in time), and the test that failed first or the end of the
+    output."""
     command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", **(variables or {})}
     with subprocess.Popen(
@@ -46,7 +47,7 @@ def run_tests(
             said, complained = running.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             return -1, "a hang"
-        finally:  # a mutant may leave processes that never end: the session is theirs alone
+        finally:  # a mutant may leave processes that never end; only they are in this session
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
     lines = said.splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: runs only the tests that a file lists, in the order of the file, and notes which one failed."""
+"""A plugin of pytest: runs only the tests that a file lists, in the order of the file, and records which one failed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 CHOSEN = "PYSPARK_BOOKKEEPER_CHOSEN"
-"""Names the variable with the path of the list. Beside it stand ``.begun`` and ``.failed``, each with a test's id."""
+"""The environment variable with the path of the list. Beside the list are files ``.begun`` and ``.failed``, each with a
+test's id."""
 
 
 class Chooser:
-    """Keeps the listed tests, unless the list is empty: then all that pytest found."""
+    """Keeps the listed tests. If the list is empty, it keeps all tests that pytest found."""
 
     def __init__(self, listed: Path) -> None:
         self._path = listed

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records which tests execute which line: a plugin of pytest, and the map made of its records.
+"""Records which tests execute which line: a plugin of pytest, and the map made from its records.
 
 A generated mutant is run against the tests that execute its line, so that most mutants cost seconds. The map is a data
-file of coverage.py with one context a test. It stays in ``.cache/mutants``; a run adds the tests of files that it does
-not have yet.
+file of coverage.py with one context for each test. It is kept in ``.cache/mutants``; a run adds the tests of files that
+are not in it yet.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import pytest
 PACKAGES = ("bk_core", "bookie_server", "bk_spark", "bk_cli")
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 FOLDER = "PYSPARK_BOOKKEEPER_REACHED"
-"""Names the variable with the folder in which the plugin writes its records."""
+"""The environment variable with the folder in which the plugin writes its records."""
 
 
 class Recorder:
-    """Records the lines that each test executes in this process, its seconds, and whether it passed."""
+    """Records the lines that each test executes in this process, the seconds it takes, and whether it passed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,13 +79,13 @@ class Map:
         self._outcomes: dict[str, tuple[float, bool]] = kept.get("outcomes", {})
 
     def refresh(self) -> None:
-        """Runs the tests of each file that is new or has changed since they were recorded."""
+        """Run the tests of each file that is new or has changed since its tests were recorded."""
         now = {str(path.relative_to(ROOT)): _hash(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
         stale = [name for name, of_file in now.items() if self._hashes.get(name) != of_file]
         if stale:
             self._record(["tests"] if len(stale) == len(now) else stale)
             if lost := self._lost():
-                self._record(lost)  # a worker died, as one does whose test takes too long
+                self._record(lost)  # a worker died, for instance because a test took too long
             if not self._hashes:
                 now |= {
                     str(p.relative_to(ROOT)): _hash(p) for package in PACKAGES for p in (ROOT / package).rglob("*.py")
@@ -95,7 +95,7 @@ class Map:
             self._kept.write_text(json.dumps(kept), encoding="utf-8")
 
     def _lost(self) -> list[str]:
-        """The files of tests whose lines are known, but not their outcomes."""
+        """Return the files of tests whose lines are recorded, but not their outcomes."""
         data = coverage.CoverageData(basename=str(self._lines))
         data.read()
         return sorted(
@@ -120,20 +120,20 @@ class Map:
             self.add(Path(new))
 
     def add(self, records: Path) -> None:
-        """Takes over what :class:`Recorder` wrote in this folder."""
+        """Add the records that :class:`Recorder` wrote in this folder."""
         for outcomes in records.glob("outcomes.*.json"):
             self._outcomes |= json.loads(outcomes.read_text(encoding="utf-8"))
         parts = [str(part) for part in records.glob("lines.*")]
         if parts:
-            new = self._lines.with_suffix(".new")  # a file that is combined into itself is emptied first
+            new = self._lines.with_suffix(".new")  # combining a file into itself would empty it first
             data = coverage.Coverage(data_file=str(new), config_file=False)
             data.combine([*parts, *([str(self._lines)] if self._lines.exists() else [])], keep=True)
             data.save()
             new.replace(self._lines)
 
     def tests_of(self, path: str, line: int | None) -> dict[str, float]:
-        """The tests that execute this line of the file (None: any line of it), with their seconds. Of a file that has
-        changed since, its lines are not known any more: then each test that executes any line of it."""
+        """Return the tests that execute this line of the file, or any line of it for None, with their seconds. If the
+        file has changed since, its lines are unknown, and the tests that execute any line of it are returned."""
         if _hash(ROOT / path) != self._hashes.get(path):
             line = None
         data = coverage.CoverageData(basename=str(self._lines))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/mutants --random N``: mutants that nobody thought of, each planted alone and run against the tests.
+"""``scripts/mutants --random N``: plants generated mutants, each alone, and runs the tests against it.
 
-The seed chooses among all places of the given paths where a small defect fits (``sites.py``). A mutant
-meets its tests in stages: those that are written for its file and execute its line; all others that execute it; tests
-with real servers. A test that fails has to fail twice, because a busy machine makes tests fail too.
+The seed chooses among all places in the given paths where a small defect fits (``sites.py``). A mutant meets its tests
+in stages: those that are written for its file and execute its line, all others that execute it, and tests with real
+servers. A test that fails has to fail twice, because a busy machine also makes tests fail.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from tests.mutants.generated.reached import PACKAGES, Map
 from tests.mutants.generated.sites import Edit, compiles, sites
 
 GENERATED = re.compile(r"_pb2\.py$|^bk_core/blocking/(__init__|logs)\.py$")
-"""Files that a script writes: a mutant belongs into what they are made from."""
+"""Files that a script writes. A mutant belongs into the files from which they are made."""
 STAGE_S = {"written for it": 40.0, "executes it": 60.0}
-"""Seconds that the tests of a stage may take, as they were recorded: of a line that all tests execute, the quick ones
+"""The seconds that the tests of a stage may take, as they were recorded. If all tests execute a line, the quick ones
 find a defect if any does."""
 TEST_LIMIT_S = 30
 NEAR_FILES, NEAR_S = 6, 60.0
-"""Without a map a mutant meets this many test files for this many seconds: CI has two minutes for all of them."""
+"""Without a map, a mutant meets at most this many test files for this many seconds. CI has two minutes for all
+mutants."""
 KINDRED_S = 240.0
 KINDRED_FILES = 3
+"""The number of test files that :func:`kindred` returns, and the seconds that each of them may take."""
 FOLDERS = {
     "bk_cli": ("tests/cli", "tests/e2e"),
     "bk_spark": ("tests/spark",),
@@ -63,7 +65,8 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``noticed_by``: the test that failed twice, empty if none did. ``stages``: what ran, with the number of tests."""
+    """The result of a mutant. ``noticed_by`` is the test that failed twice, empty if none did. ``stages`` says what
+    ran, with the number of tests."""
 
     name: str
     noticed_by: str
@@ -81,7 +84,7 @@ def _short(text: str) -> str:
 
 
 def files(paths: list[str], root: Path = ROOT) -> list[str]:
-    """The Python files at these paths of the checkout that people write."""
+    """Return the Python files at these paths of the checkout, without generated ones."""
     found = {
         file
         for path in paths or PACKAGES
@@ -94,7 +97,8 @@ def files(paths: list[str], root: Path = ROOT) -> list[str]:
 def choose(
     names: list[str], count: int, seed: str, changed: dict[str, set[int]] | None, root: Path = ROOT
 ) -> list[Generated]:
-    """``count`` mutants: each place is as likely as any other, and then each of its edits. ``changed``: only lines."""
+    """Choose ``count`` mutants. Each place is equally likely, and then each of its edits. ``changed``, if given, limits
+    the choice to these lines."""
     texts = {name: (root / name).read_bytes() for name in names}
     places = [
         (name, edits)
@@ -114,7 +118,7 @@ def choose(
 
 
 def lines_since(commit: str) -> dict[str, set[int]]:
-    """The lines of each file that the checkout has and this commit has not."""
+    """Return the lines of each file that the checkout has and this commit has not."""
     command = ["git", "diff", "--unified=0", "--no-color", commit, "--", *PACKAGES]
     diff = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines: dict[str, set[int]] = {}
@@ -132,12 +136,12 @@ class Trial:
     """Tries one mutant after another in copies of the checkout, which are thrown away."""
 
     def __init__(self, reached: Map | None, with_servers: bool) -> None:
-        """``reached`` None: no map was recorded, and a mutant meets the test files that name its module alone."""
+        """If ``reached`` is None, there is no map, and a mutant meets only the test files that name its module."""
         self._map = reached
         self._with_servers = with_servers
 
     def run(self, mutant: Generated, checkout: Path, before: Outcome | None) -> Outcome:
-        """``before``: the outcome without servers, which is not found out again."""
+        """Run the mutant's tests. ``before`` is the outcome without servers, if it is known already."""
         path, started = checkout / mutant.path, time.monotonic()
         source = path.read_bytes()
         path.write_bytes(mutant.edit.plant(source))
@@ -150,7 +154,7 @@ class Trial:
         return Outcome(mutant.name, noticed, tuple(stages), time.monotonic() - started)
 
     def is_final(self, outcome: Outcome) -> bool:
-        """Whether there is no stage left for it."""
+        """Whether no stage is left for this mutant."""
         tried = any(stage.endswith(".py") for stage in outcome.stages)  # a file with servers
         return bool(outcome.noticed_by) or tried or not self._with_servers
 
@@ -193,7 +197,7 @@ class Trial:
         return (failed if code else ""), [f"{len(found)} files that name it"]
 
     def _noticed(self, tests: list[str], checkout: Path, expected_s: float) -> str:
-        """The test that fails twice. One that fails once only is left out of the rest."""
+        """Return the test that fails twice, or an empty text. A test that fails only once is left out afterwards."""
         arguments = ("--few", "-o", f"timeout={TEST_LIMIT_S}")
         deadline_s = 120 + 8 * expected_s
         for _ in range(4):
@@ -209,16 +213,16 @@ class Trial:
         return ""
 
     def _noticed_in(self, name: str, checkout: Path, marked: str) -> str:
-        """The test of this file that fails twice, among those that are marked so."""
+        """Return the test of this file that fails twice, among the tests with these marks; empty if none does."""
         code, failed = _run([], ("-m", marked, name), checkout, KINDRED_S)
-        if code in (0, 5, -1) or not failed:  # a whole file may well be too long for the limit
+        if code in (0, 5, -1) or not failed:  # a whole file may take longer than the limit
             return ""
         code, _again = _run([failed], (), checkout, KINDRED_S)
         return failed if code else ""
 
 
 def _run(tests: list[str], arguments: tuple[str, ...], checkout: Path, deadline_s: float) -> tuple[int, str]:
-    """pytest's exit code, and the test that failed, or the one that had begun."""
+    """Return pytest's exit code, and the test that failed or else the last one that had begun."""
     with tempfile.TemporaryDirectory(prefix="chosen-") as folder:
         listed = Path(folder) / "tests.txt"
         listed.write_text("\n".join(tests), encoding="utf-8")
@@ -232,7 +236,8 @@ def _run(tests: list[str], arguments: tuple[str, ...], checkout: Path, deadline_
 
 
 def in_stages(path: str, tests: dict[str, float]) -> dict[str, list[str]]:
-    """Who is written for this file first, and in each stage the quick tests first, as many as its time allows."""
+    """Divide the tests into stages. Tests written for this file come first, and in each stage the quick tests first, as
+    many as its time allows."""
     folder, own = mirrored(path)
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     near: dict[str, int] = {}
@@ -254,7 +259,7 @@ def in_stages(path: str, tests: dict[str, float]) -> dict[str, list[str]]:
 
 
 def mirrored(path: str) -> tuple[str, str]:
-    """The folder of tests and the file of tests that mirror a source."""
+    """Return the folder of tests and the test file that mirror a source."""
     first, *rest = path.split("/")
     top = {"bk_core": [], "bk_cli": ["cli"], "bk_spark": ["spark"], "bookie_server": ["bookie_server"]}[first]
     *folders, name = [*top, *rest]
@@ -263,7 +268,7 @@ def mirrored(path: str) -> tuple[str, str]:
 
 
 def near_files(path: str) -> list[str]:
-    """The test file that mirrors a source, then those that import it, the shortest first."""
+    """Return the test file that mirrors a source, then those that import it, the shortest first."""
     _, own = mirrored(path)
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     files = [file for file in (ROOT / "tests").rglob("test_*.py") if _imports(file, module)]
@@ -282,8 +287,8 @@ def _imports(file: Path, module: str) -> bool:
 
 
 def kindred(path: str, *, is_real: bool) -> list[str]:
-    """The test files, with servers or without, that speak most of what this source is named after. A test may execute
-    the source in a process of its own, which no record shows."""
+    """Return the test files, with servers or without, that most often use the words of this source's path. A test may
+    execute the source in a process of its own, which the map does not see."""
     words = {
         word.rstrip("s") for word in re.split(r"[/_.]", path.partition("/")[2].removesuffix(".py")) if len(word) > 2
     }
@@ -307,7 +312,7 @@ def _marked(marked: str) -> frozenset[str]:
 def try_all(
     mutants: list[Generated], trial: Trial, jobs: int, kept: Path | None, minutes: float | None
 ) -> Iterator[Outcome]:
-    """The outcomes, as they come. Those that ``kept`` has are read from there; the others are added to it."""
+    """Yield the outcomes as they come. Outcomes in ``kept`` are read from there; new ones are added to it."""
     known = {outcome.name: outcome for outcome in _kept(kept)}
     final = {name for name, outcome in known.items() if trial.is_final(outcome)}
     yield from (known[mutant.name] for mutant in mutants if mutant.name in final)
@@ -346,7 +351,7 @@ def main(
     count: int, seed: str, since: str | None, paths: list[str], jobs: int, kept: Path | None, minutes: float | None,
     with_servers: bool, is_list: bool, is_near: bool,
 ) -> int:  # fmt: skip
-    """Prints each outcome and at last the survivors. A survivor is news, no failure: it may be equivalent."""
+    """Print each outcome, and finally the survivors. A survivor is no failure, because it may be equivalent."""
     mutants = choose(files(paths), count, seed, lines_since(since) if since else None)
     if is_list:
         print("\n".join(mutant.name for mutant in mutants))

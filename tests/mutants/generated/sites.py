@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds every place of a source text where a small defect can be planted, and every defect for that place.
 
-A defect is an edit of some bytes of the text, so everything else keeps its place and its formatting. Pure: text in,
-sites out. Texts for people (docstrings, logs, messages of errors), type annotations, asserts and ``__repr__`` are left
-alone, because no behaviour depends on them.
+A defect is an edit of some bytes of the text, so that everything else keeps its place and its formatting. Pure: text
+in, sites out. Texts for people (docstrings, logs, messages of errors), type annotations, asserts and ``__repr__`` are
+not changed, because no behaviour depends on them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
 }
 LOGS = re.compile(r"^(self\.)?_?(log|logger|logging|_log|LOG|slow|warnings)\.(\w+)$")
 FOR_PEOPLE = {"help", "description", "metavar", "short_help", "epilog", "prog", "title", "remedy"}
-"""Keyword arguments whose texts only a person reads."""
+"""Keyword arguments whose texts only people read."""
 TYPING = {"cast", "TypeVar", "NewType", "ParamSpec", "overload", "isinstance", "issubclass", "dataclass"}
-"""Calls whose arguments say a type, or how a class is built."""
+"""Calls whose arguments name a type, or say how a class is built."""
 LIMIT = re.compile(r"(_S|_MS|_MAX|_KEPT)$")
 LIMIT_MIN = 10
-"""A limit of ten or more that is off by one is the same program for every user, and a test that notices it pins what
-may be tuned. Limits below that, and what a limit is computed from, are changed."""
+"""The smallest limit that is not changed by one. A limit of ten or more that is off by one is the same program for
+every user, and a test that finds the change fixes a value that may be tuned. Limits below ten, and the values that a
+limit is computed from, are changed."""
 SYMMETRIC = {"min", "max", "gcd"}
 """Calls whose arguments may come in any order."""
 
@@ -57,7 +58,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replaces the bytes from ``start`` to ``end``, which stand at ``line`` and ``column`` (both from 1)."""
+    """A replacement of the bytes from ``start`` to ``end``, which are at ``line`` and ``column`` (both from 1)."""
 
     start: int
     end: int
@@ -67,16 +68,16 @@ class Edit:
     before: str
     after: str
     statement: int
-    """The line on which the statement begins. A line inside it, as one of a list, may not count as executed."""
+    """The line on which the statement begins. A line inside the statement, as in a list, may not count as executed."""
     is_at_import: bool
-    """The code runs when its module is imported, so tests that run later do not execute its line."""
+    """Whether the code runs when its module is imported. Tests that run later do not execute its line then."""
 
     def plant(self, source: bytes) -> bytes:
         return source[: self.start] + self.after.encode() + source[self.end :]
 
 
 def sites(source: bytes) -> list[list[Edit]]:
-    """All edits of this text, grouped by the place where they begin, in the order of the text."""
+    """Return all edits of this text, grouped by the place where they begin, in the order of the text."""
     by_start: dict[int, list[Edit]] = {}
     for edit in _Finder(source).edits():
         by_start.setdefault(edit.start, []).append(edit)
@@ -84,7 +85,7 @@ def sites(source: bytes) -> list[list[Edit]]:
 
 
 def compiles(planted: bytes) -> bool:
-    """Whether a planted text is a program at all; a few edits are not, as one whose default comes too late."""
+    """Whether a planted text is a program at all. A few are not, such as one whose default comes too late."""
     try:
         compile(planted, "mutant", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -93,7 +94,7 @@ def compiles(planted: bytes) -> bool:
 
 
 class _Finder:
-    """Walks one syntax tree. ``_functions`` are the functions around the node that is looked at."""
+    """Walks one syntax tree. ``_functions`` are the functions around the current node."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -174,7 +175,7 @@ class _Finder:
         last = name.rpartition(".")[2]
         return bool(LOGS.match(name)) or last.endswith(("Error", "Warning")) or last in TYPING
 
-    # --- what each node offers ---
+    # --- the edits of each node ---
 
     def _of(self, node: ast.AST) -> Iterator[Edit]:  # noqa: C901 - one case for each kind of node
         match node:
@@ -357,10 +358,10 @@ def _is_type(node: ast.expr) -> bool:
 
 
 def _is_said_to_people(value: str | bytes) -> bool:
-    """A text with a blank inside is a sentence; names, keys and formats have none."""
+    """Whether a text is for people. One with a blank inside is a sentence; names, keys and formats have none."""
     return bool(value.strip()) and len(value.split()) > 1
 
 
 def lines_of(edits: Iterable[list[Edit]], wanted: set[int]) -> list[list[Edit]]:
-    """The sites that begin on one of these lines."""
+    """Return the sites that begin on one of these lines."""
     return [site for site in edits if site[0].line in wanted]
