@@ -53,7 +53,7 @@ class Measurement:
     less_is_better: bool = False
     note: str = ""
     lane: str = ""
-    """The lane, if it is not the one that was asked for."""
+    """The lane of our client; empty for the one that the command line names."""
     kinds: Sequence[str] = OURS
     """The kinds of the processes that work for our side."""
     once: bool = False

@@ -41,7 +41,7 @@ OF_KAFKA = {100: {"write": 1.2, "read": 2.0, "stream": 1.3}, 1_000: {"write": 1.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Our work and the peer's, each of which returns thousands of rows a second."""
+    """Two functions that do the same work, ours and the peer's. Each returns thousands of rows per second."""
 
     what: str
     ours: Callable[[], float]

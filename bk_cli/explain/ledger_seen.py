@@ -131,7 +131,7 @@ async def _ask_all(
 
 @dataclass(slots=True)
 class _Asking:
-    """The questions to one bookie, ``until`` a moment of the loop's clock. ``seen`` has its answers so far."""
+    """The questions to one bookie. They end at ``until`` on the loop's clock. ``seen`` has its answers so far."""
 
     transport: LaneTransport
     bookie_id: BookieId

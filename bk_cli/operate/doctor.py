@@ -35,8 +35,8 @@ REACH_TIMEOUT_S = 3.0
 ACL_NODES_MAX = 10_000
 ACL_LOOK_S = 3.0
 NODES_LOOK_S = 5.0
-"""How long, in seconds, the nodes of the metadata store are read. The few that stop a whole service come first, ledgers
-last."""
+"""The seconds after which the command stops reading the nodes of the metadata store. It reads the few that can stop a
+whole service first, and ledgers last."""
 NODES_NAMED = 50
 """The number of unreadable nodes that are named one by one."""
 PACKAGES = ("numpy", "pyarrow", "grpcio", "protobuf", "kazoo", "crc32c", "pyspark", "pandas")

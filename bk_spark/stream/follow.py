@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from bk_core.metadata.port import CancelWatch
 
 HEAD_READS_PER_S = 20
-"""How many heads are read again per second, over all logs. With many logs each head is read less often."""
+"""The number of heads that are read again per second, over all logs. With many logs each head is read less often."""
 REFINE_S = 0.2
-"""How often, in seconds, the stream's position is checked while it reads pages, to look up the sizes of the next
-entries."""
+"""The seconds until a follower looks again at a log with pages that the stream may reach soon. Before the stream gets
+there, the follower reads from them the sizes of the next entries."""
 
 
 def begin_following(options: BkOptions, reading: Reading) -> Begin:

@@ -27,7 +27,7 @@ from bk_spark.options.selection import Source
 from bk_spark.stream.positions import Seen, SourceSeen
 
 TRANSIENT = (MetadataUnavailableError, TransportError, QuorumError, EntryUnreadableError, ClientClosedError)
-"""Errors that may pass by themselves."""
+"""Errors after which the watch tries again, because their cause may go away by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class Run(Protocol):
 
 
 Begin = Callable[[WatchTimes], tuple[Board, Run]]
-"""Connects, starts followers, and returns their board and their run."""
+"""A function that connects, starts followers, and returns their board and their run."""
 
 
 class Watch:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bk_spark.write.log_writer")
 
 TRIES = 4
-"""How often the driver tries to write the entries of small tasks. Spark runs a failed task up to four times by default,
-and does not run a commit again."""
+"""The number of times that the driver tries to write the entries of small tasks. Spark runs a failed task up to four
+times by default, and does not run a commit again."""
 
 Extents = dict[str, list["NewExtent"]]
 

@@ -58,7 +58,7 @@ class Joiner:
             yield EntryBatch(lengths=np.concatenate(lengths), payload=buffer[:filled].toreadonly())
 
     def _fitting(self, batch: EntryBatch, start: int, frame_bytes: int) -> int:
-        """Return up to which entry of the batch there is room, exclusive."""
+        """Return the end, exclusive, of the entries from ``start`` that still fit into the buffer."""
         offsets, room = batch.offsets(), (frame_bytes if self._buffer is None else len(self._buffer)) - self._filled
         stop = int(offsets.searchsorted(int(offsets[start]) + room, side="right")) - 1
         return min(stop, start + SLICE_ENTRIES_MAX - self._count)

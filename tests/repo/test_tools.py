@@ -152,7 +152,7 @@ def test_ci_installs_nothing_of_its_own() -> None:
 
 
 def test_readme_gives_no_count_of_tests_and_no_time_for_them() -> None:
-    """The README gives neither, because both grow with every change and nothing measures them."""
+    """The number of tests and their time grow with every change, and nothing keeps the README's up to date."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^The tests run in.*?\n\n", readme, re.DOTALL | re.MULTILINE)
     assert not re.search(r"\d", told)
