@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class Outcome(enum.Enum):
-    """What is known about the operation that raised the error."""
+    """The state of an operation that raised an error."""
 
     NOT_APPLIED = "not applied"
     UNKNOWN = "outcome unknown"

@@ -2,7 +2,7 @@
 """The commands that install this package, as help texts, errors and remedies show them. Pure.
 
 The package is on no index, so ``pip install`` with its name would fail. Once it is on one, this file and
-``tests/repo/test_readme.py`` change.
+``tests/repo/test_readme.py`` must change.
 """
 
 from __future__ import annotations

@@ -35,14 +35,14 @@ class LedgerState(enum.Enum):
 
 
 class DigestTraits(NamedTuple):
-    """What is known about a type of digest without computing one."""
+    """The properties of a type of digest."""
 
     digest_bytes: int
     needs_key: bool = False
     has_parts: bool = False
 
 
-_NO_TRAITS = DigestTraits(0)  # a type checker takes DigestType(3), which looks a member up, for a construction
+_NO_TRAITS = DigestTraits(0)  # so that a type checker accepts DigestType(3), which looks a member up
 
 
 class DigestType(enum.IntEnum):
@@ -71,7 +71,7 @@ class DigestType(enum.IntEnum):
 
     @property
     def is_checksum(self) -> bool:
-        """Whether a bookie can compute it, because it needs no key."""
+        """Whether it is a checksum, which a bookie can compute without a key."""
         return self.digest_bytes > 0 and not self.needs_key
 
 
@@ -176,7 +176,7 @@ class LedgerMetadata:
 
 
 BOOKIE_RPC, DIRECT, GRPC, HTTP = "bookie-rpc", "direct", "grpc", "http"
-"""The values of ``Endpoint.protocol``: three lanes, and HTTP for the admin port."""
+"""The values of ``Endpoint.protocol`` that we use: Apache's wire, our two lanes, and HTTP for the admin port."""
 TLS = "tls"
 """An entry of ``Endpoint.extensions``: the endpoint speaks TLS. Apache uses the same word."""
 
@@ -193,7 +193,7 @@ def host_and_port(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address at which a bookie listens. ``protocol`` is one of the four constants above."""
+    """An address at which a bookie listens. ``protocol`` is one of the constants above, or an unknown word."""
 
     id: str
     host: str

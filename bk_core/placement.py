@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses bookies. Pure: the caller passes the candidates, what is known about them (:class:`Landscape`), and the
-source of randomness.
+"""Chooses bookies. Pure: the caller passes the candidates, the facts about them (:class:`Landscape`), and the source of
+randomness.
 
 Without racks and weights all bookies are equal. With racks, places are filled one after the other. A place gets a
 bookie that leaves no write set short of racks, if there is one. Among those, bookies go first whose rack is rarest in
@@ -26,9 +26,7 @@ WEIGHT_MULTIPLE_MAX = 3
 ledger."""
 
 TRIES = 8
-NAME_RACKS = (
-    "start bookies in other racks, look at what rack_script or rack_file says of them, or set enforce_racks=False"
-)
+NAME_RACKS = "start bookies in other racks, check their racks in rack_script or rack_file, or set enforce_racks=False"
 
 
 class RandomSource(Protocol):
@@ -140,7 +138,7 @@ def _filled(
             break
     if landscape.enforced and most < wanted:
         raise NotEnoughBookiesError(
-            f"write sets of {write_quorum} bookies in {wanted} racks are needed and cannot be had",
+            f"write sets of {write_quorum} bookies in {wanted} racks are needed and cannot be formed",
             value="usable: " + ", ".join(f"{bookie} in {landscape.rack_of(bookie)}" for bookie in sorted(usable)),
             remedy=NAME_RACKS,
         )

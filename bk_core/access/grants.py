@@ -93,7 +93,7 @@ class Keys:
 
 
 def _parsed(said: bytes) -> Grant:
-    """Raises GrantRefused."""
+    """Parse the signed part of a grant. Raises GrantRefused."""
     try:
         instance, at = _text(said, _KEY_ID.size)
         identity, at = _text(said, at)

@@ -37,10 +37,10 @@ class Right(enum.IntFlag):
     """The rights that an operation can need. The values stand in grants, so they are on the wire."""
 
     NONE = 0
-    LOOK = 1  # read what a bookie says about itself
+    LOOK = 1  # read a bookie's state, settings and metrics
     READ = 2
     WRITE = 4
-    RECOVER = 8  # fence, read behind the fence, write back
+    RECOVER = 8  # fence, read past the fence, write back
     HINT = 16  # tell bookies of deleted ledgers
     OPERATE = 32  # change how a bookie runs
 
@@ -61,7 +61,7 @@ RIGHTS: Mapping[Role, Right] = MappingProxyType(
         Role.READER: Right.LOOK | Right.READ,
         Role.WRITER: _USE,  # a client that takes over a log recovers its last ledger, and reads for that
         Role.OPERATOR: Right.LOOK | Right.HINT | Right.OPERATE,
-        Role.BOOKIE: _USE,  # bookies copy what others lost, and keep logs
+        Role.BOOKIE: _USE,  # bookies copy ledgers of failed bookies, and keep logs
         Role.ADMIN: EVERY,
     }
 )
@@ -153,8 +153,8 @@ class LedgerFacts:
 
 
 class Anywhere(enum.Enum):
-    """The targets of a right that are not a single ledger. ANYWHERE: the client needs the right on any object at
-    all."""
+    """The targets of a right that are not a single ledger. CLUSTER: the right on the whole cluster. ANYWHERE: the right
+    on any object."""
 
     CLUSTER = "the cluster"
     ANYWHERE = "anything"
@@ -226,7 +226,7 @@ def encode_roles(table: RolesTable) -> bytes:
 
 def decode_roles(data: bytes) -> RolesTable:
     """Decode the table. Raises MetadataCorruptError for anything that is not understood, and then everything is denied:
-    a line that was skipped might have been meant to narrow the rights."""
+    skipping a part might give wider rights than were meant."""
     try:
         fields = json.loads(data.decode("utf-8"))
         if not isinstance(fields, dict) or fields.get("v") != ROLES_VERSION or not isinstance(fields["roles"], list):
@@ -234,7 +234,7 @@ def decode_roles(data: bytes) -> RolesTable:
         lines = tuple(map(_line_of, fields["roles"]))
     except (ValueError, KeyError, TypeError, RecursionError, InvalidArgumentError) as error:
         raise MetadataCorruptError(
-            "The table of roles cannot be read, so nobody is allowed anything",
+            "The table of roles cannot be read, so all access is denied",
             value=str(error)[:200],
             remedy="write it again with this version's bk role, or use the version that wrote it",
         ) from error
@@ -242,7 +242,7 @@ def decode_roles(data: bytes) -> RolesTable:
 
 
 def _line_of(fields: Any) -> Line:
-    """Raises ValueError, KeyError, InvalidArgumentError."""
+    """Parse a line of the record. Raises ValueError, KeyError, InvalidArgumentError."""
     if not isinstance(fields, dict) or not all(isinstance(fields[name], str) for name in ("identity", "on", "role")):
         raise ValueError(f"a line is {str(fields)[:80]!r}")
     unknown = {name: value for name, value in fields.items() if name not in ("identity", "on", "role")}

@@ -136,7 +136,7 @@ def _stamps(paths: TlsPaths) -> list[tuple[int, ...] | None]:
 
 
 def _load(paths: TlsPaths) -> _Loaded:
-    """Raises InvalidArgumentError."""
+    """Read the files and make the contexts. Raises InvalidArgumentError."""
     files = [_read(path) for path in paths.all]
     client = _context(ssl.PROTOCOL_TLS_CLIENT, paths)
     client.check_hostname = paths.verify_host
@@ -189,7 +189,7 @@ def _no_password() -> NoReturn:
 
 _VERIFICATION: Mapping[int, tuple[str, str]] = {
     9: ("its certificate is not valid yet", "compare the clocks of both hosts, or wait"),
-    10: ("its certificate has expired", "give it a new one, which is taken without a restart"),
+    10: ("its certificate has expired", "give it a new one; no restart is needed"),
     18: ("its certificate is self-signed", "give it one of the cluster's authority, or add it to tls_ca_path"),
     23: ("its certificate was revoked", "give it a new one"),
 }
@@ -199,7 +199,7 @@ _VERIFICATION_OF_HOST = (62, 64)
 _VERIFICATION_OF_AUTHORITY = (2, 7, 19, 20, 21, 27)
 
 _NEED_CERTIFICATE = ("it wants a certificate of the client", "give tls_certificate_path and tls_key_path")
-_NO_TLS = ("what listens there does not speak TLS", "configure TLS there; this end never falls back to plain")
+_NO_TLS = ("the server there does not speak TLS", "configure TLS there; this end never falls back to plain")
 _ALERTS: Mapping[str, tuple[str, str]] = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "RECORD_LAYER_FAILURE": _NO_TLS,
@@ -217,8 +217,8 @@ _ALERTS: Mapping[str, tuple[str, str]] = {
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": ("it refuses this end's certificate", "its log says why"),
     "TLSV1_ALERT_ACCESS_DENIED": ("it refuses this end's identity", "its log says why"),
     "SSLV3_ALERT_HANDSHAKE_FAILURE": ("it refuses the handshake", "its log says why; it may want a certificate"),
-    "TLSV1_ALERT_PROTOCOL_VERSION": ("it speaks no version of TLS that is good enough", "TLS 1.2 or 1.3 is wanted"),
-    "UNSUPPORTED_PROTOCOL": ("it speaks no version of TLS that is good enough", "TLS 1.2 or 1.3 is wanted"),
+    "TLSV1_ALERT_PROTOCOL_VERSION": ("it does not speak a version of TLS that is secure enough", "use TLS 1.2 or 1.3"),
+    "UNSUPPORTED_PROTOCOL": ("it does not speak a version of TLS that is secure enough", "use TLS 1.2 or 1.3"),
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": ("it gave no certificate", "give it one (tls_certificate_path)"),
 }
 _ENDED = ("it ended the connection during the handshake", "it may not speak TLS on this port, or not trust this end")
@@ -249,7 +249,7 @@ def explained(error: BaseException) -> tuple[str, str]:
 def failure(what: str, where: str, error: BaseException) -> TlsError:
     """Return the error for ``what`` (bookie …, ZooKeeper) at ``where`` (host:port)."""
     why, remedy = explained(error)
-    made = TlsError(f"{what} at {where} cannot be spoken to over TLS", value=why, remedy=remedy)
+    made = TlsError(f"TLS with {what} at {where} failed", value=why, remedy=remedy)
     made.__cause__ = error
     return made
 

@@ -56,7 +56,7 @@ _LETTERS = {"r": READ, "w": WRITE, "c": CREATE, "d": DELETE}
 _RULES: tuple[tuple[str, str, str, str, str], ...] = (
     # node, below the ledgers root or, with a hyphen, beside it           client   bookie   auditor
     ("the ledgers root", r"", "rc", "rc", "rc"),
-    ("what every cluster has", r"/(INSTANCEID|LAYOUT)", "r", "r", "r"),
+    ("the records of every cluster", r"/(INSTANCEID|LAYOUT)", "r", "r", "r"),
     ("folders of registrations", r"/available(/readonly)?", "r", "rcd", "r"),
     ("registrations", r"/available/(readonly/)?[^/]+", "r", "rw", "r"),
     ("the folder of cookies", r"/cookies", "r", "rcd", "r"),
@@ -66,7 +66,7 @@ _RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("folders of ledgers", r"/\d{2}(/\d{4})?|/\d{3}(/\d{4}){0,3}", "rcd", "rcd", "rcd"),
     ("ledgers", r"(/\d{2,4})*/L\d+", "rw", "rw", "rw"),
     ("under-replication", r"/underreplication", "r", "rc", "rc"),
-    ("what all auditors obey", r"/underreplication/(LAYOUT|disable|lostBookieRecoveryDelay)", "r", "r", "r"),
+    ("settings of all auditors", r"/underreplication/(LAYOUT|disable|lostBookieRecoveryDelay)", "r", "r", "r"),
     ("times of audits", r"/underreplication/[a-z]+ctime", "r", "rw", "rw"),
     ("folders of marks", r"/underreplication/ledgers(/[0-9a-f]{4}){0,4}", "rc", "rcd", "rcd"),
     ("marks", r"/underreplication/ledgers(/[0-9a-f]{4}){4}/urL\d+", "rw", "rw", "rw"),

@@ -107,7 +107,8 @@ class NamedLog(Handle[named_log.NamedLog]):
 
     def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
         """Return the log's record. With ``sync`` False it may be older than the newest record (M5). Raises
-        NoSuchLogError, which names logs of similar names, and WrongPasswordError unless ``check_password`` is False."""
+        NoSuchLogError, which lists logs with similar names, and WrongPasswordError unless ``check_password`` is
+        False."""
         return self._thread.call(self._inner.head(check_password=check_password, sync=sync))
 
     def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
@@ -165,8 +166,8 @@ class NamedLog(Handle[named_log.NamedLog]):
         vacuums of this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
 
         ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
-        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers cannot be noticed: their reads
-        fail.
+        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers are not noticed, and their
+        reads fail.
 
         Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and created again meanwhile;
         with ``takeover`` the errors of recovering a ledger. Then nothing was deleted, unless the outcome is UNKNOWN:

@@ -73,7 +73,7 @@ NO_MARKS = Marks(Counter(), is_all=True)
 
 def look(store: MetadataStore, caller: Caller | None) -> tuple[list[BookieRow], Marks]:
     """Return all bookies, sorted by id, and the marks. With a ``caller`` all registered bookies are asked at once;
-    without one none is. The store is read at the same time."""
+    without one no bookie is asked. The store is read at the same time."""
     with ThreadPoolExecutor(4) as beside:
         counting, knowing = beside.submit(count_marks, store), beside.submit(store.known_bookies)
         ordering, reading = beside.submit(store.bookie_orders), beside.submit(store.read_only_bookies)

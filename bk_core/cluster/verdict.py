@@ -32,14 +32,15 @@ def verdict(bookies: Sequence[Object], replication: Object) -> dict[str, object]
 
 def unavailable(why: str) -> dict[str, object]:
     """Return the verdict for a metadata store that does not answer."""
-    do = "Look at ZooKeeper: clients cannot open or make ledgers without it. What is being written goes on."
+    do = "Look at ZooKeeper: clients cannot open or make ledgers without it. Writing to open ledgers continues."
     short = "the metadata service does not answer"
     found = Finding(Weight.PROBLEM, f"The metadata service does not answer: {why}", do, short=short)
     return {"well": False, "sentence": f"Not well: {short}.", "problems": [_as_object(found)]}
 
 
 def _as_object(found: Finding) -> dict[str, str]:
-    """``rank``: ``bad``, or ``warn`` for a note. ``bookie`` or ``place``: where the web page shows more."""
+    """Return the finding for the web page. ``rank`` is ``bad``, or ``warn`` for a note. ``bookie`` or ``place`` says where
+    the page shows more."""
     is_place = found.where == _REPAIR
     return {
         "rank": "bad" if found.weight is Weight.PROBLEM else "warn",
@@ -100,7 +101,11 @@ def _of_registration(bookie: Object, replication: Object) -> Iterator[Finding]:
     elif state == "away":
         do = f"Start it again with its own command, bk bookie run. {_meanwhile(replication)}"
         yield Finding(
-            Weight.PROBLEM, f"Bookie {name} belongs to the cluster and is not there.", do, name, short=f"{name} is down"
+            Weight.PROBLEM,
+            f"Bookie {name} belongs to the cluster and is not registered.",
+            do,
+            name,
+            short=f"{name} is down",
         )
     elif state == "unreadable":
         what = f"Bookie {name} is registered, and its registration cannot be read: clients do not use it."
@@ -214,7 +219,7 @@ def _of_metadata(replication: Object) -> Iterator[Finding]:
     short = f"{_count(count, 'node')} of the metadata store cannot be read"
     yield Finding(
         Weight.PROBLEM,
-        f"{short}: {named}{more}. All else goes on.",
+        f"{short}: {named}{more}. Everything else continues.",
         f"bk doctor says what to do. {_remedy(nodes)}",
         short=short,
     )

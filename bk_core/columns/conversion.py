@@ -54,7 +54,7 @@ def _row_bytes_of_lists(column: pa.Array) -> I64:
     first, last = int(offsets[0]), int(offsets[-1])
     parts = [part.slice(first, last - first) for part in _children(column)]
     widths = [fixed_bytes(part.type) for part in parts]
-    # the array of a number for each element that this saves may take eight times the elements
+    # This saves an array with a number for each element, which may take eight times the elements' memory.
     if None not in widths:
         return np.diff(offsets) * sum(width or 0 for width in widths) + _OFFSET_BYTES
     sizes = sum((row_bytes(part) for part in parts), np.zeros(last - first, dtype=np.int64))

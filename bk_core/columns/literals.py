@@ -295,7 +295,8 @@ def _seconds(span: datetime.timedelta) -> Fraction:
 
 
 def _numpy_time(literal: np.datetime64 | np.timedelta64, what: str) -> Fraction:
-    """Convert numpy's units from weeks to attoseconds. Numpy itself converts years and months."""
+    """Return a numpy time in seconds. Its unit may be weeks down to attoseconds; numpy itself converts years and
+    months."""
     unit, count = np.datetime_data(literal)
     units = _UNITS | {"ps": 10**12, "fs": 10**15, "as": 10**18}
     sizes = {"W": Fraction(7 * _DAY_S), "D": Fraction(_DAY_S), "h": Fraction(3600), "m": Fraction(60)}

@@ -58,8 +58,8 @@ class LogRows:
         members: pa.Schema | None = None,
         where: Sequence[Condition] | None = None,
     ) -> LogRows:
-        """Return the rows of a read. ``columns`` None: all that the codec has. ``newest`` is the log's newest schema,
-        for codec ``arrow``; ``members`` are the columns that entries of codec ``json`` are read as. Raises
+        """Return the LogRows of a read. ``columns`` None: all that the codec has. ``newest`` is the log's newest
+        schema, for codec ``arrow``; ``members`` are the columns that entries of codec ``json`` are read as. Raises
         InvalidArgumentError for columns that do not exist, or are named twice."""
         known = _data_of(codec, newest, members)
         names = list(known.names) if codec == ARROW else ["offset", *known.names]
@@ -124,8 +124,8 @@ class LogRows:
 
 
 def check_written(log: str, codec: str | None, written: Sequence[str]) -> str:
-    """Return the codec to read entries with that were ``written`` with these codecs. ``codec`` None: the one codec that
-    wrote them all.
+    """Return the codec for reading entries that the codecs ``written`` wrote. ``codec`` None: the one that wrote them
+    all.
 
     ``raw`` reads any entry. ``envelope`` and ``json`` also read raw entries, since another program may have written
     such bytes. Raises InvalidArgumentError for a codec that does not read all of them.

@@ -113,7 +113,7 @@ class Where:
 
 def _condition(column: str, operator: str, value: Any, kinds: Mapping[str, pa.DataType]) -> _Condition:
     if column not in kinds:
-        raise InvalidArgumentError("where names a column that is not there", value=str(column))
+        raise InvalidArgumentError("where names an unknown column", value=str(column))
     if operator not in OPERATORS:
         raise InvalidArgumentError(
             "no such operator", value=str(operator), remedy=f"choose from {', '.join(OPERATORS)}"

@@ -110,7 +110,7 @@ def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from rows
     except pa.ArrowException as error:
         raise InvalidArgumentError(
-            "the rows to append cannot be read", value=str(error), remedy="look at what produces them"
+            "the rows to append cannot be read", value=str(error), remedy="check the program that produces them"
         ) from error
 
 

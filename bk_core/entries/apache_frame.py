@@ -47,8 +47,8 @@ _new = tuple.__new__  # see ``frame.py``
 
 def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
     """Return a frame of whole entries in Apache's layout, verbatim, for a caller that does not know their digest type.
-    The entries are consecutive in ``entries``; ``headers`` are theirs. Raises InvalidArgumentError for a frame over
-    FRAME_BYTES_MAX."""
+    The entries are consecutive in ``entries``; ``headers`` has the header of each. Raises InvalidArgumentError for a
+    frame over FRAME_BYTES_MAX."""
     return apache_frame(ledger_id, entries, lengths, headers[:, 1], int(headers[:, 2].max()), session)
 
 

@@ -15,8 +15,8 @@ _Columns = tuple[npt.NDArray[np.int64], memoryview]
 
 
 def columns_of(array: pa.Array | pa.ChunkedArray) -> _Columns:
-    """Return the sizes of a column's values, and the values joined. Its type is binary, large_binary, string or
-    large_string.
+    """Return the sizes of a column's values, and the values joined. The column's type is binary, large_binary, string
+    or large_string.
 
     The payload is a view of the column's data buffer, which it keeps alive; only a column of several chunks is copied.
     Raises InvalidArgumentError for other types and for nulls, because an entry cannot be null.

@@ -115,7 +115,7 @@ class Directory:
         return slice(self.size, self.offsets[0])
 
     def column(self, k: int) -> slice:
-        """The place of column ``k`` in the entry."""
+        """Return the place of column ``k`` in the entry."""
         return slice(self.offsets[k], self.offsets[k + 1])
 
     def check_head(self, region: Bytes) -> None:

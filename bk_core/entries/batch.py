@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Join: TypeAlias = Callable[[Sequence[Bytes]], Any]
-"""Joins pieces of bytes in memory that it chooses itself."""
+"""A function that joins pieces of bytes, in memory of its choice."""
 joined: Join = bytearray().join
 """Joins pieces in new memory."""
 U8: TypeAlias = npt.NDArray[np.uint8]

@@ -229,7 +229,7 @@ def _check_entries_header(header: FrameHeader) -> None:
         if flags & ~IDS != APACHE_BYTES or digest_type != DIGEST_NONE or length_before != -1:
             refuse("fields that APACHE_BYTES excludes", header)
     elif digest_type == DIGEST_NONE or (length_before < 0 and not flags & LEDGER_LENGTHS):
-        refuse("entries without what their digest needs", header)
+        refuse("entries without the fields that their digest needs", header)
     span, prefix = count, 0
     per_entry = header.bytes_per_entry if flags & _NUMBERS else DIGEST_BYTES[digest_type]
     if flags & STRIPED:

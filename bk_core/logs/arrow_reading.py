@@ -44,7 +44,7 @@ THREADS = os.cpu_count() or 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedColumns:
-    """What a read of columns asks for; see :meth:`bk_core.logs.named_log.NamedLog.to_arrow`."""
+    """The arguments of a read of columns; see :meth:`bk_core.logs.named_log.NamedLog.to_arrow`."""
 
     columns: Sequence[str] | None = None
     where: Sequence[Condition] | None = None

@@ -162,7 +162,7 @@ class Compactor:
             last = extent.end_entry_id - 1
             if not reader.is_closed or last > reader.last_add_confirmed:
                 raise IntegrityError(
-                    f"ledger {extent.ledger_id} is not what the log lists",
+                    f"ledger {extent.ledger_id} differs from the log's list",
                     value=f"listed up to entry {last}, "
                     f"{'closed' if reader.is_closed else 'open'} at {reader.last_add_confirmed}",
                     remedy="look at it with bk ledger show",

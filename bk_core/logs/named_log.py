@@ -81,7 +81,8 @@ class NamedLog:
 
     async def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
         """Return the log's record. With ``sync`` False it may be older than the newest record (M5). Raises
-        NoSuchLogError, which names logs of similar names, and WrongPasswordError unless ``check_password`` is False."""
+        NoSuchLogError, which lists logs with similar names, and WrongPasswordError unless ``check_password`` is
+        False."""
         found = await asyncio.to_thread(self._store.read, sync=sync)
         if check_password:
             self._store.check_password(found.value, self._password)
@@ -191,8 +192,8 @@ class NamedLog:
         vacuums of this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
 
         ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
-        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers cannot be noticed: their reads
-        fail.
+        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers are not noticed, and their
+        reads fail.
 
         Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and created again meanwhile;
         with ``takeover`` the errors of recovering a ledger. Then nothing was deleted, unless the outcome is UNKNOWN:

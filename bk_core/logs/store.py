@@ -142,8 +142,8 @@ class LogStore:
     # --- reading ---
 
     def read(self, *, sync: bool = False) -> Versioned[LogHead]:
-        """Return the head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which names logs of
-        similar names, and MetadataCorruptError."""
+        """Return the head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which lists logs
+        with similar names, and MetadataCorruptError."""
         try:
             found = self._read_or_mark(sync=sync)
         except NoSuchLogError as error:

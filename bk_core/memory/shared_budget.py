@@ -3,7 +3,6 @@
 
 A writer takes bytes before it queues entries and gives them back once no bookie needs them. It is refused only if
 taking would exceed the budget, by these rules:
-would exceed the budget, by these rules:
 
 - A writer that holds nothing may take what one entry needs, whatever the others hold, so that no writer ever stops.
 - A writer that holds less than an equal share may take free bytes. The share is the budget divided by one more than the
@@ -25,8 +24,8 @@ from bk_core.errors import InvalidArgumentError
 LEFT_FOR_OTHERS = 8
 """The part of the budget, one eighth, that is not given to writers above their share."""
 AT_ONCE = 64
-"""The part, 1/64, of what a writer may take that it may get at once even if it asked for less. So not every entry has
-to ask."""
+"""A request may get up to 1/64 of the writer's room even if it asks for less, so that not every entry needs a
+request."""
 WOKEN_MAX = 16
 """Limits the waiting writers that are checked when bytes come back. The rest try again when their own entries are
 confirmed."""

@@ -119,8 +119,9 @@ class MetadataStore(Protocol):
         ...
 
     def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
-        """Compare-and-set against ``version``. Raises MetadataConflictError (another version), NoSuchLedgerError, or
-        MetadataUnavailableError. If its ``outcome`` is UNKNOWN, the caller reads the record again and compares."""
+        """Write the record by compare-and-set against ``version``. Raises MetadataConflictError (another version),
+        NoSuchLedgerError, or MetadataUnavailableError. If its ``outcome`` is UNKNOWN, the caller reads the record again
+        and compares."""
         ...
 
     def write_repaired_ledger(
@@ -180,7 +181,7 @@ class MetadataStore(Protocol):
         ...
 
     def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> None:
-        """Compare-and-set; ``version`` None creates the cookie. Raises MetadataConflictError."""
+        """Write the cookie by compare-and-set; ``version`` None creates it. Raises MetadataConflictError."""
         ...
 
     def delete_cookie(self, bookie_id: BookieId) -> None: ...
@@ -280,7 +281,7 @@ class MetadataStore(Protocol):
         ...
 
     def write_roles(self, table: RolesTable, version: int | None) -> Versioned[RolesTable]:
-        """Compare-and-set; ``version`` None creates it. Raises MetadataConflictError."""
+        """Write the table of roles by compare-and-set; ``version`` None creates it. Raises MetadataConflictError."""
         ...
 
     # --- upkeep of named logs ---
@@ -296,8 +297,8 @@ class MetadataStore(Protocol):
         ...
 
     def write_upkeep_record(self, record: bytes, version: int | None) -> Versioned[bytes]:
-        """Compare-and-set; ``version`` None creates it. After a lost answer, equal bytes in the next version count as
-        written, so a record names its session. Raises MetadataConflictError."""
+        """Write the record by compare-and-set; ``version`` None creates it. After a lost answer, equal bytes in the
+        next version count as written, so a record names its session. Raises MetadataConflictError."""
         ...
 
     # --- named logs: opaque bytes at <root>-logs/<name> ---

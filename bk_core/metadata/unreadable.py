@@ -20,8 +20,7 @@ NODES_MAX = 10_000
 """Limits the nodes that are kept by path. More unreadable nodes than that have a common cause, so the first are
 enough."""
 LOG_AGAIN_S = 3600.0
-"""The time in which a node is logged only once, although auto-recovery walks every few seconds and meets it each
-time."""
+"""A node is logged once in this many seconds, although auto-recovery walks every few seconds and meets it each time."""
 LINES_MAX = 20
 """Limits the nodes that the log names within LINES_S: a damaged tree must not fill the disk of the log."""
 LINES_S = 60.0
@@ -47,7 +46,7 @@ class NodeKind(enum.Enum):
 
 
 REMEDIES = {
-    NodeKind.MARK: "upgrade if a newer version wrote it, else delete the node: what is still missing is marked again",
+    NodeKind.MARK: "upgrade if a newer version wrote it, else delete it: a ledger that lacks copies is marked again",
     NodeKind.LOCK: "none is needed: it goes with the session of the worker that made it",
     NodeKind.VOTE: "none is needed: it goes with the session that cast it",
     NodeKind.DELAY: "set it again with bk replication delay; until then each auditor's own setting holds",

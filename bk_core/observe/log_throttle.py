@@ -17,7 +17,7 @@ that; the throttle then forgets all keys, and each line may be logged once more.
 class LogThrottle:
     """Allows the same line once in ``every_s`` seconds.
 
-    A line is known by a key. The key must hold nothing that a remote peer chooses freely, because each new key is
+    A key identifies a line. The key must hold nothing that a remote peer chooses freely, because each new key is
     allowed at once. Two threads that ask for the same key at the same time may both be allowed. ``clock_s`` returns
     seconds that never go back.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers for Prometheus: what a metric is, a histogram, and the text of a scrape. No sockets, no threads.
+"""Numbers for Prometheus: metrics, histograms, and the text of a scrape. No sockets, no threads.
 
 Code that counts does not use this module, except for the histogram: it increments plain integers, and a scrape reads
 them. The text is version 0.0.4 of Prometheus' format, which every version of Prometheus reads. Prometheus' own client

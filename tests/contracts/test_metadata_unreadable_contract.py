@@ -198,7 +198,7 @@ def test_unreadable_node_is_logged_once_and_not_at_every_walk(
             assert dict(store.list_underreplicated()) == {5: ("b1:3181",)}
     (line,) = [record.getMessage() for record in caplog.records if bad in record.getMessage()]
     assert line.startswith(f"the under-replication mark at {bad} cannot be read and is skipped: ")
-    assert line.endswith("delete the node: what is still missing is marked again")
+    assert line.endswith("delete it: a ledger that lacks copies is marked again")
 
 
 @pytest.mark.rule("M6")

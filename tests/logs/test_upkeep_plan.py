@@ -83,7 +83,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             replace(RECORD, turn="a"),
             CONFIG,
             [(COMPACT, "b", 2), (COMPACT, "c", 2), (COMPACT, "a", 2)],
-            [("", "done lately")],
+            [("", "done recently")],
             id="each log has its turn",
         ),
         pytest.param(
@@ -91,7 +91,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             RECORD,
             replace(CONFIG, copy_bytes_per_hour=3 * WEIGHT),
             [(COMPACT, "a", 4)],
-            [("a", "copy_bytes_per_hour is spent"), ("", "done lately")],
+            [("a", "copy_bytes_per_hour is spent"), ("", "done recently")],
             id="a run is not cut at the budget",
         ),
         pytest.param(
@@ -99,7 +99,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             replace(RECORD, copied_bytes=10),
             replace(CONFIG, copy_bytes_per_hour=10),
             [],
-            [("a", "copy_bytes_per_hour is spent"), ("b", "copy_bytes_per_hour is spent"), ("", "done lately")],
+            [("a", "copy_bytes_per_hour is spent"), ("b", "copy_bytes_per_hour is spent"), ("", "done recently")],
             id="the bytes of this hour are spent",
         ),
         pytest.param(
@@ -107,7 +107,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             replace(RECORD, copied_bytes=10, window_ms=NOW - WINDOW_MS),
             replace(CONFIG, copy_bytes_per_hour=10),
             [(COMPACT, "a", 2)],
-            [("", "done lately")],
+            [("", "done recently")],
             id="a new hour",
         ),
         pytest.param(
@@ -115,7 +115,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             replace(RECORD, copied_bytes=10, window_ms=NOW + 5 * WINDOW_MS),
             replace(CONFIG, copy_bytes_per_hour=10),
             [(COMPACT, "a", 2)],
-            [("", "done lately")],
+            [("", "done recently")],
             id="an hour of a clock that was wrong",
         ),
         pytest.param(
@@ -139,7 +139,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             RECORD,
             replace(CONFIG, extents_min=7),
             [],
-            [("a", "fewer than extents_min=7"), ("", "done lately")],
+            [("a", "fewer than extents_min=7"), ("", "done recently")],
             id="too few to be worth it",
         ),
         pytest.param(
@@ -147,7 +147,7 @@ EXPIRED = LogFacts(name="a", start_offset=5, expired_offset=9, expired_ledgers=2
             RECORD,
             replace(CONFIG, step_bytes=3 * WEIGHT),
             [(COMPACT, "a", 4), (COMPACT, "a", 2)],
-            [("", "done lately")],
+            [("", "done recently")],
             id="a step has a size",
         ),
         pytest.param(

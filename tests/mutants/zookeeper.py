@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lost-registration-is-not-looked-at",
         path=_BOOKIES,
-        old="                lost = first_loss(lost, error)  # the next try reads again: a node of this session is ours\n",
+        old="                lost = first_loss(lost, error)  # read again: a node of this session is ours\n",
         new="                raise error\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_moving_to_read_only_survives_lost_answers",),
         breaks="a bookie's start or move fails of one lost answer",

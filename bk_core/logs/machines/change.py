@@ -98,7 +98,7 @@ class Intent(Generic[R]):
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
         """Return whether ``head``, which is not as wanted, shows that a write in doubt was never applied. ``made`` is
-        the head that the write would have made, ``moved`` − 1 ≥ 0 changes before ``head``."""
+        the head that the write would have made; ``head`` is ``moved`` − 1 ≥ 0 changes later."""
         return False
 
     def forgotten(self) -> R:
@@ -170,7 +170,7 @@ class _Part(Generic[R]):
         pages = {**self.facts.pages, **{new.name: new.page for new in change.new_pages}}
         facts = replace(self.facts, pages=pages, transactions=transactions, is_written=True)
         result = self.intent.settled(change.head, facts)
-        assert result is not None, "the change does not do what it is for"
+        assert result is not None, "the change does not reach the wanted state"
         return result
 
 
@@ -329,9 +329,9 @@ class HeadChange(Generic[R]):
         return wanted
 
     def _fit_together(self) -> dict[str, ask.OfOneLog]:
-        """Make all heads fit into one multi: if they are too large together, they move extents and schemas into pages.
-        (One head always fits.) Return the pages to read first; raise InvalidArgumentError if it is still too much
-        (N3)."""
+        """Make all heads fit into one multi: if they are too large together, they move extents and references to pages
+        into pages. (One head always fits.) Return the pages to read first; raise InvalidArgumentError if it is still
+        too much (N3)."""
         if len(self._parts) == 1 or self._step_bytes() <= STEP_BYTES_MAX:
             return {}
         wanted: dict[str, ask.OfOneLog] = {}

@@ -49,17 +49,17 @@ class PublishId:
 
     @classmethod
     def stream(cls, query_id: str, batch_id: int) -> PublishId:
-        """The id of a micro-batch of a streaming query."""
+        """Return the id of a micro-batch of a streaming query."""
         return cls(f"stream/{query_id}/{batch_id}")
 
     @classmethod
     def txn(cls, app_id: str, version: int) -> PublishId:
-        """The id of a batch job's own transaction: ``txnAppId`` and ``txnVersion``."""
+        """Return the id of a batch job's own transaction: ``txnAppId`` and ``txnVersion``."""
         return cls(f"txn/{app_id}/{version}")
 
     @classmethod
     def job(cls, job_uuid: str) -> PublishId:
-        """The id of a batch job without a transaction: it publishes once."""
+        """Return the id of a batch job without a transaction, which publishes once."""
         return cls(f"job/{job_uuid}")
 
     @property
@@ -182,9 +182,9 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlinked:
-    """What one change of the head unlinked (N6). ``pages`` are unlinked with everything that they name at any depth.
-    ``names`` are pages that are unlinked alone, because their content is still listed or is in ``ledgers``. ``ledgers``
-    are unlinked ledgers."""
+    """The pages and ledgers that one change of the head unlinked (N6). ``pages`` are unlinked with everything that they
+    name at any depth. ``names`` are pages that are unlinked alone, because their content is still listed or is in
+    ``ledgers``. ``ledgers`` are unlinked ledgers."""
 
     pages: tuple[PageRef, ...] = ()
     names: tuple[str, ...] = ()

@@ -18,8 +18,8 @@ from bk_core.model import LedgerId
 
 UNLINKED_BYTES_MAX = 1 << 10
 """Limits a record, in bytes, that names every page and ledger by itself, so that 100 records fit into one multi beside
-their heads. A larger record is replaced by one that names only the pages in the head; each stands for everything below
-it."""
+their heads. A larger record is replaced by one that names only the pages and ledgers that the head itself named; such a
+page stands for everything below it."""
 
 
 @dataclass(frozen=True, slots=True)

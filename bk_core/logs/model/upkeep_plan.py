@@ -253,11 +253,11 @@ def _waiting(logs: Sequence[LogFacts], record: UpkeepRecord, config: UpkeepConfi
     for log in logs:
         if log.unlinked:
             why = f"was unlinked less than {config.delete_delay_ms // DAY_MS} days ago: readers may still need it"
-            what = f"what {log.unlinked} changes unlinked"
+            what = f"data that {log.unlinked} changes unlinked"
             yield Waits(log=log.name, what=what, why=why, until_ms=log.unlinked_until_ms)
     if logs and all(log.garbage is None for log in logs):
         until_ms = record.vacuumed_ms + config.vacuum_every_ms
-        yield Waits(log="", what="search for what nothing lists", why="done lately", until_ms=until_ms)
+        yield Waits(log="", what="search for garbage", why="done recently", until_ms=until_ms)
 
 
 class _Planner:

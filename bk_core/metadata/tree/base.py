@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the parts of a store: the tree, the root, the watches, and how a write goes on after a lost answer."""
+"""The base of the parts of a store: the tree, the root, the watches, and the handling of writes whose answer was
+lost."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ class StorePart:
             self._delete_if_there(path)
 
     def _set_settled(self, path: str, data: bytes, version: int) -> None:
-        """Compare-and-set; after a lost answer, our bytes in the next version count as our write."""
+        """Write a node by compare-and-set; after a lost answer, our bytes in the next version count as our write."""
         try:
             self._tree.set(path, data, version)
         except MetadataUnavailableError as lost:
@@ -148,7 +149,7 @@ class StorePart:
     # --- reads of one node: if the server does not have it, sync and read again, since the server may lag (M5) ---
 
     def _get(self, path: str) -> tuple[bytes, NodeStat]:
-        """Raises NoNodeError."""
+        """Return a node's data and stat. Raises NoNodeError."""
         try:
             return self._tree.get(path)
         except NoNodeError:
@@ -163,7 +164,7 @@ class StorePart:
         return stat
 
     def _children(self, path: str) -> list[str]:
-        """Raises NoNodeError. The names may be old."""
+        """Return the names of a node's children, which may be old. Raises NoNodeError."""
         try:
             return self._tree.children(path)
         except NoNodeError:

@@ -168,7 +168,7 @@ class Bookies(StorePart):
             except TreeError:
                 continue  # the node changed between our read and our write
             except MetadataUnavailableError as error:
-                lost = first_loss(lost, error)  # the next try reads again: a node of this session is ours
+                lost = first_loss(lost, error)  # read again: a node of this session is ours
         raise lost or _taken(info)
 
     def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:

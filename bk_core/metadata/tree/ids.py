@@ -31,7 +31,8 @@ from bk_core.metadata.tree.tree import (
 RESERVED_MAX = 16
 _RESERVED_S = 0.25  # the ids reserved at once last about this long, at the rate of the last second
 _TOGETHER_S = 1.0
-"""Limits how long a thread waits for the one that asks the store. Then it asks the store by itself."""
+"""Limits the seconds for which a thread waits while another thread asks the store. After that it asks the store
+itself."""
 _HOB = re.compile(r"HOB-([0-9]{10})")
 _KEPT_FOLDERS = 3
 _TRIES = 8

@@ -80,8 +80,8 @@ class ZooKeeperIdentity:
 
 
 def read_credentials(path: str) -> tuple[Credential, ...]:
-    """Read a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``; empty lines, and lines that begin with
-    #, are skipped. Raises InvalidArgumentError."""
+    """Read a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``; empty lines and comments (``#``) are
+    skipped. Raises InvalidArgumentError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_BYTES_MAX)

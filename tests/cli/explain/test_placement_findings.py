@@ -46,7 +46,7 @@ def writable(names: str) -> dict[str, str]:
         (
             explained(writable("abc"), Landscape(dict.fromkeys("abc", "/r1"), enforced=True)),
             Weight.PROBLEM,
-            "write sets of 3 bookies in 2 racks are needed and cannot be had",
+            "write sets of 3 bookies in 2 racks are needed and cannot be formed",
         ),
         (
             explained(writable("abcd"), Landscape(weights={"a": 100, "b": 10, "c": 10})),
