@@ -39,8 +39,8 @@ def unavailable(why: str) -> dict[str, object]:
 
 
 def _as_object(found: Finding) -> dict[str, str]:
-    """Return the finding for the web page. ``rank`` is ``bad``, or ``warn`` for a note. ``bookie`` or ``place`` says where
-    the page shows more."""
+    """Return the finding as the web page takes it. ``rank`` is ``bad``, or ``warn`` for a note. ``bookie`` or ``place``
+    says where the page shows more."""
     is_place = found.where == _REPAIR
     return {
         "rank": "bad" if found.weight is Weight.PROBLEM else "warn",
