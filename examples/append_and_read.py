@@ -16,7 +16,7 @@ def main(uri: str) -> None:
     with connect(uri) as bookkeeper:
         ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, password=b"secret")
         ledger.append(b"first")  # returns when two bookies have it on disk
-        column = pa.array([b"second", b"third"])  # an Arrow column travels as it is
+        column = pa.array([b"second", b"third"])  # an Arrow column is sent without conversion
         ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_arrow(column)))
 
         tail = bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"secret")  # never disturbs the writer
@@ -30,7 +30,7 @@ def main(uri: str) -> None:
         try:
             ledger.append(b"too late")
         except LedgerFencedError as error:
-            print("the old writer is told:", error)
+            print("the old writer gets:", error)
         for batch in sealed.read(0, sealed.last_add_confirmed):
             print("the sealed ledger holds:", batch.to_list())
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, end to end, on this machine: ``scripts/demo``, with ``--cluster apache`` on Apache's bookies, with
-``--secure`` where every port wants a certificate and a role.
+"""The main job, end to end, on this machine: ``scripts/demo``. With ``--cluster apache`` it runs on Apache's bookies,
+with ``--secure`` on a cluster where every port requires a certificate and a role.
 
 Starts ZooKeeper and four bookies; writes a year of flights to a log from Spark and proves that they come back equal;
 tails a ledger while it is written; kills a bookie in the middle of a write; takes a ledger over from a living writer;
@@ -39,7 +39,7 @@ summary: list[tuple[str, str, str]] = []
 
 
 def step(what: str, work: Callable[[], tuple[T, str]]) -> T:
-    """Run one step; its line of the summary says how long it took and what it proved."""
+    """Run one step, and add its time and its proof to the summary."""
     console.print(f"[bold]{what}[/bold] …")
     began = time.perf_counter()
     result, proof = work()
@@ -52,7 +52,7 @@ def step(what: str, work: Callable[[], tuple[T, str]]) -> T:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/demo")
     parser.add_argument("--cluster", choices=["ours", "apache"], default="ours", help="whose bookies (ours)")
-    parser.add_argument("--secure", action="store_true", help="every port wants a certificate and a role")
+    parser.add_argument("--secure", action="store_true", help="every port requires a certificate and a role")
     return parser.parse_args()
 
 
@@ -103,7 +103,7 @@ def connected(cluster: LocalCluster) -> BookKeeper:
 
 
 def source(spark: Any, parquet: Path) -> Any:
-    """The flights as rows of the log: one JSON document each, in time order."""
+    """Return the flights as rows of the log: one JSON document for each, in time order."""
     table = spark.read.parquet(str(parquet))
     return table.selectExpr("seq", "to_json(struct(*)) AS value")
 
@@ -118,7 +118,7 @@ def write_flights(spark: Any, cluster: LocalCluster, parquet: Path) -> tuple[Non
 
 
 def check_flights(spark: Any, cluster: LocalCluster, parquet: Path) -> tuple[None, str]:
-    """Count, order and every byte: the row at offset n is flight n."""
+    """Check count, order and every byte: the row at offset n is flight n."""
     log = spark.read.format("bookkeeper").options(**cluster.spark_options).load("flights").select("offset", "value")
     began = time.perf_counter()
     count, checksum = log.selectExpr("count(1)", "bit_xor(xxhash64(offset, value))").first()
@@ -146,7 +146,7 @@ def source_seq() -> Any:
 
 
 def tail(spark: Any, cluster: LocalCluster) -> tuple[None, str]:
-    """A stream sees every row of a ledger, also the last one of a writer that idles."""
+    """Check that a stream gets every row of a ledger, also the last row of an idle writer."""
     with connected(cluster) as bookkeeper, bookkeeper.create_ledger() as ledger:
         stream = spark.readStream.format("bookkeeper").options(**cluster.spark_options)
         stream = stream.option("ledgerId", ledger.ledger_id).option("startingOffsets", "earliest").load()
@@ -158,7 +158,7 @@ def tail(spark: Any, cluster: LocalCluster) -> tuple[None, str]:
                 time.sleep(0.02)
         ledger.flush()
         wait_until(lambda: spark.table("tail").count() == TAIL_ROWS, "the last row of an idle writer")
-        ledger.append(b"row %d" % TAIL_ROWS)  # one more, after which the writer idles again
+        ledger.append(b"row %d" % TAIL_ROWS)  # one more row, after which the writer is idle again
         idle = time.perf_counter()
         wait_until(lambda: spark.table("tail").count() > TAIL_ROWS, "the last row of an idle writer")
         delay = time.perf_counter() - idle
@@ -169,7 +169,7 @@ def tail(spark: Any, cluster: LocalCluster) -> tuple[None, str]:
 
 
 def kill_a_bookie(cluster: LocalCluster) -> tuple[None, str]:
-    """SIGKILL one bookie of the ensemble: the write goes on with the spare, and nothing is lost."""
+    """Kill one bookie of the ensemble, and check that the write continues with the spare and nothing is lost."""
     with connected(cluster) as bookkeeper:
         wanted = [b"entry %d " % k + b"." * 80 for k in range(KILL_ROWS)]
         with bookkeeper.create_ledger() as ledger:
@@ -180,7 +180,7 @@ def kill_a_bookie(cluster: LocalCluster) -> tuple[None, str]:
                     victim.kill()
                 ledger.append_batch(EntryBatch.from_list(wanted[at : at + 2_000]))
                 if at > KILL_ROWS // 4:
-                    time.sleep(0.03)  # long enough for the change of ensemble to fall into the write
+                    time.sleep(0.03)  # gives the ensemble change time to happen during the write
             ledger.flush()
             wait_until(lambda: victim.bookie_id not in ledger.metadata.last_fragment.ensemble, "the spare to take over")
             fragments = len(ledger.metadata.fragments)
@@ -196,7 +196,7 @@ def kill_a_bookie(cluster: LocalCluster) -> tuple[None, str]:
 
 
 def take_over(cluster: LocalCluster) -> tuple[None, str]:
-    """Opening with fencing while the writer lives: it is told, and adds nothing any more."""
+    """Open a ledger with recovery while its writer lives, and check that the writer is fenced."""
     with connected(cluster) as first, connected(cluster) as second:
         writer = first.create_ledger()
         told: list[LedgerFencedError] = []

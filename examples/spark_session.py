@@ -12,7 +12,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_session(name: str, master: str = "local[2]") -> Any:
-    """A quiet session; whoever asked for it stops it."""
+    """Return a session without log output. The caller stops it."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -26,7 +26,7 @@ def main(uri: str) -> None:
             query = stream.writeStream.format("memory").queryName("tail").start()
             for i in range(100):
                 ledger.append(b"event %d" % i)
-            # the writer idles now; its last entry arrives all the same
+            # the writer is idle now, and its last entry arrives nevertheless
             deadline = time.monotonic() + TIMEOUT_S
             while spark.table("tail").count() < 100 and time.monotonic() < deadline:
                 time.sleep(0.1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A key-value store with a write-ahead log, snapshots and a warm standby: ``python -m examples.write_ahead_log URI``.
 
-BookKeeper's first use (the overview): log each change before applying it; keep snapshots; a standby tails the log
-without disturbing the leader, and when the leader is gone it takes over by fencing, reads what it had not seen yet, and
-goes on. The old leader, should it still be alive, cannot add anything any more.
+The leader logs each change before it applies it, and keeps snapshots. A standby tails the log without disturbing the
+leader. When the leader is gone, the standby takes over by fencing, reads the changes that it had not seen, and
+continues. The old leader, if it is still alive, cannot append to the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG = "wal-example"
 
 
 class Store:
-    """The state: what applying every change in order makes of an empty dict."""
+    """The state after all changes were applied, in order, to an empty dict."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -30,7 +30,7 @@ class Store:
 
     def apply(self, offset: int, change: bytes) -> None:
         if offset < self.next_offset:
-            return  # it is in the snapshot already
+            return  # the snapshot has it already
         key, value = json.loads(change)
         self.values[key] = value
         self.next_offset = offset + 1
@@ -48,11 +48,11 @@ class Store:
 
 
 class Leader:
-    """Logs each change, then applies it."""
+    """The process that logs each change and then applies it."""
 
     def __init__(self, log: NamedLog, store: Store) -> None:
-        self.leader, self.store = log.lead(), store  # fences whoever led before
-        for offset, batch in log.read(store.next_offset, self.leader.next_offset):  # what we had not seen yet
+        self.leader, self.store = log.lead(), store  # fences the previous leader
+        for offset, batch in log.read(store.next_offset, self.leader.next_offset):  # the changes that the store lacks
             for k, change in enumerate(batch.to_list()):
                 store.apply(offset + k, change)
 
@@ -62,7 +62,7 @@ class Leader:
 
 
 class Standby(threading.Thread):
-    """Follows the log without fencing, so that it is nearly up to date when it has to take over."""
+    """A thread that follows the log without fencing, so that it is nearly up to date when it has to take over."""
 
     def __init__(self, bookkeeper: BookKeeper, snapshot: Path) -> None:
         super().__init__(daemon=True)
@@ -99,12 +99,12 @@ def main(uri: str) -> None:
         for i in range(100, 150):
             leader.put(f"key {i % 10}", f"value {i}")
 
-        successor = standby.take_over()  # the first leader is alive and does not know
+        successor = standby.take_over()  # the first leader is alive and does not know about it
         assert successor.store.values == leader.store.values, "the standby saw every change"
         try:
             leader.put("key 0", "from the past")
         except BookKeeperError as error:
-            print("the old leader is told:", error)
+            print("the old leader gets:", error)
         successor.put("key 0", "from the new leader")
         print("changes logged:", successor.store.next_offset, "key 0 =", successor.store.values["key 0"])
         successor.leader.close()

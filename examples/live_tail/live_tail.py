@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """# A live tail
 
-A process outside Spark appends readings of two sensors to a log; a streaming query follows the log; a plot follows the
-query. Run it cell by cell in an editor that knows ``# %%`` (or in Jupyter, by way of jupytext), or at once:
+A process outside Spark appends readings of two sensors to a log, a streaming query follows the log, and a plot follows
+the query. Run it cell by cell in an editor that supports ``# %%`` (or in Jupyter with jupytext), or as a whole:
 
     pip install '.[spark]' matplotlib                         # in the checkout
     bk local                                                  # in another terminal
     python live_tail.py zk://localhost:2181/ledgers tail.png
 """
 
-# %% Where the cluster is, and where the picture goes
+# %% The cluster and the file of the picture
 from __future__ import annotations
 
 import os
@@ -31,7 +31,7 @@ log = f"sensors-{uuid.uuid4().hex[:8]}"
 if not in_notebook:
     matplotlib.use("Agg")
 
-# %% Spark, with this Python for its workers
+# %% Spark, whose workers run this Python
 from pyspark.sql import SparkSession  # noqa: E402 - imported where the example needs it
 from pyspark.sql import functions as f  # noqa: E402 - imported where the example needs it
 
@@ -47,7 +47,7 @@ spark = (
 )
 spark.sparkContext.setLogLevel("ERROR")
 
-# %% The log, and its writer: another process, which does not know Spark
+# %% The log, and its writer: another process, which does not use Spark
 from bk_core.blocking import connect  # noqa: E402 - imported where the example needs it
 
 with connect(uri) as bookkeeper:
@@ -55,7 +55,7 @@ with connect(uri) as bookkeeper:
 sensors = Path(__file__ if not in_notebook else "live_tail.py").with_name("sensors.py")
 writer = subprocess.Popen([sys.executable, str(sensors), uri, log, str(seconds)], stdout=subprocess.PIPE, text=True)
 
-# %% The stream: the log's rows as JSON, as columns
+# %% The stream: the log's rows are JSON and become columns
 stream = (
     spark.readStream.format("bookkeeper")
     .option("metadataServiceUri", uri)
@@ -71,7 +71,7 @@ seen: list[tuple[Any, float]] = []
 
 
 def take(batch: Any, batch_id: int) -> None:
-    """Called with each micro-batch, on the driver."""
+    """Keep the rows of a micro-batch. Spark calls this on the driver."""
     rows = batch.collect()
     now = time.time()
     seen.extend((row, now) for row in rows)
@@ -79,14 +79,14 @@ def take(batch: Any, batch_id: int) -> None:
 
 query = stream.writeStream.foreachBatch(take).start()
 
-# %% The plot, drawn anew a few times a second while rows arrive
+# %% The plot, drawn a few times a second while rows arrive
 from matplotlib import pyplot as plt  # noqa: E402 - imported where the example needs it
 
 figure, (values, lag) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
 
 
 def draw(finished: bool = False) -> None:
-    """Readings above; below, how old each was when its micro-batch arrived."""
+    """Draw the readings, and below them how old each was when its micro-batch arrived."""
     rows = list(seen)
     if not rows:
         return
@@ -102,7 +102,7 @@ def draw(finished: bool = False) -> None:
     lag.set(xlabel="seconds", ylabel="age in foreachBatch, ms", ylim=(0, None))
     beside = picture.with_suffix(".tmp.png")
     figure.savefig(beside)
-    beside.replace(picture)  # whoever looks at the picture never sees half of one
+    beside.replace(picture)  # a viewer never sees half of a picture
     if in_notebook:
         from IPython.display import clear_output, display
 
@@ -114,7 +114,7 @@ while writer.poll() is None and query.isActive:
     draw()
     time.sleep(0.3)
 
-# %% The writer has ended. What it was told is safe must be here, each row once and in order
+# %% The writer has ended. Each confirmed row must be here, once and in order
 assert writer.stdout is not None
 confirmed = int(writer.stdout.read())
 deadline = time.monotonic() + 30

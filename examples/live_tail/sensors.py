@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer that knows nothing of Spark: ``python sensors.py URI LOG SECONDS`` leads a log and appends readings to it.
+"""A writer without Spark: ``python sensors.py URI LOG SECONDS`` leads a log and appends readings to it.
 
-The last line that it prints is how many readings are confirmed: each is on the disks of two bookies at least.
+Its last line is the number of confirmed readings, each of which is on the disks of at least two bookies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SENSORS = {"north": 12.0, "south": 19.0}
 
 
 def reading(name: str, seconds: float, noise: random.Random) -> bytes:
-    """A temperature that swings round its mean, as JSON, with the time at which it was taken."""
+    """Return a temperature that oscillates around its mean, as JSON with the time of the reading."""
     celsius = SENSORS[name] + 3 * math.sin(seconds) + noise.gauss(0, 0.3)
     return json.dumps({"sensor": name, "celsius": round(celsius, 2), "taken": time.time()}).encode()
 

@@ -95,7 +95,7 @@ def _live_log(world: PageWorld, tab: Tab) -> None:
     assert world.leader is not None
     tab.js("location.hash = '#/log/orders'")
     tab.until("document.querySelectorAll('.chain li').length == 4")
-    assert "● open: it is written now" in tab.text(".chain")
+    assert "● open for writing" in tab.text(".chain")
     tab.until_text('"city": "Lagos"', ".tail", 15)
     world.leader.append(b'{"order": 7, "note": "just now"}')
     tab.until_text("just now", ".tail", 15)
@@ -111,7 +111,7 @@ def _repair(world: PageWorld, tab: Tab) -> None:
     tab.js("location.hash = '#/repair'")
     tab.until(f"document.querySelectorAll('tbody tr').length == {len(world.lacking)}", 12)
     assert "nobody repairs (start bk autorecovery)" in tab.text("tbody")
-    assert "✕ none: run bk autorecovery" in tab.text()
+    assert "✕ none (start bk autorecovery)" in tab.text()
 
 
 def _by_ear(tab: Tab) -> None:
@@ -165,7 +165,7 @@ def test_a_bookie_shows_itself_and_the_cluster_without_entries(seen: tuple[PageW
     tab.until_text("writable", "tbody")
     assert tab.js("document.querySelectorAll('tbody .spark').length") == 3, "its own numbers only"
     tab.js("location.hash = '#/log/orders'")
-    assert "A bookie shows no entries." in tab.until_text("Entries as they come")
+    assert "The page of a bookie shows no entries." in tab.until_text("Newest entries")
     assert complaints(tab) == []
 
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plots, as SVG drawn by hand. Each says in words what it shows.
+// Plots as SVG, without a library. Each has a label for screen readers.
 
 import { el, svg } from "./dom.js";
 import { share } from "./words.js";
 
 const last = (values) => values.findLast((value) => value !== null) ?? null;
 
-/** What a series says in words: what it is now, and at most. */
+/** Return the label of a series: its current and its largest value. */
 function inWords(name, values, words) {
   const known = values.filter((value) => value !== null);
   return known.length ? `${name}: now ${words(values.at(-1))}, at most ${words(Math.max(...known))}` : `${name}: not known yet`;
 }
 
-/** The runs of known values of a series as points in a box; the right edge is now. */
+/** Return the runs of known values of a series as points in a box, whose right edge is the present. */
 function runs(values, most, width, height, steps) {
   const found = [];
   let run = [];
@@ -59,7 +59,7 @@ export function chart(name, series, seconds, words) {
       el("span", {}, `top: ${words(all.length ? Math.max(...all) : null)}`), el("span", {}, "now")));
 }
 
-/** How full a disk is. */
+/** Draw how full a disk is. */
 export function disk(used, text) {
   const rank = used === null ? "none" : used >= 0.95 ? "bad" : used >= 0.85 ? "warn" : "good";
   return el("span", { class: "disk" },
@@ -69,15 +69,15 @@ export function disk(used, text) {
 }
 
 /**
- * Which bookie has which entries of a ledger: a row for each bookie, a column for each fragment. `answers` says of a
- * bookie whether it is there, `lacks` whether copies of it are marked as missing.
+ * Draw which bookie has which entries of a ledger: a row for each bookie, a column for each fragment. `answers` tells
+ * whether a bookie is running, `lacks` whether copies on it are marked as missing.
  */
 export function fragmentsDrawn(ledger, answers, lacks) {
   const fragments = ledger.fragments;
   const end = ledger.lastEntryId === null ? null : ledger.lastEntryId + 1;
   const sizes = fragments.map((each, at) => Math.max(0, (fragments[at + 1]?.firstEntryId ?? end ?? each.firstEntryId + 1) - each.firstEntryId));
   const total = sizes.reduce((sum, size) => sum + size, 0) || 1;
-  const least = Math.min(0.06, 1 / fragments.length / 2); // a short fragment is seen, too
+  const least = Math.min(0.06, 1 / fragments.length / 2); // so that a short fragment is visible
   const weights = sizes.map((size) => Math.max(size / total, least));
   const sum = weights.reduce((all, weight) => all + weight, 0);
   const bookies = [...new Set(fragments.flatMap((each) => each.ensemble))];

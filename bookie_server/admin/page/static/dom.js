@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes elements. Text is put in as text, never as markup: what a cluster is called cannot run.
+// Makes elements. Text is inserted as text, never as markup, so that no name from the cluster can run as code.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element; `attributes` that are functions listen, those that are null or false are left out. */
+/** Make an element. Attributes that are functions become event listeners; null and false ones are left out. */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }

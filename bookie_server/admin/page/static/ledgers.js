@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledgers: a part of the list at a time, and one ledger with its fragments drawn.
+// Ledgers: the list, page by page, and one ledger with a drawing of its fragments.
 
 import { fragmentsDrawn } from "./charts.js";
 import { el, facts, link, show, table } from "./dom.js";
@@ -28,10 +28,10 @@ export function ledgers(ask, wanted) {
     rows.push(...found.ledgers);
     rows.splice(0, rows.length - ROWS_MAX);
     show(list,
-      rows.length ? ledgerTable(rows) : el("p", {}, found.after === null ? "There is none." : "None so far."),
-      found.unreadable.length ? el("p", { class: "note" }, `Records that cannot be read: ${found.unreadable.join(", ")} (bk ledger show says why)`) : null,
-      found.after === null ? el("p", {}, "That is all.")
-        : el("button", { id: "more", type: "button", onclick: () => more(found.after) }, rows.length ? "More" : `Look on after ledger ${found.after}`));
+      rows.length ? ledgerTable(rows) : el("p", {}, found.after === null ? "No ledger matches." : "No match so far."),
+      found.unreadable.length ? el("p", { class: "note" }, `Records that cannot be read: ${found.unreadable.join(", ")} (bk ledger show gives the reason)`) : null,
+      found.after === null ? el("p", {}, "End of the list.")
+        : el("button", { id: "more", type: "button", onclick: () => more(found.after) }, rows.length ? "More" : `Continue after ledger ${found.after}`));
   }
 
   const view = [
@@ -55,7 +55,7 @@ function ledgerTable(rows) {
     bytes(each.length),
     `${each.ensembleSize}/${each.writeQuorumSize}/${each.ackQuorumSize}`,
     count(each.fragmentCount),
-    each.missing.length ? el("span", { class: "state warn" }, `! lacks ${each.missing.join(", ")}`) : "as ordered",
+    each.missing.length ? el("span", { class: "state warn" }, `! lacks ${each.missing.join(", ")}`) : "complete",
     moment(each.ctimeMs),
   ]));
 }
@@ -74,7 +74,7 @@ export function ledger(ask, id) {
       el("h2", {}, "Fragments"),
       one.fragmentCount > one.fragments.length ? el("p", {}, `The last ${one.fragments.length} of ${count(one.fragmentCount)}.`) : null,
       fragmentsDrawn(one, answers, lacks),
-      el("p", { class: "legend", "aria-hidden": "true" }, el("span", { class: "there" }, "has it"), el("span", { class: "lacks" }, "! marked as lacking entries"), el("span", { class: "away" }, "✕ bookie is not there")),
+      el("p", { class: "legend", "aria-hidden": "true" }, el("span", { class: "there" }, "has it"), el("span", { class: "lacks" }, "! marked as lacking entries"), el("span", { class: "away" }, "✕ bookie is not running")),
       fragmentTable(found),
       el("h2", {}, "Record"),
       record(one, lac),
@@ -86,17 +86,17 @@ function trouble(found) {
   const one = found.ledger;
   const least = Math.min(...found.copies.map((each) => each.least));
   const said = [];
-  if (least === 0) said.push(["bad", "Some of its entries cannot be read now: no bookie that should have them is there. Start one of those marked ✕ (bk ledger explain says which)."]);
+  if (least === 0) said.push(["bad", "Some entries cannot be read now, because none of the bookies that store them is running. Start one of the bookies marked ✕ (bk ledger explain names it)."]);
   if (found.missing.length) said.push(["warn", `It lacks copies on ${found.missing.join(", ")} since ${since(found.sinceMs)}: ${found.why}.`]);
-  if (one.state === "IN_RECOVERY") said.push(["warn", `Somebody takes it over: it is fenced, and its end is not decided yet. bk ledger explain ${one.ledgerId} says what keeps it.`]);
-  if (one.state === "OPEN" && least > 0 && least < one.ackQuorumSize) said.push(["warn", "Fewer bookies of its ensemble are there than must confirm an entry: its writer replaces them with the next one."]);
-  if (!said.length) said.push(["good", one.state === "OPEN" ? "It is open: a writer may be using it." : "It has all the copies it should have."]);
+  if (one.state === "IN_RECOVERY") said.push(["warn", `A client is recovering the ledger: it is fenced, and its end is not decided yet. bk ledger explain ${one.ledgerId} shows what blocks the recovery.`]);
+  if (one.state === "OPEN" && least > 0 && least < one.ackQuorumSize) said.push(["warn", "Fewer bookies of the ensemble are running than must confirm an entry. The writer replaces the others with its next entry."]);
+  if (!said.length) said.push(["good", one.state === "OPEN" ? "The ledger is open, and a writer may be using it." : "All copies of the ledger are there."]);
   return said.map(([rank, text]) => el("p", { class: `banner ${rank}` }, el("span", { class: "sign", "aria-hidden": "true" }, { good: "✓", warn: "!", bad: "✕" }[rank]), text));
 }
 
 function fragmentTable(found) {
   const one = found.ledger;
-  return table("Who has which entries", ["From entry", "Bookies", "Of each entry's bookies answer"], one.fragments.map((each, at) => [
+  return table("Bookies of each fragment", ["From entry", "Bookies", "Copies of an entry that can be read"], one.fragments.map((each, at) => [
     count(each.firstEntryId),
     el("span", {}, each.ensemble.map((bookie, place) => [place ? ", " : "", link(toBookie(bookie), bookie),
       isUp(found.members[bookie]) ? (found.missing.includes(bookie) ? " (lacks entries)" : "") : ` (${AWAY[found.members[bookie]] ?? found.members[bookie]})`])),
@@ -114,7 +114,7 @@ function record(one, lac) {
   const confirmed = lac && (lac.error ?? (lac.lac < 0 ? "no entry yet" : `entry ${count(lac.lac)}`));
   return facts([
     ["State", STATES[one.state]],
-    ["Last entry", one.lastEntryId === null ? null : one.lastEntryId < 0 ? "none: it is empty" : count(one.lastEntryId)],
+    ["Last entry", one.lastEntryId === null ? null : one.lastEntryId < 0 ? "none (the ledger is empty)" : count(one.lastEntryId)],
     ["Last add confirmed", confirmed],
     ["Size", one.length === null ? null : bytes(one.length)],
     ["Ensemble, write and ack quorum", `${one.ensembleSize}, ${one.writeQuorumSize}, ${one.ackQuorumSize}`],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named logs: a part of the list at a time; one log with its chain of ledgers, and its entries as they come.
+// Named logs: the list, page by page; and one log with its chain of ledgers and its newest entries.
 
 import { el, facts, link, show, table } from "./dom.js";
 import { bytes, count, many, moment, since } from "./words.js";
@@ -19,7 +19,7 @@ export function logs(ask) {
       return;
     }
     rows.push(...found.logs);
-    show(list, rows.length ? logTable(rows) : el("p", {}, "There is no log yet. A log is made by the first append to it."),
+    show(list, rows.length ? logTable(rows) : el("p", {}, "There is no log yet. The first append to a log creates it."),
       found.after === null ? null : el("button", { id: "more", type: "button", onclick: () => more(found.after) }, `More: ${count(rows.length)} of ${count(found.logCount)} are shown`));
   }
   more(null);
@@ -32,8 +32,8 @@ export function logs(ask) {
 function logTable(rows) {
   return table("Logs, by name", ["Log", "Entries", "First offset", "Next offset", "Leader", "Created"], rows.map((each) => each.error
     ? [each.log, el("span", { class: "state bad" }, `✕ ${each.error}`), "–", "–", "–", "–"]
-    : [link(`#/log/${encodeURIComponent(each.log)}`, each.log), each.openExtents ? `${count(each.nextOffset - each.startOffset)} and those of the open ledger` : count(each.nextOffset - each.startOffset),
-      count(each.startOffset), count(each.nextOffset), each.openExtents ? "● one writes" : "none", moment(each.createdMs)]));
+    : [link(`#/log/${encodeURIComponent(each.log)}`, each.log), each.openExtents ? `${count(each.nextOffset - each.startOffset)} and the open ledger's` : count(each.nextOffset - each.startOffset),
+      count(each.startOffset), count(each.nextOffset), each.openExtents ? "● writing" : "none", moment(each.createdMs)]));
 }
 
 export function log(ask, name) {
@@ -57,16 +57,16 @@ export function log(ask, name) {
       el("h1", {}, `Log ${name}`),
       facts([
         ["Offsets", one.nextOffset > one.startOffset ? `${count(one.startOffset)} to ${count(one.nextOffset - 1)}` : `none yet; the next is ${count(one.nextOffset)}`],
-        ["Leader", one.openExtents ? `one writes: ${many(one.openExtents, "open ledger")}` : "none: nothing is open"],
+        ["Leader", one.openExtents ? `a leader is writing (${many(one.openExtents, "open ledger")})` : "none (no open ledger)"],
         ["Keeps", kept(one)],
         ["Epoch", count(one.epoch)],
         ["Created", since(one.createdMs)],
       ]),
       el("h2", {}, "Chain of ledgers"),
       rest === null ? null : el("button", { id: "older", type: "button", onclick: older }, "Earlier ledgers"),
-      shown.length ? chain(shown) : el("p", {}, "It has no ledger."),
-      el("h2", {}, "Entries as they come"),
-      tail ? tail.node : el("p", { class: "note" }, "A bookie shows no entries. bk web does."),
+      shown.length ? chain(shown) : el("p", {}, "The log has no ledgers."),
+      el("h2", {}, "Newest entries"),
+      tail ? tail.node : el("p", { class: "note" }, "The page of a bookie shows no entries. bk web does."),
     ];
   };
 }
@@ -81,19 +81,19 @@ function chain(extents) {
   return el("ol", { class: "chain", "aria-label": "Ledgers of this log, the oldest first" }, extents.map((each) => {
     const open = each.state === "open";
     const item = el("li", { class: each.state }, link(`#/ledger/${each.ledgerId}`, `ledger ${each.ledgerId}`, { id: `extent-${each.ledgerId}-${each.firstEntryId}` }),
-      el("span", {}, open ? "● open: it is written now" : `offsets ${count(each.baseOffset)} to ${count(each.baseOffset + each.entries - 1)}`),
+      el("span", {}, open ? "● open for writing" : `offsets ${count(each.baseOffset)} to ${count(each.baseOffset + each.entries - 1)}`),
       el("span", {}, open ? each.codec : `${bytes(each.bytes)}, ${each.codec}`));
     item.style.flexGrow = String(1 + 3 * ((each.bytes ?? 0) / most));
     return item;
   }));
 }
 
-/** Asks once a second for what follows, while it is shown and not paused. */
+/** Asks once a second for the next entries, while it is visible and not paused. */
 function liveTail(ask, name) {
   const rows = [];
-  const status = el("span", { role: "status" }, "Looking …");
+  const status = el("span", { role: "status" }, "Loading …");
   const body = el("tbody", {});
-  const pause = el("button", { id: "pause", type: "button", "aria-pressed": "false", onclick: () => { paused = !paused; pause.textContent = paused ? "Go on" : "Pause"; pause.setAttribute("aria-pressed", String(paused)); } }, "Pause");
+  const pause = el("button", { id: "pause", type: "button", "aria-pressed": "false", onclick: () => { paused = !paused; pause.textContent = paused ? "Continue" : "Pause"; pause.setAttribute("aria-pressed", String(paused)); } }, "Pause");
   const from = el("input", { id: "f-from", inputmode: "numeric", pattern: "[0-9]{1,19}", size: 12, placeholder: "the newest" });
   let [paused, next, how, generation] = [false, null, "text", 0];
 
@@ -120,8 +120,8 @@ function liveTail(ask, name) {
         if (mine !== generation) return;
         next = found.next;
         if (found.entries.length) { rows.push(...found.entries); rows.splice(0, rows.length - ROWS_MAX); draw(); }
-        status.textContent = found.entries.length && next < found.endOffset ? `Reading on: ${count(found.endOffset - next)} to go.`
-          : `Up to offset ${count(found.endOffset)}. ${found.live ? "A leader writes." : "No leader writes now."}`;
+        status.textContent = found.entries.length && next < found.endOffset ? `Reading: ${count(found.endOffset - next)} more entries.`
+          : `Up to offset ${count(found.endOffset)}. ${found.live ? "A leader is writing." : "No leader is writing."}`;
       } catch (error) {
         status.textContent = error.message;
       }
@@ -139,7 +139,7 @@ function liveTail(ask, name) {
   const node = el("div", { class: "tail" },
     el("form", { onsubmit: again }, el("fieldset", {}, el("legend", {}, "Show as"), choice("text", "text"), choice("hex", "bytes"), choice("columns", "columns")), pause,
       el("label", { for: "f-from" }, "From offset"), from, el("button", {}, "Go"), status),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Entries" }, el("table", {}, el("caption", {}, "The last entries, long ones cut"),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Entries" }, el("table", {}, el("caption", {}, "The newest entries, long ones shortened"),
       el("thead", {}, el("tr", {}, ["Offset", "Size", "Entry"].map((word) => el("th", { scope: "col" }, word)))), body)));
   setTimeout(step, 0);
   return { node, step };
@@ -149,5 +149,5 @@ function columns(entry) {
   const names = Object.keys(entry.rows[0] ?? {});
   return el("div", {}, el("table", { class: "inner" }, el("thead", {}, el("tr", {}, names.map((each) => el("th", { scope: "col" }, each)))),
     el("tbody", {}, entry.rows.map((row) => el("tr", {}, names.map((each) => el("td", {}, String(row[each] ?? "null"))))))),
-  entry.rows.length > 4 ? el("span", { class: "note" }, "its first rows") : null);
+  entry.rows.length > 4 ? el("span", { class: "note" }, "only the first rows") : null);
 }

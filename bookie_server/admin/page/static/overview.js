@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first screen: is all well, what is wrong, what to do; the bookies. And one bookie with its plots.
+// The overview: whether all is well, the problems with their remedies, and the bookies. Also the view of one bookie with its plots.
 
 import { chart, disk, spark } from "./charts.js";
 import { el, facts, link, table } from "./dom.js";
@@ -20,11 +20,11 @@ export function overview(ask) {
       banner(verdict),
       verdict.problems.length ? problems(verdict) : null,
       el("h2", {}, "Bookies"),
-      bookies.length ? bookieTable(found) : el("p", {}, "No bookie is known. Start some: bk bookie run."),
+      bookies.length ? bookieTable(found) : el("p", {}, "No bookie is known. Start one with bk bookie run."),
       found.after ? el("p", {}, `These are the first ${bookies.length} of ${found.bookieCount}; bk bookie list shows all.`) : null,
       el("h2", {}, "Repair"),
       repairInWords(found.replication),
-      found.agoS > 15 ? el("p", { class: "note" }, `This is what was seen ${Math.round(found.agoS)} s ago.`) : null,
+      found.agoS > 15 ? el("p", { class: "note" }, `These values are ${Math.round(found.agoS)} s old.`) : null,
     ];
   };
 }
@@ -37,11 +37,11 @@ function banner(verdict) {
 
 function problems(verdict) {
   const more = verdict.problemCount - verdict.problems.length;
-  return el("section", { "aria-labelledby": "todo" }, el("h2", { id: "todo" }, "What is wrong, and what to do"),
+  return el("section", { "aria-labelledby": "todo" }, el("h2", { id: "todo" }, "Problems, and what to do"),
     el("ol", { id: "problems" }, verdict.problems.map((each) => el("li", { class: each.rank },
       el("span", { class: "rank" }, RANKS[each.rank]), el("div", {}, el("p", { class: "what" }, each.what), el("p", {}, each.do),
         each.bookie ? link(toBookie(each.bookie), "More about this bookie") : each.place ? link(each.place, "Show them") : null)))),
-    more > 0 ? el("p", {}, `and ${many(more, "thing")} more`) : null);
+    more > 0 ? el("p", {}, `and ${many(more, "problem")} more`) : null);
 }
 
 function bookieTable(found) {
@@ -55,7 +55,7 @@ function bookieTable(found) {
       room(each),
       each.numbers ? spark("Entries appended", series.added, rate) : "–",
       each.numbers ? spark("Bytes written", series.written, byteRate) : "–",
-      each.numbers ? spark("Time of commits, 99 of 100", series.p99Ms, millis) : "–",
+      each.numbers ? spark("Commit time, 99th percentile", series.p99Ms, millis) : "–",
       each.underReplicated ? link("#/repair", each.allMarksCounted ? many(each.underReplicated, "ledger") : `${count(each.underReplicated)}+ ledgers`) : "none",
       ...(asked ? [millis(each.answerMs)] : []),
     ];
@@ -74,7 +74,7 @@ function room(bookie) {
   return disk(used, `${share(used)} of ${bytes(bookie.totalBytes)}${fullIn(bookie)}`);
 }
 
-/** When the disk is full, if writing goes on as in the last minutes and nothing is deleted. */
+/** The time until the disk is full, if the rate of writing stays the same and nothing is deleted. */
 function fullIn(bookie) {
   const known = (bookie.numbers?.series ?? NONE).written.filter((value) => value !== null);
   const mean = known.reduce((sum, each) => sum + each, 0) / known.length;
@@ -86,7 +86,7 @@ export function repairInWords(status) {
   const lacking = status.underReplicated
     ? link("#/repair", `${many(status.underReplicated, "ledger")} ${status.underReplicated === 1 ? "lacks" : "lack"} a copy`)
     : "No ledger lacks a copy";
-  const who = !status.enabled ? "repair is paused (bk replication resume)" : status.auditor ? `${status.auditor} audits` : "nobody repairs (bk autorecovery)";
+  const who = !status.enabled ? "repair is paused (bk replication resume)" : status.auditor ? `the auditor is ${status.auditor}` : "no auto-recovery runs (start bk autorecovery)";
   return el("p", {}, lacking, `, ${many(status.underRepair, "repair")} under way; ${who}.`);
 }
 
@@ -107,7 +107,7 @@ export function bookie(ask, id) {
   };
 }
 
-const noNumbers = (me) => me ? "A bookie tells its own numbers only; bk web shows those of all." : "It is not there, or has no admin port, so there are no numbers.";
+const noNumbers = (me) => me ? "The page of a bookie has only its own numbers. bk web has the numbers of all bookies." : "The bookie is not running or has no admin port, so there are no numbers.";
 
 function plots(series) {
   return el("div", { class: "plots" },
@@ -125,19 +125,19 @@ function details(one) {
       ["State", state(one)],
       ["Disk", room(one)],
       ["Lacks copies of", many(one.underReplicated, "ledger")],
-      ["Ledgers held", one.numbers ? count(numbers.ledgers) : null],
+      ["Ledgers stored", one.numbers ? count(numbers.ledgers) : null],
       ["Writers connected", one.numbers ? count(numbers.sessions) : null],
       ["Memory", one.numbers ? bytes(numbers.memoryBytes) : null],
       ["Copies in limbo", one.limboLedgers ?? numbers.limboLedgers ?? null],
       ["Copies with damage", one.damagedLedgers ?? numbers.damagedLedgers ?? null],
-      ["Damage met since its start", one.numbers ? count(numbers.damage) : null],
+      ["Damage found since its start", one.numbers ? count(numbers.damage) : null],
       ["Started", numbers.startedS ? since(numbers.startedS * 1000) : null],
       ["Version", one.version],
       ["Lanes", one.lanes.join(", ") || null],
       ["Admin port", one.admin],
       ["Error", one.error],
     ]),
-    directories.length ? table("Its data directories", ["Directory", "Disk", "Takes entries"], directories.map((each) => {
+    directories.length ? table("Data directories of this bookie", ["Directory", "Disk", "Accepts entries"], directories.map((each) => {
       const used = each.totalBytes ? 1 - each.usableBytes / each.totalBytes : null;
       return [each.path, disk(used, `${share(used)} of ${bytes(each.totalBytes)}`), each.writable ? "yes" : "no"];
     })) : null,

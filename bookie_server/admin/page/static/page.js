@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: which part is shown, by what follows # in its address; asks again every few seconds while somebody looks.
+// The page: shows the part that the address names after #, and asks for it again every few seconds while the page is visible.
 
 import { el, show } from "./dom.js";
 import { ledger, ledgers } from "./ledgers.js";
@@ -14,13 +14,13 @@ const main = document.getElementById("main");
 const connection = document.getElementById("connection");
 let shown = { part: null, refresh: null, timer: 0, number: 0 };
 
-/** JSON from the server. Raises an Error that says why, for people. */
+/** Fetch JSON from the server. Throws an Error whose text is shown to the user. */
 async function ask(path) {
   let answer;
   try {
     answer = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store", credentials: "omit" });
   } catch {
-    throw new Lost("No answer from this port: is the process there?");
+    throw new Lost("No answer from this port. Is the process running?");
   }
   const found = await answer.json().catch(() => ({ error: `This port answers ${answer.status}.` }));
   if (!answer.ok) throw new Error(found.error ?? `This port answers ${answer.status}.`);
@@ -29,7 +29,7 @@ async function ask(path) {
 
 class Lost extends Error {}
 
-/** A part: nodes at once, or a function that is called again and again for them. */
+/** Return a part of the page: its nodes, or a function that is called every few seconds for the current nodes. */
 function partOf(hash) {
   const [path, query] = hash.replace(/^#/, "").split("?");
   const [, name = "", ...rest] = path.split("/");
@@ -64,7 +64,7 @@ function named() {
 async function refresh() {
   const mine = shown.number;
   clearTimeout(shown.timer);
-  const reads = shown.once && !getSelection().isCollapsed; // somebody copies text: it must not go away
+  const reads = shown.once && !getSelection().isCollapsed; // text is selected, perhaps to copy it: keep it
   if (!document.hidden && shown.refresh && !reads) {
     try {
       const nodes = await shown.refresh();
@@ -75,9 +75,9 @@ async function refresh() {
       connection.className = "";
     } catch (error) {
       if (mine !== shown.number) return;
-      connection.textContent = `${error.message}${shown.once ? " What is shown is older." : ""}`;
+      connection.textContent = `${error.message}${shown.once ? " The values shown are older." : ""}`;
       connection.className = "bad";
-      if (!shown.once) show(main, el("h1", {}, "Not shown"), el("p", { class: "note" }, error.message));
+      if (!shown.once) show(main, el("h1", {}, "Not available"), el("p", { class: "note" }, error.message));
     }
     shown.once = true;
   }
@@ -85,7 +85,7 @@ async function refresh() {
 }
 
 function route() {
-  if (location.hash && !location.hash.startsWith("#/")) return; // to a place on the part that is shown
+  if (location.hash && !location.hash.startsWith("#/")) return; // a link to a place within the current part
   const first = shown.part === null;
   clearTimeout(shown.timer);
   const hash = location.hash || "#/";
@@ -100,7 +100,7 @@ function route() {
   if (!first) main.focus();
   window.scrollTo(0, 0);
   if (shown.refresh) {
-    show(main, el("p", {}, "Looking …"));
+    show(main, el("p", {}, "Loading …"));
     refresh();
   } else {
     show(main, part);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledgers that lack copies: which, on what bookies, since when, and why their copies are not there yet.
+// Ledgers that lack copies, with the bookies, the time since when, and the reason why the copies have not been replaced yet.
 
 import { el, facts, link, table } from "./dom.js";
 import { count, since } from "./words.js";
@@ -26,8 +26,8 @@ export function repair(ask) {
         ["Ledgers that lack copies", `${status.allMarksCounted === false ? "more than " : ""}${count(status.underReplicated)}`],
         ["Under repair now", count(status.underRepair)],
         ["Replication", status.enabled === false ? "✕ paused (bk replication resume)" : "enabled"],
-        ["Auditor", status.auditor ?? "✕ none: run bk autorecovery"],
-        ["A bookie is lost after", delay === null || delay === undefined ? "as each auditor is set" : `${delay} s`],
+        ["Auditor", status.auditor ?? "✕ none (start bk autorecovery)"],
+        ["A bookie counts as lost after", delay === null || delay === undefined ? "the setting of the auditor" : `${delay} s`],
       ]),
       rows.length ? table("Ledgers that lack copies", ["Ledger", "Lacks copies on", "Since", "Why"], rows.map((each) => [
         link(`#/ledger/${each.ledgerId}`, String(each.ledgerId), { id: `lacking-${each.ledgerId}` }), each.missing.join(", "), since(each.sinceMs), each.why,

@@ -44,7 +44,7 @@ export function lasts(seconds) {
   return many(Math.floor(seconds), "second");
 }
 
-/** How long ago, in the largest unit that is at least one. */
+/** The time since then, in the largest unit of which there is at least one. */
 export function ago(time) {
   const seconds = Math.max(0, (Date.now() - time) / 1000);
   for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
@@ -62,12 +62,12 @@ export function since(time) {
   return time === null || time === undefined ? "–" : `${moment(time)} (${ago(time)})`;
 }
 
-/** What a bookie is, in a word with a sign of its own, and how good that is. */
+/** The state of a bookie as a sign, a word and a rank. */
 export function stateOf(bookie) {
   const { state, order } = bookie;
   const away = state === "away" || state === "gone";
   if (order === "removed") return { sign: "–", word: "removed", rank: "none" };
-  if (order === "drain") return { sign: "⇢", word: away ? "down, drains" : "draining", rank: away ? "bad" : "warn" };
+  if (order === "drain") return { sign: "⇢", word: away ? "down, draining" : "draining", rank: away ? "bad" : "warn" };
   if (state === "away") return { sign: "✕", word: "down", rank: "bad" };
   if (state === "unreadable") return { sign: "?", word: "registration unreadable", rank: "bad" };
   if (state === "gone") return { sign: "✕", word: "gone", rank: "bad" };

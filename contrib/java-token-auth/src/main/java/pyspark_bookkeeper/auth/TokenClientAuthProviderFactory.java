@@ -17,14 +17,14 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Shows a bookie the token in a file, once a connection, over TLS only.
+ * Sends the token in a file to a bookie, once for each connection and over TLS only.
  *
- * <p>A client takes it by {@code clientAuthProviderFactoryClass}; {@code tokenPath} (or the variable BK_TOKEN_PATH of
- * the environment) names the file, which is read anew for each connection.
+ * <p>A client uses it if {@code clientAuthProviderFactoryClass} names this class. {@code tokenPath} (or the environment
+ * variable BK_TOKEN_PATH) names the file, which is read for each connection.
  */
 public final class TokenClientAuthProviderFactory implements ClientAuthProvider.Factory {
 
-    /** Bookies compare it with their own. */
+    /** The name of the plug-in, which a bookie compares with its own. */
     public static final String PLUGIN = "bookkeeper-token";
 
     public static final String PATH_KEY = "tokenPath";
@@ -39,7 +39,7 @@ public final class TokenClientAuthProviderFactory implements ClientAuthProvider.
     public void init(ClientConfiguration conf) throws IOException {
         String named = conf.getString(PATH_KEY, System.getenv(PATH_VARIABLE));
         if (named == null || named.isEmpty()) {
-            throw new IOException("no file of a token is named: set " + PATH_KEY + ", or " + PATH_VARIABLE);
+            throw new IOException("the token file is not named: set " + PATH_KEY + ", or " + PATH_VARIABLE);
         }
         String tls = conf.getTLSProviderFactoryClass();
         if (tls == null || tls.isEmpty()) {
@@ -69,12 +69,12 @@ public final class TokenClientAuthProviderFactory implements ClientAuthProvider.
         }
         String token = new String(found, 0, size, StandardCharsets.ISO_8859_1).trim();
         if (token.length() > BYTES_MAX || !token.matches("[A-Za-z0-9_-]+\\.[A-Za-z0-9_-]+\\.[A-Za-z0-9_-]+")) {
-            throw new IOException(path + " holds no token"); // and never what it holds
+            throw new IOException(path + " does not contain a token"); // never show the contents
         }
         return token.getBytes(StandardCharsets.ISO_8859_1);
     }
 
-    /** One connection: the token goes there once TLS is up, and one answer comes back. */
+    /** The exchange on one connection: the token is sent once TLS is up, and the bookie answers once. */
     private static final class Provider implements ClientAuthProvider {
         private final Path path;
         private final ClientConnectionPeer connection;
@@ -87,7 +87,7 @@ public final class TokenClientAuthProviderFactory implements ClientAuthProvider.
             this.done = done;
         }
 
-        /** The client calls it in front of START_TLS: nothing is sent yet. */
+        /** Called by the client before START_TLS, when nothing may be sent yet. */
         @Override
         public void init(AuthCallbacks.GenericCallback<AuthToken> cb) {
             send = cb;
@@ -96,7 +96,7 @@ public final class TokenClientAuthProviderFactory implements ClientAuthProvider.
         @Override
         public void onProtocolUpgrade() {
             if (!connection.isSecure()) {
-                LOG.error("the connection to {} is not one over TLS: no token is sent", connection.getRemoteAddr());
+                LOG.error("the connection to {} does not use TLS: no token is sent", connection.getRemoteAddr());
                 done.operationComplete(BKException.Code.UnauthorizedAccessException, null);
                 return;
             }
