@@ -86,7 +86,7 @@ def test_ledger_explain_says_that_the_mark_of_the_ledger_cannot_be_read(bk: Bk) 
     code, out, _ = bk("ledger", "explain", "5", "--json")
     (found,) = [each for each in json.loads(out)["findings"] if MARK in each["what"]]
     assert (code, found["weight"]) == (0, "problem")
-    assert "delete the node" in found["remedy"]
+    assert "else delete it" in found["remedy"]
     code, out, _ = bk("ledger", "explain", "6")
     assert (code, LOCK in out) == (0, True)
     code, out, _ = bk("ledger", "explain", "8")
