@@ -19,11 +19,13 @@ from bk_cli import options
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper, LedgerReader
     from bk_core.blocking.logs import NamedLog
+    from bk_core.blocking.topics import Topic
     from bk_core.client import BookKeeper as AsyncBookKeeper
     from bk_core.client import ClientConfig
     from bk_core.cluster.admin_ports import AdminPorts
     from bk_core.metadata.port import MetadataStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
+    from bk_core.pulsar.topic import PulsarAccess
     from bk_core.transport.caller import Caller
 
 METADATA_TIMEOUT_S = 8.0
@@ -75,6 +77,15 @@ class Access:
     def log(self, name: str) -> Iterator[NamedLog]:
         with self.client() as bookkeeper:
             yield bookkeeper.log(name, password=self.password)
+
+    @contextmanager
+    def topic(self, name: str, pulsar: PulsarAccess) -> Iterator[Topic]:
+        """A topic of Pulsar, whose ledgers have the password of the command line."""
+        with (
+            self.client() as bookkeeper,
+            bookkeeper.topic(name, access=replace(pulsar, password=self.password)) as found,
+        ):
+            yield found
 
     @contextmanager
     def reader(self, ledger_id: int, digest_type: str | None, *, recover: bool = False) -> Iterator[LedgerReader]:

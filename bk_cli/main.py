@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rebalance": ("bk_cli.bookies.rebalance:rebalance", "Move copies from full bookies to empty ones."),
     "ledger": ("bk_cli.data.ledger:ledger", "Ledgers: inspect, read, write, recover and delete them."),
     "log": ("bk_cli.data.log:log", "Named logs: inspect, read and maintain them."),
+    "topic": ("bk_cli.data.topic:topic", "Topics of Apache Pulsar: inspect and read them."),
     "placement": ("bk_cli.explain.placement:placement", "Say which bookies ledgers get, and why."),
     "role": ("bk_cli.operate.role:role", "Roles: the rights of clients where bookies run in mode secure."),
     "token": ("bk_cli.operate.token:token", "Tokens: sign them, and make the file of keys that verify them."),

@@ -113,6 +113,15 @@ Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
             Facade("bk_core.logs.named_log", "NamedLog", "Handle", internal=("records", "compactor")),
         ),
     ),
+    Page(
+        "bk_core/blocking/topics.py",
+        """Pulsar's topics without ``await``: what ``BookKeeper.topic`` of :mod:`bk_core.blocking` returns.
+
+Written by scripts/blocking.py from :mod:`bk_core.pulsar.topic`; do not edit.
+""",
+        "bk_core.pulsar.topic",
+        (Facade("bk_core.pulsar.topic", "Topic", "BlockHandle"),),
+    ),
 )
 
 

@@ -18,8 +18,11 @@ from bk_core.model import EntryId
 
 if TYPE_CHECKING:
     from bk_core.blocking.logs import NamedLog
+    from bk_core.blocking.topics import Topic
     from bk_core.logs.machines.publication import PublishOptions
     from bk_core.logs.model.head import NewExtent, Published, PublishId
+    from bk_core.pulsar.model.topic_name import TopicName
+    from bk_core.pulsar.topic import PulsarAccess
 
 T = TypeVar("T")
 AHEAD_BYTES_MAX = 8 << 20
@@ -42,8 +45,8 @@ class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
 
 
 class BookKeeperBase(Connection[client.BookKeeper]):
-    """Methods for logs. With asyncio they are functions and classes of their own, because logs are a layer above the
-    client (docs/decisions/0002)."""
+    """Methods for logs and topics. With asyncio they are functions and classes of their own, because logs and topics
+    are layers above the client (docs/decisions/0002)."""
 
     def log(self, name: str, *, password: bytes = b"") -> NamedLog:
         """A handle of a named log; reads and creates nothing. Raises InvalidArgumentError for a bad name."""
@@ -51,6 +54,22 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         from bk_core.logs import named_log
 
         return blocking_logs.NamedLog(named_log.NamedLog(self._inner, name, password=password), self._thread)
+
+    def topic(self, name: str, *, access: PulsarAccess | None = None) -> Topic:
+        """A handle of a topic of Pulsar; reads nothing. ``access`` says where Pulsar is and what it asks for. Raises
+        InvalidArgumentError for a bad name, UnsupportedTopicError for a non-persistent topic."""
+        from bk_core.blocking import topics as blocking_topics  # imported only when a topic is used
+        from bk_core.pulsar import topic
+
+        return blocking_topics.Topic(topic.Topic(self._inner, name, access=access), self._thread)
+
+    def topics(
+        self, namespace: str | None = None, *, access: PulsarAccess | None = None
+    ) -> list[tuple[TopicName, int | None]]:
+        """As :func:`bk_core.pulsar.topic.list_topics`."""
+        from bk_core.pulsar import topic  # as above
+
+        return self._thread.call(topic.list_topics(self._inner, namespace, access=access))
 
     def publish_to_logs(
         self,

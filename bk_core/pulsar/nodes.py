@@ -15,7 +15,7 @@ from bk_core.pulsar.model.schemas import SchemaVersion, schema_versions
 from bk_core.pulsar.model.topic_name import TopicName
 
 NEAR_TOPICS = 3
-DEFAULT_PORT = 2181
+NAMESPACES_SHOWN = 20
 
 
 class PulsarNodes:
@@ -90,6 +90,22 @@ class PulsarNodes:
             if topic.whole not in found:
                 found[topic] = None
         return sorted(found.items())
+
+    def topics_of(self, namespace: str | None) -> list[tuple[TopicName, int | None]]:
+        """As :meth:`topics`, of ``tenant/namespace``; None: of all. Raises InvalidArgumentError for a name of another
+        form, NoSuchTopicError for a namespace without topics."""
+        if namespace is None:
+            return [topic for each in sorted(self.namespaces()) for topic in self.topics(*each)]
+        tenant, _, name = namespace.partition("/")
+        found = self.topics(tenant, TopicName.of_parts(tenant, name, "x").namespace)
+        if not found:
+            spaces = ", ".join(f"{tenant}/{name}" for tenant, name in sorted(self.namespaces())[:NAMESPACES_SHOWN])
+            raise NoSuchTopicError(
+                f"namespace {namespace} has no topics",
+                value=self._store.uri + (f", below {self._root}" if self._root else ""),
+                remedy=f"there are {spaces}" if spaces else "Pulsar has no topics there",
+            )
+        return found
 
     def _is_namespace(self, folder: str, tenant: str, namespace: str) -> bool:
         return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from bk_core.client.bookkeeper import BookKeeper
@@ -187,18 +187,24 @@ class PartitionPlanner:
         return cursor if cursor is not None and cursor.compacted_ledger >= 0 else None
 
     async def _newest(self, cursor: Cursor) -> Cursor:
-        """The state of a cursor that is in a ledger of its own: in the last entry of it that may be read."""
+        """The state of a cursor that is in a ledger of its own: in the last entry of it. Brokers say nothing of the LAC
+        of these ledgers, so the entry behind the LAC is taken too, if a bookie has it. It is a state that the broker
+        wrote, and nothing is lost if the broker never confirms it: what it names was there before."""
         try:
             reader = await self._bookkeeper.open_ledger(cursor.ledger_id, recover=False, password=self.password)
         except NoSuchLedgerError:
             return cursor
         async with reader:
             last = reader.last_add_confirmed
-            if last < 0:
-                return cursor
-            async with aclosing(reader.reading(last, last)) as batches:
-                entries = [entry async for batch in batches for entry in batch.to_list()]
-        return Cursor.of_entry(f"entry {last} of cursor ledger {cursor.ledger_id}", entries[0], cursor.ledger_id)
+            for entry_id in (last,) if reader.is_closed else (last + 1, last):
+                if entry_id < 0:
+                    break
+                with suppress(NoSuchEntryError):
+                    async with aclosing(reader.reading(entry_id, entry_id, unconfirmed=entry_id > last)) as batches:
+                        entries = [entry async for batch in batches for entry in batch.to_list()]
+                    where = f"entry {entry_id} of cursor ledger {cursor.ledger_id}"
+                    return Cursor.of_entry(where, entries[0], cursor.ledger_id)
+        return cursor
 
     async def cursors(self) -> dict[str, Cursor]:
         """The subscriptions by name, each in its newest state that may be read."""

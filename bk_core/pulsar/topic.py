@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from bk_core.errors import InvalidArgumentError, NoSuchTopicError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.pulsar.broker import BrokerAdmin
-from bk_core.pulsar.model.managed_ledger import Cursor, TopicLedger
+from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan
 from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, decode_schema
@@ -65,8 +65,8 @@ class PulsarAccess:
     admin_url: str = ""
     token_path: str = ""
     ca_path: str = ""
-    password: bytes = PASSWORD
-    private_keys: Mapping[str, bytes] | None = None
+    password: bytes = field(default=PASSWORD, repr=False)
+    private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,7 @@ class Topic:
         self.name = str(self._topic)
         self._bookkeeper, self._access = bookkeeper, access or PulsarAccess()
         self._broker = _broker(self._access)
-        self._own_store: MetadataStore | None = None
-        self._nodes: PulsarNodes | None = None
+        self._pulsar = _PulsarMetadata(bookkeeper, self._access.metadata_uri)
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
@@ -114,23 +113,26 @@ class Topic:
         Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
         nodes = await self._fresh_nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
-        partitions = list[PartitionInfo]()
-        for topic in topics:
-            planner = self._planner(nodes, topic)
-            try:
-                record = await asyncio.to_thread(nodes.managed_ledger, topic)
-                last = record.ledgers[-1:] if record is not None else ()
-                if last:
-                    await planner.ranges(Bounds(start=MessageId(last[0].ledger_id, 0)))
-                cursors = await planner.cursors()
-            finally:
-                await planner.close()
-            ledgers = () if record is None else record.ledgers
-            ended = record is not None and record.terminated_at is not None
-            partitions.append(PartitionInfo(topic, ledgers, planner.end, ended, cursors))
+        partitions = [await self._partition_info(nodes, topic) for topic in topics]
         is_partitioned = bool(topics) and topics[0] != self._topic
         versions = await asyncio.to_thread(nodes.schema_versions, self._topic)
         return TopicInfo(self._topic, is_partitioned, tuple(partitions), versions)
+
+    async def _partition_info(self, nodes: PulsarNodes, topic: TopicName) -> PartitionInfo:
+        record = await asyncio.to_thread(nodes.managed_ledger, topic) or ManagedLedger(())
+        planner = self._planner(nodes, topic)
+        try:
+            if record.ledgers:
+                await planner.ranges(Bounds(start=MessageId(record.ledgers[-1].ledger_id, 0)))
+            cursors = await planner.cursors()
+        finally:
+            await planner.close()
+        end = planner.end
+        if end.last is None:  # the last ledger is empty
+            full = [each for each in record.ledgers if each.entries > 0]
+            if full:
+                end = TopicEnd(EntryPosition(full[-1].ledger_id, full[-1].entries - 1), end.source)
+        return PartitionInfo(topic, record.ledgers, end, record.terminated_at is not None, cursors)
 
     async def schemas(self) -> list[TopicSchema]:
         """The versions of the topic's schema, the newest last; none if it has no schema. Raises MetadataCorruptError
@@ -190,13 +192,30 @@ class Topic:
         MessageChecksumError, UnsupportedTopicError and MessageEncryptedError for an entry, by name; and what reading a
         ledger raises.
         """
-        bounds = _Wanted(start, end, after, published_from, compacted)
+        wanted = _Wanted(start, end, after, published_from, compacted)
         options = self._options(columns, isolation, corrupt, encrypted)
         made = list[Any]()
-        async with aclosing(self._read(bounds, options)) as batches:
+        async with aclosing(self._read(wanted, options)) as batches:
             async for batch in batches:
                 made.append(batch)
         return _table(made, options.schema)
+
+    def read(
+        self,
+        start: Positions | None = None,
+        end: Positions | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        after: Positions | None = None,
+        published_from: datetime | int | None = None,
+        compacted: bool = False,
+        isolation: Isolation = "read_committed",
+        corrupt: OnCorrupt = "fail",
+        encrypted: OnEncrypted = "fail",
+    ) -> BatchIterator[RecordBatch]:
+        """The rows of :meth:`to_arrow`, a few megabytes at a time."""
+        wanted = _Wanted(start, end, after, published_from, compacted)
+        return BatchIterator(self._read(wanted, self._options(columns, isolation, corrupt, encrypted)))
 
     async def record_batch_reader(
         self,
@@ -220,10 +239,10 @@ class Topic:
         """
         from bk_core.client.reading.pull import Pull
 
-        bounds = _Wanted(start, end, after, published_from, compacted)
+        wanted = _Wanted(start, end, after, published_from, compacted)
         options = self._options(columns, isolation, corrupt, encrypted)
         pull = Pull(self._bookkeeper, asyncio.get_running_loop())
-        return _stream(_PulledBatches(BatchIterator(self._read(bounds, options)), pull), options.schema)
+        return _stream(_PulledBatches(BatchIterator(self._read(wanted, options)), pull), options.schema)
 
     def tail(
         self,
@@ -274,10 +293,7 @@ class Topic:
 
     async def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one. The client of the ledgers stays open."""
-        self._nodes, store = None, self._own_store
-        self._own_store = None
-        if store is not None:
-            await asyncio.to_thread(store.close)
+        await self._pulsar.close()
 
     async def __aenter__(self) -> Topic:
         return self
@@ -288,17 +304,7 @@ class Topic:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     async def _fresh_nodes(self) -> PulsarNodes:
-        """The nodes, with everything that brokers wrote before."""
-        self._bookkeeper.check_open()
-        if self._nodes is None:
-            store, root = self._bookkeeper.store, ""
-            if self._access.metadata_uri:
-                uri, root = parse_metadata_uri(self._access.metadata_uri)
-                settings = self._bookkeeper.config.store_settings()
-                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
-            self._nodes = PulsarNodes(store, root)
-        await asyncio.to_thread(self._nodes.sync)
-        return self._nodes
+        return await self._pulsar.fresh()
 
     def _planner(self, nodes: PulsarNodes, topic: TopicName) -> PartitionPlanner:
         return PartitionPlanner(self._bookkeeper, nodes, topic, password=self._access.password, broker=self._broker)
@@ -365,6 +371,47 @@ class Topic:
                     return
                 if is_idle:
                     await _wait_any([each.planner for each in following.values()])
+
+
+async def list_topics(
+    bookkeeper: BookKeeper, namespace: str | None = None, *, access: PulsarAccess | None = None
+) -> list[tuple[TopicName, int | None]]:
+    """The topics of a namespace (``tenant/namespace``), None: of all, by name; each with the number of its partitions,
+    None without partitions. Topics that brokers made for themselves are among them (``TopicName.is_system``). Raises
+    InvalidArgumentError, NoSuchTopicError if the namespace has none, and MetadataCorruptError."""
+    pulsar = _PulsarMetadata(bookkeeper, (access or PulsarAccess()).metadata_uri)
+    try:
+        nodes = await pulsar.fresh()
+        return await asyncio.to_thread(nodes.topics_of, namespace)
+    finally:
+        await pulsar.close()
+
+
+class _PulsarMetadata:
+    """Pulsar's nodes, beside those of the ledgers or in a store of their own."""
+
+    def __init__(self, bookkeeper: BookKeeper, uri: str) -> None:
+        self._bookkeeper, self._uri = bookkeeper, uri
+        self._own_store: MetadataStore | None = None
+        self._nodes: PulsarNodes | None = None
+
+    async def fresh(self) -> PulsarNodes:
+        """The nodes, with everything that brokers wrote before."""
+        self._bookkeeper.check_open()
+        if self._nodes is None:
+            store, root = self._bookkeeper.store, ""
+            if self._uri:
+                uri, root = parse_metadata_uri(self._uri)
+                settings = self._bookkeeper.config.store_settings()
+                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
+            self._nodes = PulsarNodes(store, root)
+        await asyncio.to_thread(self._nodes.sync)
+        return self._nodes
+
+    async def close(self) -> None:
+        store, self._own_store, self._nodes = self._own_store, None, None
+        if store is not None:
+            await asyncio.to_thread(store.close)
 
 
 @dataclass(slots=True)

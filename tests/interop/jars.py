@@ -40,7 +40,10 @@ _APPLICATIONS = {
 }
 _VERSIONS_OF = {PULSAR: ("org.apache.pulsar", "pulsar")}
 """A parent whose list of versions holds for everything that is brought along: else Maven mixes those of others."""
-_SOURCES = {DISTRIBUTED_LOG: ("Lines.java", "Pattern.java", "distributedlog/*.java"), PULSAR: ()}
+_SOURCES = {
+    DISTRIBUTED_LOG: ("Lines.java", "Pattern.java", "distributedlog/*.java"),
+    PULSAR: ("Lines.java", "pulsar/*.java"),
+}
 _SOURCES_OF_PEERS = ("*.java",)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from bk_core.client import BookKeeper
@@ -24,7 +25,10 @@ class PulsarWorld:
 
     def __init__(self, cluster: MemoryBookKeeper) -> None:
         self.cluster = cluster
-        self.bookkeeper, self._writer = cluster.client(), cluster.client(FAST)
+        self.bookkeeper, self._writer = (
+            cluster.client(),
+            cluster.client(replace(FAST, explicit_lac_delay_ms=50_000, lac_stall_ms=50_000, lac_timeout_ms=60_000)),
+        )
         self._ledgers: dict[TopicName, list[proto.LedgerInfo]] = {}
         self._terminated: dict[TopicName, EntryPosition] = {}
         self.set(MANAGED_LEDGERS, b"")

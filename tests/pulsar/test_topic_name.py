@@ -87,3 +87,4 @@ def test_names_that_only_look_like_partitions_are_topics(local: str) -> None:
 )  # fmt: skip
 def test_topics_of_brokers_are_told_apart(local: str, is_system: bool) -> None:
     assert TopicName("public", "default", local).is_system is is_system
+    assert TopicName("pulsar", "system", local).is_system

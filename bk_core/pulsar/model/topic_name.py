@@ -27,6 +27,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 """Local names, without a partition, of topics that brokers make for themselves."""
+SYSTEM_NAMESPACE = ("pulsar", "system")
 PENDING_ACKS = "__transaction_pending_ack"
 _NAME_OF_TENANT = re.compile(r"[-=:.\w]+")
 _PARTITION_NUMBER = re.compile(r"(.+)-partition-(\d{1,9})")
@@ -106,7 +107,8 @@ class TopicName:
     def is_system(self) -> bool:
         """Whether brokers made this topic for themselves."""
         local = self.whole.local
-        return local in SYSTEM_TOPICS or local.endswith(PENDING_ACKS)
+        of_system = (self.tenant, self.namespace) == SYSTEM_NAMESPACE
+        return of_system or local in SYSTEM_TOPICS or local.endswith(PENDING_ACKS)
 
     @property
     def managed_ledger_path(self) -> str:

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk topic``: topics of Apache Pulsar, read from the ledgers that hold them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bk_cli import options, output
+from bk_cli.access import Access, access
+from bk_core.cluster.payloads import payload_json, payload_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bk_core.pulsar.model.managed_ledger import Cursor
+    from bk_core.pulsar.topic import PartitionInfo, PulsarAccess, TopicInfo
+
+_ENDS = {
+    "closed": "its last ledger is closed",
+    "lac": "what bookies confirm; one message more may be waiting (--admin-url)",
+    "broker": "as the broker says",
+    "terminated": "the topic was terminated there",
+}
+"""What the end of a topic was taken from."""
+
+
+@click.group()
+def topic() -> None:
+    """Topics of Apache Pulsar: look into them and read them, without a broker. Nothing is ever changed."""
+
+
+def _pulsar(*, broker: bool) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Gives a command the options that say where Pulsar is, as one argument ``pulsar``. ``broker``: also those of
+    its broker."""
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(command)
+        def run(
+            *, pulsar_metadata_uri: str, admin_url: str = "", admin_token: str = "", admin_ca: str = "", **given: object
+        ) -> object:
+            from bk_core.pulsar.topic import PulsarAccess
+
+            said = PulsarAccess(
+                metadata_uri=pulsar_metadata_uri, admin_url=admin_url, token_path=admin_token, ca_path=admin_ca
+            )
+            return command(pulsar=said, **given)
+
+        made: Callable[..., object] = run
+        for option in _BROKER if broker else ():
+            made = option(made)
+        return click.option(
+            "--pulsar-metadata-uri",
+            default="",
+            show_default=False,
+            metavar="URI",
+            help="Where Pulsar's metadata are (zk://host:2181/path).  [default: beside the ledgers]",
+        )(made)
+
+    return decorate
+
+
+_BROKER: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
+    click.option(
+        "--admin-ca", default="", show_default=False, metavar="FILE", help="Certificates to trust at --admin-url."
+    ),
+    click.option(
+        "--admin-token", default="", show_default=False, metavar="FILE", help="A file with a token for --admin-url."
+    ),
+    click.option(
+        "--admin-url",
+        default="",
+        show_default=False,
+        metavar="URL",
+        help="Admin port of a broker (http://host:8080), to ask for the last message. Without it the last message of "
+        "an idle topic may be missing.",
+    ),
+)
+
+
+@topic.command("list")
+@click.argument("namespace", required=False)
+@click.option("--system", is_flag=True, help="Also topics that brokers made for themselves.")
+@_pulsar(broker=False)
+@access()
+@options.as_json
+def list_topics(namespace: str | None, system: bool, pulsar: PulsarAccess, access: Access, as_json: bool) -> None:
+    """Topics by name, of a NAMESPACE (tenant/namespace) or of all."""
+    with access.client() as bookkeeper:
+        found = [each for each in bookkeeper.topics(namespace, access=pulsar) if system or not each[0].is_system]
+    if as_json:
+        for name, partitions in found:
+            output.print_json({"topic": str(name), "partitions": partitions})
+        return
+    rows = [(str(name), "-" if partitions is None else partitions) for name, partitions in found]
+    output.print_table(("topic", "partitions "), rows)
+
+
+@topic.command("show")
+@click.argument("name")
+@click.option("--ledgers", "with_ledgers", is_flag=True, help="Also list every ledger.")
+@_pulsar(broker=True)
+@access(password=True)
+@options.as_json
+def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as_json: bool) -> None:
+    """Partitions, ledgers, subscriptions and schema of a topic, and where it ends."""
+    with access.topic(name, pulsar) as found:
+        info, schemas = found.info(), found.schemas()
+    shown = [{"version": each.version, "type": each.kind, "deleted": each.deleted} for each in schemas]
+    if as_json:
+        return output.print_json({**_as_object(info), "schemas": shown})
+    output.print_facts(
+        {
+            "topic": str(info.topic),
+            "partitions": len(info.partitions) if info.is_partitioned else "none",
+            "schema": ", ".join(f"{each['type']} (version {each['version']})" for each in shown) or "none",
+        }
+    )
+    output.print_line()
+    output.print_table(
+        ("topic", "ledgers ", "entries ", "bytes ", "last entry", "the end is"), map(_part_row, info.partitions)
+    )
+    cursors = [(str(part.topic), name, str(at.mark_delete)) for part in info.partitions for name, at in _cursors(part)]
+    if cursors:
+        output.print_line()
+        output.print_table(("topic", "subscription", "acknowledged to"), cursors)
+    if with_ledgers:
+        output.print_line()
+        columns = ("topic", "ledger ", "entries ", "bytes ", "closed", "offloaded by")
+        output.print_table(columns, (row for part in info.partitions for row in _ledger_rows(part)))
+
+
+@topic.command("read")
+@click.argument("name")
+@click.option("--from", "start", metavar="LEDGER:ENTRY", help="First entry.  [default: the first there is]")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--follow", is_flag=True, help="Go on with messages that come, until interrupted.")
+@click.option("--compacted", is_flag=True, help="Of the compacted part only the last message of each key.")
+@click.option("--uncommitted", is_flag=True, help="Also messages of open and aborted transactions.")
+@click.option("--skip-corrupt", is_flag=True, help="Leave out entries that are no messages; log them.")
+@click.option("--raw", is_flag=True, help="Write the bytes of each message and a line feed, nothing else.")
+@_pulsar(broker=True)
+@access(password=True)
+@options.as_json
+def read(
+    name: str,
+    start: str | None,
+    limit: int | None,
+    follow: bool,
+    compacted: bool,
+    uncommitted: bool,
+    skip_corrupt: bool,
+    raw: bool,
+    pulsar: PulsarAccess,
+    access: Access,
+    as_json: bool,
+) -> None:
+    """Print the messages of a topic in order, partition after partition."""
+    if follow and compacted:
+        raise click.UsageError("--compacted reads what was compacted; it cannot --follow")
+    how: dict[str, Any] = {
+        "isolation": "read_uncommitted" if uncommitted else "read_committed",
+        "corrupt": "skip" if skip_corrupt else "fail",
+    }
+    with access.topic(name, pulsar) as found:
+        if follow:
+            batches: Iterator[pa.RecordBatch] = found.tail(start, **how)
+        else:
+            batches = found.read(start, compacted=compacted, **how)
+        left = limit
+        for batch in batches:
+            part = batch if left is None else batch.slice(0, left)
+            _print_messages(part, raw, as_json)
+            left = None if left is None else left - part.num_rows
+            if left == 0:
+                break
+
+
+def _as_object(info: TopicInfo) -> dict[str, object]:
+    return {
+        "topic": str(info.topic),
+        "partitions": len(info.partitions) if info.is_partitioned else None,
+        "parts": [_part_object(each) for each in info.partitions],
+    }
+
+
+def _part_object(part: PartitionInfo) -> dict[str, object]:
+    return {
+        "topic": str(part.topic),
+        "last": None if part.end.last is None else str(part.end.last),
+        "endFrom": part.end.source,
+        "terminated": part.is_terminated,
+        "subscriptions": {name: str(cursor.mark_delete) for name, cursor in _cursors(part)},
+        "ledgers": [
+            {
+                "ledgerId": each.ledger_id,
+                "entries": None if each.is_open else each.entries,
+                "bytes": None if each.is_open else each.bytes,
+                "closedMs": each.closed_ms or None,
+                "offloadedBy": each.offloaded_by or None,
+                "inBookies": each.is_in_bookies,
+            }
+            for each in part.ledgers
+        ],
+    }
+
+
+def _cursors(part: PartitionInfo) -> list[tuple[str, Cursor]]:
+    return sorted(part.cursors.items())
+
+
+def _part_row(part: PartitionInfo) -> tuple[object, ...]:
+    closed = [each for each in part.ledgers if not each.is_open]
+    more = "+" if len(closed) < len(part.ledgers) else ""
+    return (
+        str(part.topic),
+        len(part.ledgers),
+        f"{sum(each.entries for each in closed):,}{more}",
+        f"{output.in_words(sum(each.bytes for each in closed))}{more}",
+        "-" if part.end.last is None else str(part.end.last),
+        _ENDS[part.end.source],
+    )
+
+
+def _ledger_rows(part: PartitionInfo) -> Iterator[tuple[object, ...]]:
+    for each in part.ledgers:
+        sizes = (
+            ("-", "-", "open")
+            if each.is_open
+            else (f"{each.entries:,}", output.in_words(each.bytes), output.moment(each.closed_ms))
+        )
+        by = each.offloaded_by or "-"
+        yield (str(part.topic), each.ledger_id, *sizes, by if each.is_in_bookies else f"{by}; not in bookies")
+
+
+def _print_messages(batch: pa.RecordBatch, raw: bool, as_json: bool) -> None:
+    if raw:
+        output.print_bytes(b"".join((value or b"") + b"\n" for value in batch.column("value").to_pylist()))
+        return
+    for message in _messages(batch):
+        value = message["value"]
+        if as_json:
+            output.print_json({**message, "value": None if value is None else payload_json(value)})
+        else:
+            text = "(null)" if value is None else payload_text(value)
+            output.print_line(f"{message['messageId']}\t{text}")
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Each message as an object for JSON; its value is bytes or None."""
+    from bk_core.pulsar.model.message_id import MessageId
+
+    for row in batch.to_pylist():
+        yield {
+            "messageId": str(MessageId.deserialize(row["__messageId"])),
+            "topic": row["__topic"],
+            "publishTimeMs": _ms(row["__publishTime"]),
+            "eventTimeMs": _ms(row["__eventTime"]),
+            "key": None if row["__key"] is None else payload_json(row["__key"]),
+            "properties": dict(row["__messageProperties"]),
+            "value": row["value"],
+        }
+
+
+def _ms(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bk topic list | show | read`` on both kinds of clusters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from bk_core import blocking
+from bk_core.metadata import open_store
+from bk_core.metadata.tree.tree import ANY_VERSION, ensure_path
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+from tests.kit import pulsar_entries as kit
+from tests.kit.metadata_worlds import tree_of
+
+
+@pytest.fixture
+def bk(bk_served: Any) -> Any:
+    return bk_served
+
+
+@pytest.fixture
+def namespace(served: Any) -> Iterator[str]:
+    """A namespace of the test's own, with a topic ``orders`` of two messages and a topic ``parts`` of two
+    partitions."""
+    name = f"shop/{uuid4()}"
+    store = open_store(served.uri)
+    try:
+        with blocking.connect(served.uri) as bookkeeper, bookkeeper.create_ledger() as ledger:
+            ledger.append(kit.entry(b"one", partition_key=b"k", properties={"a": "b"}, event_time=5))
+            ledger.append(kit.batch_entry([kit.single(b"two"), kit.single(b"\xff", null_value=True)]))
+        info = proto.LedgerInfo(ledger_id=ledger.ledger_id, entries=2, size=100, timestamp=1_700_000_000_000)
+        record = proto.ManagedLedgerInfo(ledgers=[info]).SerializeToString()
+        nodes = {
+            TopicName.parse(f"{name}/orders").managed_ledger_path: record,
+            TopicName.parse(f"{name}/__change_events").managed_ledger_path: b"",
+            TopicName.parse(f"{name}/parts").partitions_path: json.dumps({"partitions": 2}).encode(),
+            TopicName.parse(f"{name}/parts-partition-1").managed_ledger_path: record,
+        }
+        for path, data in nodes.items():
+            ensure_path(tree_of(store), path)
+            tree_of(store).set(path, data, ANY_VERSION)
+        yield name
+    finally:
+        store.close()
+
+
+def test_topics_are_listed_with_their_partitions(bk: Any, namespace: str) -> None:
+    found = bk.json("topic", "list", namespace)
+    assert found == [
+        {"topic": f"persistent://{namespace}/orders", "partitions": None},
+        {"topic": f"persistent://{namespace}/parts", "partitions": 2},
+    ]
+    assert len(bk.json("topic", "list", namespace, "--system")) == 3
+    assert bk("topic", "list") == 0
+    assert f"persistent://{namespace}/orders" in bk.out
+    assert bk("topic", "list", "shop/none") == 3
+    assert namespace in bk.err
+    assert bk("topic", "list", "shop") == 2
+
+
+def test_topic_is_shown(bk: Any, namespace: str) -> None:
+    (found,) = bk.json("topic", "show", f"{namespace}/orders")
+    (part,) = found["parts"]
+    assert (part["endFrom"], part["terminated"], part["subscriptions"]) == ("closed", False, {})
+    assert part["ledgers"][0]["entries"] == 2
+    assert part["last"] == f"{part['ledgers'][0]['ledgerId']}:1"
+    assert bk("topic", "show", f"{namespace}/parts", "--ledgers") == 0
+    assert f"persistent://{namespace}/parts-partition-1" in bk.out
+    assert bk("topic", "show", f"{namespace}/order") == 3
+    assert "near names" in bk.err
+
+
+def test_messages_are_printed(bk: Any, namespace: str) -> None:
+    found = bk.json("topic", "read", f"{namespace}/orders")
+    assert [each["value"] for each in found] == [{"text": "one"}, {"text": "two"}, None]
+    assert found[0]["key"] == {"text": "k"}
+    assert (found[0]["eventTimeMs"], found[0]["properties"]) == (5, {"a": "b"})
+    ledger = int(found[0]["messageId"].split(":")[0])
+    assert [each["messageId"] for each in found] == [f"{ledger}:0:-1", f"{ledger}:1:-1:0", f"{ledger}:1:-1:1"]
+    assert bk("topic", "read", f"{namespace}/orders", "--from", f"{ledger}:1", "--limit", "1") == 0
+    assert bk.out == f"{ledger}:1:-1:0\ttwo\n"
+    assert bk("topic", "read", f"{namespace}/orders", "--raw") == 0
+    assert bk.out == "one\ntwo\n\n"
+    assert bk("topic", "read", f"{namespace}/parts", "--follow", "--limit", "3", "--raw") == 0
+    assert bk.out == "one\ntwo\n\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("read", "orders", "--follow", "--compacted"), 2),
+        (("read", "orders", "--from", "x"), 2),
+        (("read", "non-persistent://public/default/x"), 4),
+        (("show", "orders", "--admin-url", "pulsar://x:6650"), 2),
+        (("show", "orders", "--admin-url", "http://x:1", "--admin-token", "/none"), 2),
+        (("list", "--pulsar-metadata-uri", "etcd://x"), 2),
+    ],
+)
+def test_wrong_use_says_what_is_wrong(bk: Any, namespace: str, arguments: tuple[str, ...], code: int) -> None:
+    command, *rest = arguments
+    named = [f"{namespace}/{each}" if each == "orders" else each for each in rest]
+    assert bk("topic", command, *named) == code, bk.err

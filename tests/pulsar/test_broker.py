@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker says of the end of a topic, over HTTP; and a read that asks it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchTopicError,
+    Outcome,
+    PermissionDeniedError,
+)
+from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.topic_name import TopicName
+from tests.kit import pulsar_entries as kit
+from tests.kit.memory_cluster import run
+from tests.kit.pulsar_world import plain, pulsar_world
+
+TOPIC = TopicName("public", "default", "a b/ü")
+STATS = "/admin/v2/persistent/public/default/a%20b%2F%C3%BC/internalStats"
+
+
+class AdminPort:
+    """Answers each path with a status and a body; notes the tokens that it got."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.tokens: list[str | None] = []
+        port = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                port.tokens.append(self.headers.get("Authorization"))
+                status, body = port.answers.get(self.path, (404, b""))
+                self.send_response(status)
+                if status == 307:
+                    self.send_header("Location", body.decode())
+                    body = b""
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def port() -> Iterator[AdminPort]:
+    made = AdminPort()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_broker_says_the_last_entry_and_gets_the_token(port: AdminPort) -> None:
+    port.answers[STATS] = (200, json.dumps({"lastConfirmedEntry": "12:34", "more": 1}).encode())
+    broker = BrokerAdmin(port.url + "/", token=lambda: "secret")
+    assert broker.last_confirmed(TOPIC) == EntryPosition(12, 34)
+    assert port.tokens == ["Bearer secret"]
+
+
+def test_redirect_to_the_owner_is_followed_with_the_token(port: AdminPort) -> None:
+    port.answers[STATS] = (307, f"{port.url}/owner".encode())
+    port.answers["/owner"] = (200, b'{"lastConfirmedEntry": "1:2"}')
+    assert BrokerAdmin(port.url, token=lambda: "t").last_confirmed(TOPIC) == EntryPosition(1, 2)
+    assert port.tokens == ["Bearer t"] * 2
+
+
+@pytest.mark.parametrize("said", ["-1:-1", "5:-1"])
+def test_topic_without_an_entry_has_no_last_one(port: AdminPort, said: str) -> None:
+    port.answers[STATS] = (200, json.dumps({"lastConfirmedEntry": said}).encode())
+    assert BrokerAdmin(port.url).last_confirmed(TOPIC) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (404, b"", NoSuchTopicError),
+        (401, b"", PermissionDeniedError),
+        (403, b"", PermissionDeniedError),
+        (500, b"", MetadataUnavailableError),
+        (200, b"[]", MetadataUnavailableError),
+        (200, b"{}", MetadataUnavailableError),
+        (200, b'{"lastConfirmedEntry": 5}', MetadataUnavailableError),
+        (200, b'{"lastConfirmedEntry": "x"}', MetadataUnavailableError),
+        (200, b"[" * 100_000, MetadataUnavailableError),
+        (307, b"ftp://elsewhere/", MetadataUnavailableError),
+    ],
+)
+def test_other_answers_are_errors_that_name_the_topic(
+    port: AdminPort, status: int, body: bytes, kind: type[Exception]
+) -> None:
+    port.answers[STATS] = (status, body)
+    with pytest.raises(kind, match="persistent://public/default/a b"):
+        BrokerAdmin(port.url).last_confirmed(TOPIC)
+
+
+def test_broker_that_does_not_answer_leaves_nothing_done() -> None:
+    with pytest.raises(MetadataUnavailableError) as told:
+        BrokerAdmin("http://127.0.0.1:1").last_confirmed(TOPIC)
+    assert told.value.outcome is Outcome.NOT_APPLIED
+
+
+@pytest.mark.parametrize("url", ["", "pulsar://x:6650", "http://", "x:8080"])
+def test_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        BrokerAdmin(url)
+
+
+def test_last_message_of_an_idle_topic_is_read_once_the_broker_says_it(port: AdminPort) -> None:
+    async def work() -> None:
+        async with pulsar_world() as world:
+            name = "persistent://public/default/idle"
+            ledger = await world.ledger(name, plain(b"a", b"b"), is_open=True)
+            await ledger.append(kit.entry(b"c"))  # bookies do not know yet that it is confirmed
+            stats = "/admin/v2/persistent/public/default/idle/internalStats"
+            port.answers[stats] = (200, json.dumps({"lastConfirmedEntry": f"{ledger.ledger_id}:2"}).encode())
+            without, asking = world.topic(name), world.topic(name, admin_url=port.url)
+            assert (await without.to_arrow(columns=["value"]))["value"].to_pylist() == [b"a", b"b"]
+            assert (await asking.to_arrow(columns=["value"]))["value"].to_pylist() == [b"a", b"b", b"c"]
+            assert (await asking.info()).partitions[0].end.source == "broker"
+            assert (await without.info()).partitions[0].end.source == "lac"
+            async with asking.tail() as tail:
+                assert (await anext(tail)).num_rows + (await anext(tail)).num_rows == 2
+
+    run(work())
