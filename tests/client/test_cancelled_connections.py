@@ -15,7 +15,8 @@ from bk_core.client import connect
 from bk_core.errors import ClientClosedError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from tests.kit.memory_cluster import eventually, memory_cluster
+from tests.kit.memory_cluster import memory_cluster
+from tests.kit.waiting import eventually
 
 
 def is_closed(store: MetadataStore) -> bool:

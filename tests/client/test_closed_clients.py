@@ -14,7 +14,8 @@ from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster, run
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
+from tests.kit.waiting import eventually
 
 
 async def follow(batches: Any, seen: list[Any]) -> None:

@@ -15,7 +15,8 @@ from bk_core.errors import BookKeeperError, LedgerFencedError
 from bk_core.wire.bookie_rpc.status import Status
 from tests.client.test_mixed_ensembles import append, entries, mixed_cluster
 from tests.kit.apache_bookie import ApacheServer
-from tests.kit.memory_cluster import FAST, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.waiting import eventually
 
 Story = Callable[[BookKeeper, list[ApacheServer]], Awaitable[None]]
 SIZES = {"ensemble_size": 4, "write_quorum_size": 4, "ack_quorum_size": 3}

@@ -23,7 +23,8 @@ from bk_core.errors import (
     Outcome,
     WindowFullError,
 )
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.waiting import eventually
 
 Story = Callable[[MemoryBookKeeper, LedgerWriter], Awaitable[None]]
 

@@ -10,8 +10,9 @@ import pytest
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerState
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster, run
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
 from tests.kit.memory_store import MemoryStore, MemoryTree
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.rule("M5")
 

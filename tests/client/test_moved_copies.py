@@ -13,7 +13,8 @@ from bk_core.client import DetachedReader
 from bk_core.client.detached import Refresh
 from bk_core.errors import NoSuchEntryError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.waiting import eventually
 
 COUNT = 30
 

@@ -15,7 +15,8 @@ from bk_core.client.writing.process_budget import ProcessBudget, process_budget
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
-from tests.kit.memory_cluster import eventually, hold, memory_cluster, release, run
+from tests.kit.memory_cluster import hold, memory_cluster, release, run
+from tests.kit.waiting import eventually
 
 MIB = 1 << 20
 CONFIG = ClientConfig(

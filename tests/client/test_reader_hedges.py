@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import NoSuchLedgerError
-from tests.kit.memory_cluster import FAST, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster
 from tests.kit.memory_store import MemoryStore
+from tests.kit.waiting import eventually
 
 
 def run(work: object) -> None:

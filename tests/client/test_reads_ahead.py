@@ -14,8 +14,9 @@ import pytest
 from bk_core.client import BookKeeper
 from bk_core.entries.frame import split_frames
 from bk_core.transport.port import ReadPart
-from tests.kit.memory_cluster import FAST, MemoryCluster, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, MemoryCluster, memory_cluster
 from tests.kit.memory_transport import read_through
+from tests.kit.waiting import eventually
 
 ENTRIES = [b"%04d" % n + bytes(1_000) for n in range(60)]
 CONFIG = replace(FAST, read_bytes_max=5_000)

@@ -28,7 +28,8 @@ from bk_core.placement import FLAT
 from bk_core.protocol.events import MetadataConflicted
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import FAST, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.waiting import eventually
 
 
 def entries(count: int, start: int = 0) -> list[bytes]:

@@ -28,7 +28,8 @@ from bookie_server.garbage.collector import CollectorConfig
 from bookie_server.garbage.garbage_thread import GarbageThread, StoreEvidence
 from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
-from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_read, eventually, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_read, tree_of
+from tests.kit.waiting import until
 
 BOOKIE = "b1:3181"
 STATE = b'{"boot_count":3,"incarnation":"here","newest_sealed":0,"v":1}\n'
@@ -143,7 +144,7 @@ def test_a_store_that_cannot_be_reached_is_no_evidence(place: Place) -> None:
     place.world.suspend(place.store)
     place.raises(MetadataUnavailableError)
     place.world.resume(place.store)
-    eventually(lambda: reachable(place.store))
+    until(lambda: reachable(place.store))
     assert place.evidence.look((2,)).gone == {2}
 
 
@@ -153,7 +154,7 @@ def test_a_look_over_two_sessions_says_nothing(place: Place) -> None:
     before_read(place.store, lambda: place.world.expire(place.store))
     with pytest.raises(MetadataUnavailableError):
         place.evidence.look((1, 2))
-    eventually(lambda: reachable(place.store))
+    until(lambda: reachable(place.store))
     before_read(place.store, lambda: place.world.expire(place.store))
     with pytest.raises(MetadataUnavailableError):
         place.evidence.compare(HELD)
@@ -245,7 +246,7 @@ def test_a_lock_that_could_not_be_given_back_goes_with_the_next_comparison(place
             return place.evidence.compare(HELD).listed > 0
         return False
 
-    eventually(compares)
+    until(compares)
     assert place.other.lock_underreplicated(1, "a worker")
 
 
@@ -288,7 +289,7 @@ def test_a_hint_has_a_deleted_ledger_forgotten_and_no_other(place: Place) -> Non
     with Collecting(place) as collecting:
         place.other.delete_ledger(2)
         collecting.thread.hint((1, 2, 3))
-        eventually(lambda: collecting.forgotten == [2])
+        until(lambda: collecting.forgotten == [2])
         time.sleep(0.3)
         assert collecting.forgotten == [2]
 
@@ -298,14 +299,14 @@ def test_a_bug_of_the_thread_is_told_and_not_only_logged(place: Place) -> None:
         collecting.held = None  # type: ignore[assignment]  # a call that forgets fails
         place.other.delete_ledger(2)
         collecting.thread.hint((2,))
-        eventually(lambda: "garbage collection failed" in str(collecting.failures))
+        until(lambda: "garbage collection failed" in str(collecting.failures))
 
 
 @pytest.mark.rule("S9")
 def test_without_a_hint_the_comparison_finds_it(place: Place) -> None:
     with Collecting(place, interval_ms=300) as collecting:
         place.other.delete_ledger(3)
-        eventually(lambda: collecting.forgotten == [3])
+        until(lambda: collecting.forgotten == [3])
 
 
 @pytest.mark.rule("S9")
@@ -317,7 +318,7 @@ def test_a_store_without_any_ledger_has_nothing_forgotten(place: Place) -> None:
         time.sleep(0.5)
         assert collecting.forgotten == []
         collecting.thread.hint((1, 3))
-        eventually(lambda: collecting.forgotten == [1, 3])
+        until(lambda: collecting.forgotten == [1, 3])
 
 
 @pytest.mark.rule("S9")
@@ -325,9 +326,9 @@ def test_a_ledger_made_again_in_the_grace_is_kept(place: Place) -> None:
     with Collecting(place, grace_ms=400) as collecting:
         place.other.delete_ledger(2)
         collecting.thread.hint((2,))
-        eventually(lambda: collecting.thread._collector._first_look is None and collecting.thread._collector.candidates)
+        until(lambda: collecting.thread._collector._first_look is None and collecting.thread._collector.candidates)
         place.other.create_ledger(a_ledger(), 2)
-        eventually(lambda: collecting.thread._collector.candidates == 0)
+        until(lambda: collecting.thread._collector.candidates == 0)
         assert collecting.forgotten == []
 
 
@@ -337,12 +338,12 @@ def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place
     with Collecting(place, interval_ms=200, grace_ms=300) as collecting:
         place.other.delete_ledger(2)
         collecting.thread.hint((2,))
-        eventually(lambda: collecting.thread._collector.candidates > 0)
+        until(lambda: collecting.thread._collector.candidates > 0)
         place.world.suspend(place.store)
         time.sleep(1.5)
         assert collecting.forgotten == []
         place.world.resume(place.store)
-        eventually(lambda: collecting.forgotten == [2], within_s=20)
+        until(lambda: collecting.forgotten == [2], within_s=20)
 
 
 @pytest.mark.rule("S9")
@@ -352,11 +353,11 @@ def test_a_session_lost_in_the_grace_begins_it_again(place: Place) -> None:
         place.other.delete_ledger(2)
         collecting.thread.hint((2,))
         collector = collecting.thread._collector
-        eventually(lambda: any(batch.session is not None for batch in collector._looks.values()))
+        until(lambda: any(batch.session is not None for batch in collector._looks.values()))
         began = time.monotonic()
         time.sleep(1.0)
         place.world.expire(place.store)
-        eventually(lambda: collecting.forgotten == [2])
+        until(lambda: collecting.forgotten == [2])
         assert time.monotonic() - began > 2.0
 
 

@@ -20,7 +20,8 @@ from bk_core.errors import (
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
-from tests.kit.metadata_worlds import MetadataWorld, eventually, lose_write_number, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, lose_write_number, tree_of
+from tests.kit.waiting import until
 
 BOOKIE = "b1:3181"
 
@@ -55,12 +56,12 @@ def test_seen_bookies_are_those_read_last_until_something_changes(
     assert seen == ({BOOKIE: info()}, {})
     assert [one is other for one, other in zip(reader.seen_bookies() or (), seen or (), strict=True)] == [True, True]
     store.register_bookie(info(port=9999))  # the same bookie at another place
-    eventually(lambda: reader.seen_bookies() is None)
+    until(lambda: reader.seen_bookies() is None)
     assert reader.writable_bookies() == {BOOKIE: info(port=9999)}
     assert reader.seen_bookies() == ({BOOKIE: info(port=9999)}, {})
     store.register_bookie(info(), read_only=True)  # two changes; ZooKeeper reports each at its own time
-    eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies()) == ({BOOKIE: info()}, {}))
-    eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
+    until(lambda: (reader.read_only_bookies(), reader.writable_bookies()) == ({BOOKIE: info()}, {}))
+    until(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
     assert reader.seen_bookies() == ({}, {BOOKIE: info()})
 
 
@@ -71,12 +72,12 @@ def test_seen_bookies_are_forgotten_with_the_connection_that_would_tell_of_a_cha
     reader = metadata_world.open()
     reader.writable_bookies(), reader.read_only_bookies()
     metadata_world.suspend(reader)
-    eventually(lambda: reader.seen_bookies() is None)
+    until(lambda: reader.seen_bookies() is None)
     store.unregister_bookie(BOOKIE)
     metadata_world.resume(reader)
     assert (reader.writable_bookies(), reader.read_only_bookies()) == ({}, {})
     # each of the two watches reports the outage at its own time
-    eventually(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
+    until(lambda: (reader.read_only_bookies(), reader.writable_bookies(), reader.seen_bookies())[2] is not None)
     assert reader.seen_bookies() == ({}, {})
 
 
@@ -222,7 +223,7 @@ def test_bookie_registers_again_after_its_session_was_lost(
     there = store.read_only_bookies if read_only else store.writable_bookies
     for _ in range(2):
         metadata_world.expire(bookie)
-        eventually(lambda: there() == {BOOKIE: info()} and _owner(metadata_world, bookie, read_only))
+        until(lambda: there() == {BOOKIE: info()} and _owner(metadata_world, bookie, read_only))
 
 
 @pytest.mark.rule("M3")
@@ -241,7 +242,7 @@ def test_session_lost_while_registering_does_not_leave_the_bookie_out(
 
     tree.create = create_and_lose
     bookie.register_bookie(info())
-    eventually(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
+    until(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
 
 
 @pytest.mark.rule("M3")
@@ -261,7 +262,7 @@ def test_bookie_that_could_not_register_again_tries_until_it_can(
 
     tree.get = get_or_fail
     metadata_world.expire(bookie)
-    eventually(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
+    until(lambda: store.writable_bookies() == {BOOKIE: info()} and _owner(metadata_world, bookie, False))
     assert not failures
 
 
@@ -273,7 +274,7 @@ def test_unregistered_bookie_stays_away_after_its_session_was_lost(
         bookie.register_bookie(info(bookie_id=bookie_id))
     bookie.unregister_bookie(BOOKIE)
     metadata_world.expire(bookie)
-    eventually(lambda: _owner(metadata_world, bookie, False, "b2:3181"))  # the later of the two
+    until(lambda: _owner(metadata_world, bookie, False, "b2:3181"))  # the later of the two
     assert list(store.writable_bookies()) == ["b2:3181"]
 
 

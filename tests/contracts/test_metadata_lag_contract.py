@@ -14,7 +14,8 @@ from bk_core.errors import MetadataConflictError, NoSuchLedgerError, NoSuchLogEr
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.metadata.tree.tree import NoNodeError
 from bk_core.model import BookieServiceInfo, LedgerId, LedgerMetadata, LedgerState, Versioned
-from tests.kit.metadata_worlds import LagWorld, a_ledger, eventually, tree_of
+from tests.kit.metadata_worlds import LagWorld, a_ledger, tree_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.rule("M5")
 
@@ -50,7 +51,7 @@ def test_time_and_watch_of_a_ledger_made_a_moment_ago_can_be_had(lag_world: LagW
     heard: list[Versioned[LedgerMetadata] | None] = []
     lag_world.reader.watch_ledger(other, heard.append)
     after = closed(lag_world.writer, other, made)
-    eventually(lambda: heard == [after])
+    until(lambda: heard == [after])
 
 
 def test_ledger_that_was_absent_can_be_watched_once_it_exists(lag_world: LagWorld) -> None:

@@ -16,7 +16,8 @@ from bk_core.metadata.port import Audit, MetadataStore
 from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.tree.tree import ensure_path
 from bk_core.model import Versioned
-from tests.kit.metadata_worlds import MetadataWorld, a_ledger, eventually, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger, tree_of
+from tests.kit.waiting import until
 
 
 def folder_of(world: MetadataWorld) -> str:
@@ -50,7 +51,7 @@ def test_mark_made_again_is_not_removed_by_who_lost_the_lock(
     assert slow.lock_underreplicated(5, "slow")
     found = slow.read_underreplicated(5)
     metadata_world.expire(slow)
-    eventually(lambda: store.lock_underreplicated(5, "host1"))
+    until(lambda: store.lock_underreplicated(5, "host1"))
     assert store.remove_underreplicated(5, 0)
     store.mark_underreplicated(5, ["b2:3181"])  # a new mark, of the version that the slow worker knows
     assert found is not None
@@ -116,7 +117,7 @@ def test_lock_is_held_by_one_session_until_it_is_given_back_or_ends(
     store.unlock_underreplicated(5)
     assert other.lock_underreplicated(5, "host2") is True
     metadata_world.expire(other)
-    eventually(lambda: store.lock_underreplicated(5, "host1"))
+    until(lambda: store.lock_underreplicated(5, "host1"))
 
 
 @pytest.mark.rule("MUST7")
@@ -134,7 +135,7 @@ def test_record_of_a_repaired_ledger_is_written_only_by_who_holds_its_lock(
     written = slow.write_repaired_ledger(ledger_id, wanted, made.version)
     assert written == slow.read_ledger(ledger_id)
     metadata_world.expire(slow)
-    eventually(lambda: store.lock_underreplicated(ledger_id, "host1"))
+    until(lambda: store.lock_underreplicated(ledger_id, "host1"))
     with pytest.raises(MetadataError, match="lock"):
         slow.write_repaired_ledger(ledger_id, made.value, written.version)
     store.sync()
@@ -167,12 +168,12 @@ def test_the_lowest_vote_is_the_auditor_and_the_next_follows_it(
     assert tree_of(store).get(votes)[0] == b'bookieId: "b1:3181"\n'
     assert third.current_auditor() == "b1:3181"
     metadata_world.expire(store)
-    eventually(lambda: second.vote_for_auditor("b2:3181"))
+    until(lambda: second.vote_for_auditor("b2:3181"))
     assert tree_of(second).get(votes)[0] == b'bookieId: "b2:3181"\n'
     second.withdraw_vote()
     second.withdraw_vote()
     assert third.vote_for_auditor("b3:3181") is True
-    eventually(lambda: not store.vote_for_auditor("b1:3181"))  # a new session votes behind the others
+    until(lambda: not store.vote_for_auditor("b1:3181"))  # a new session votes behind the others
 
 
 def test_a_vote_of_apaches_auditor_counts(metadata_world: MetadataWorld, store: MetadataStore) -> None:

@@ -11,7 +11,8 @@ import pytest
 from bk_core.errors import ClientClosedError, InvalidArgumentError, MetadataUnavailableError, Outcome
 from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.model import LedgerMetadata, Versioned
-from tests.kit.metadata_worlds import MetadataWorld, a_ledger, eventually
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger
+from tests.kit.waiting import until
 
 
 def test_watch_tells_each_newer_record_and_the_deletion(metadata_world: MetadataWorld, store: MetadataStore) -> None:
@@ -138,7 +139,7 @@ def test_calls_during_an_outage_end_at_their_deadline_and_writes_are_not_applied
         assert raised.value.outcome is Outcome.NOT_APPLIED
         assert time.monotonic() - started < 2
     metadata_world.resume(store)
-    eventually(lambda: _can_read(store, ledger_id))
+    until(lambda: _can_read(store, ledger_id))
 
 
 def test_reading_goes_on_after_an_outage_shorter_than_the_deadline(

@@ -20,7 +20,8 @@ from bk_core.metadata.scan import scan_ledgers
 from bk_core.metadata.tree.tree import ANY_VERSION, ensure_path
 from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import BookieServiceInfo, LedgerId
-from tests.kit.metadata_worlds import MetadataWorld, a_ledger, eventually, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, a_ledger, tree_of
+from tests.kit.waiting import until
 
 GARBAGE = [b"\xff\xfe\x00", b"garbage", b'replica: "b1', b'replica: "\\377"', b"replica: 3", b"ctime: x", b"f{" * 5000]
 
@@ -149,7 +150,7 @@ def test_order_cookie_and_registration_that_cannot_be_read_hide_no_other(
     }
     assert list(store.bookie_orders()) == ["b1"]
     assert list(store.cookies()) == ["b1"]
-    eventually(lambda: list(store.writable_bookies()) == ["b1"] and list(store.read_only_bookies()) == ["b2"])
+    until(lambda: list(store.writable_bookies()) == ["b1"] and list(store.read_only_bookies()) == ["b2"])
     assert store.known_bookies() == ["b1", "bad"]
     assert unreadable(store) == bad
     for look, path in ((store.read_bookie_order, f"{root}-orders/bad"), (store.bookie_info, f"{root}/available/bad")):
@@ -160,7 +161,7 @@ def test_order_cookie_and_registration_that_cannot_be_read_hide_no_other(
         if "orders" not in path:
             tree_of(store).delete(path)
     assert set(store.bookie_orders()) == {"b1", "bad"}
-    eventually(lambda: (store.writable_bookies(), store.read_only_bookies(), store.cookies()) and not store.unreadable)
+    until(lambda: (store.writable_bookies(), store.read_only_bookies(), store.cookies()) and not store.unreadable)
 
 
 @pytest.mark.rule("M6")
@@ -177,7 +178,7 @@ def test_ledger_record_that_cannot_be_read_is_named_until_it_is_gone(
     assert list(store.list_ledgers()) == [5, 6, 7]
     assert unreadable(store) == {bad: NodeKind.LEDGER}, "it is still there"
     metadata_world.open().delete_ledger(6)
-    eventually(lambda: list(store.list_ledgers()) == [5, 7] and not store.unreadable)
+    until(lambda: list(store.list_ledgers()) == [5, 7] and not store.unreadable)
 
 
 @pytest.mark.rule("M6")

@@ -9,7 +9,8 @@ import pytest
 from bk_core.errors import MetadataConflictError
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import Versioned
-from tests.kit.metadata_worlds import MetadataWorld, eventually, tree_of
+from tests.kit.metadata_worlds import MetadataWorld, tree_of
+from tests.kit.waiting import until
 
 
 def test_upkeep_has_an_election_of_its_own_beside_apaches_tree(
@@ -24,7 +25,7 @@ def test_upkeep_has_an_election_of_its_own_beside_apaches_tree(
     root = f"{metadata_world.root}-upkeep"
     assert [name[:2] for name in tree_of(store).children(f"{root}/election")] == ["V_", "V_"]
     metadata_world.expire(store)
-    eventually(lambda: second.vote_for_upkeep("w2"))
+    until(lambda: second.vote_for_upkeep("w2"))
     assert store.vote_for_upkeep("w1") is False
     second.withdraw_upkeep_vote()
     assert store.vote_for_upkeep("w1") is True

@@ -21,7 +21,7 @@ from bk_core.metadata import open_store
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
@@ -70,8 +70,8 @@ def test_copies_of_a_lost_bookie_are_put_back_at_the_rate_given(
                 env=environment,
             )
             try:
-                eventually(lambda: bool(store.underreplication_locks()), 60)
-                eventually(lambda: not list(store.list_underreplicated()), 120)
+                until(lambda: bool(store.underreplication_locks()), 60)
+                until(lambda: not list(store.list_underreplicated()), 120)
                 assert _is_paced(log.read_text()), log.read_text()
                 members = [store.read_ledger(i).value.last_fragment.ensemble for i in ledgers]
                 assert not any(lost in ensemble for ensemble in members)

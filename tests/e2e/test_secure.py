@@ -18,7 +18,7 @@ from bk_core.errors import BookKeeperError, PermissionDeniedError
 from bookie_server.ports.access.authority import KEPT_S
 from tests.kit import canaries
 from tests.kit.canaries import PASSWORD
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(240)]
 
@@ -72,10 +72,10 @@ def test_bookies_with_their_role_copy_what_a_lost_one_had_and_without_it_nothing
         assert named > 0
         lost.kill()
         denied = f"{role[1]} may not"
-        eventually(lambda: any(denied in bookie.log_path.read_text() for bookie in others), 60)
+        until(lambda: any(denied in bookie.log_path.read_text() for bookie in others), 60)
         assert members().count(lost.bookie_id) == named, "copied without the role"
         as_admin(cluster, monkeypatch, "role", "grant", *role)
-        eventually(lambda: lost.bookie_id not in members() and not list(store.list_underreplicated()), 90)
+        until(lambda: lost.bookie_id not in members() and not list(store.list_underreplicated()), 90)
     others[0].kill()  # of each ledger two copies are left, and one of them may be a copied one
     wanted = [b"entry %d" % number for number in range(ENTRIES)]
     with connected(cluster) as client:

@@ -7,8 +7,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.cli.data.test_log_upkeep import publish, values
 from tests.kit.canaries import PASSWORD
 from tests.kit.clusters import temporary_cluster
 from tests.kit.metadata_worlds import tree_of
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(120)]
 
@@ -41,13 +41,6 @@ def upkeep(uri: str, name: str, rate: str, log: Path) -> Iterator[subprocess.Pop
     finally:
         process.kill()
         process.wait(30)
-
-
-def until(holds: Callable[[], bool], within_s: float) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < within_s
-        time.sleep(0.1)
 
 
 def end_vote(store: MetadataStore) -> None:

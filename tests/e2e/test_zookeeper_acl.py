@@ -17,7 +17,7 @@ from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import MetadataAccessError, NoSuchLedgerError
 from bk_core.metadata import open_store
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 from tests.kit.zookeeper_auth import AuthCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -72,7 +72,7 @@ def test_a_cluster_of_roles_writes_heals_recovers_and_deletes_and_a_stranger_doe
             fragments = store.read_ledger(ledger.ledger_id).value.fragments
             return not any(lost.bookie_id in each.ensemble for each in fragments)
 
-        eventually(is_healed, 60)
+        until(is_healed, 60)
         with closing(open_store(listed.uri)) as stranger:
             for forbidden in (
                 lambda: stranger.delete_ledger(ledger.ledger_id),

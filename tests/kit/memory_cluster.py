@@ -91,11 +91,3 @@ def release(cluster: MemoryBookKeeper) -> None:
     """End the effect of :func:`hold`."""
     for bookie in cluster.network.bookies.values():
         bookie.release_commits()
-
-
-async def eventually(condition: object, timeout_s: float = 3.0) -> None:
-    """Wait until ``condition()`` is true; it is checked every 5 ms."""
-    assert callable(condition)
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -233,14 +232,6 @@ class EnsembleLagWorld:
         self._ensemble.heal()
         self.reader.close()
         self.writer.close()
-
-
-def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
-    """Wait until ``check`` is true; fail at the deadline."""
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def lose_write_number(world: MetadataWorld, store: MetadataStore, number: int, *, applied: bool) -> None:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for what other threads and processes do."""
+"""Waiting for what other threads, tasks and processes do."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
+POLL_S = 0.01
 
-def comes_true(condition: Callable[[], bool], within_s: float, poll_s: float = 0.02) -> bool:
+
+def comes_true(condition: Callable[[], object], within_s: float = 20.0, poll_s: float = POLL_S) -> bool:
     """Whether it comes true in time."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -17,7 +20,16 @@ def comes_true(condition: Callable[[], bool], within_s: float, poll_s: float = 0
     return True
 
 
-def until(condition: Callable[[], bool], within_s: float, what: str, poll_s: float = 0.02) -> None:
-    """Wait until it comes true. Raises TimeoutError, which says ``what`` did not happen."""
+def until(
+    condition: Callable[[], object], within_s: float = 10.0, what: str = "it did not happen", poll_s: float = POLL_S
+) -> None:
+    """Wait until it comes true. Raises TimeoutError, which says ``what``."""
     if not comes_true(condition, within_s, poll_s):
         raise TimeoutError(f"{what}, not within {within_s:.0f} s")
+
+
+async def eventually(condition: Callable[[], object], within_s: float = 10.0, poll_s: float = POLL_S / 2) -> None:
+    """Wait until it comes true. Raises TimeoutError."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(poll_s)

@@ -21,7 +21,8 @@ from bk_core.errors import (
 )
 from bk_core.model import LedgerState
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
-from tests.kit.memory_cluster import eventually, memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, read_all
 
 

@@ -19,7 +19,8 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, eventually, memory_cluster, run
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster, run
+from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, read_all
 
 

@@ -19,8 +19,9 @@ from bk_core.logs.model.upkeep_plan import DAY_MS, Step, StepKind, UpkeepConfig,
 from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.upkeep_worker import Survey, UpkeepWorker, dry_run
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, eventually, memory_cluster, run
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster, run
 from tests.kit.memory_store import MemoryStore, MemoryTree
+from tests.kit.waiting import eventually
 from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
 from tests.logs.model.test_compaction import content_of, publish, values
 from tests.logs.test_upkeep import ledger

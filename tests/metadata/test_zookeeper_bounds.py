@@ -20,7 +20,8 @@ from bk_core.errors import ClientClosedError, MetadataUnavailableError, Outcome
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo
-from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
+from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, kazoo_of, tree_of
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.alone, pytest.mark.rule("M5")]
 
@@ -118,7 +119,7 @@ def test_read_behind_many_slow_answers_does_not_break_the_connection(world: ZooK
     world.proxy(store).answer_delay_s = 0.02
     others = threading.Thread(target=tree.get_many, args=([world.root] * 180,))
     others.start()
-    eventually(lambda: len(kazoo_of(store)._pending) > 120)
+    until(lambda: len(kazoo_of(store)._pending) > 120)
     started = time.monotonic()
     assert tree.exists(world.root) is not None
     assert time.monotonic() - started > 2.1, "it was not behind the others"
@@ -185,7 +186,7 @@ def test_session_whose_thread_dies_again_and_again_is_made_again(
     monkeypatch.setattr(socket, "getaddrinfo", without_descriptors)
     world.suspend(store)
     world.resume(store)
-    eventually(lambda: not refusals)
+    until(lambda: not refusals)
     assert store.read_ledger(ledger_id) == created
     assert capfd.readouterr().err == ""
 

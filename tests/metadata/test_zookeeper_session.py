@@ -22,7 +22,8 @@ from bk_core.metadata.tree.tree import WRITE_TRIES
 from bk_core.metadata.zookeeper.session import poll
 from bk_core.model import Versioned
 from tests.kit.canaries import PASSWORD, heard_in
-from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, eventually, kazoo_of, tree_of
+from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, kazoo_of, tree_of
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.alone]
 
@@ -150,7 +151,7 @@ def test_silent_server_ends_a_write_at_its_deadline_as_unknown(zookeeper_server:
     with world.proxy(store).holding_requests(), pytest.raises(MetadataUnavailableError) as raised:
         store.write_ledger(ledger_id, created.value.in_recovery(), 0)
     assert raised.value.outcome is Outcome.UNKNOWN
-    eventually(lambda: store.read_ledger(ledger_id).version == 1)  # it was carried out after all
+    until(lambda: store.read_ledger(ledger_id).version == 1)  # it was carried out after all
     world.close()
 
 
@@ -200,7 +201,7 @@ def test_closing_ends_every_thread_of_the_store(world: ZooKeeperWorld) -> None:
     store.on_session(lambda _: None)
     assert set(threading.enumerate()) - before
     store.close()
-    eventually(lambda: not set(threading.enumerate()) - before, within_s=5)
+    until(lambda: not set(threading.enumerate()) - before, within_s=5)
 
 
 def test_ids_made_after_the_31_bits_are_used_up_are_long(world: ZooKeeperWorld, store: MetadataStore) -> None:

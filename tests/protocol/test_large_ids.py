@@ -28,8 +28,9 @@ from bk_core.model import ENTRY_ID_MAX, DigestType, Fragment, LedgerMetadata
 from bk_core.wire.lane.reasons import Reason
 from tests.bookie_server.machine.machine_bench import Bench, acks, ended, trailers
 from tests.kit.apache_frames import entry_bytes, parse_entries
-from tests.kit.memory_cluster import eventually, memory_cluster
+from tests.kit.memory_cluster import memory_cluster
 from tests.kit.segment_world import Storage, entries, ids_in, payload_of, striped
+from tests.kit.waiting import eventually
 
 EDGES = (2**31, 2**32, 2**53, ENTRY_ID_MAX)
 ROWS = 9

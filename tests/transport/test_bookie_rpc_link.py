@@ -25,6 +25,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from tests.kit.apache_bookie import ApacheServer
 from tests.kit.lanes import KEY, Listener, digester, frame
+from tests.kit.waiting import eventually
 
 LEDGER = 7
 LAC_BODY = lac_body(3, digester(LEDGER))
@@ -57,12 +58,6 @@ async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> 
         link.send(1, frame(LEDGER, first, [entry], session=1))
     await listener.acked(1, frames)
     return listener
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None:
@@ -279,7 +274,7 @@ def test_long_ranges_come_over_a_second_connection_as_long_as_there_is_one() -> 
         for _ in range(2):
             assert await read_100(link) == 100
         assert (server.bookie.asked["batch"], link.broken) == (2, None)
-        await until(lambda: len(server._writers) == 1)
+        await eventually(lambda: len(server._writers) == 1)
         server.bookie.batches = True
         other = linked(server.port, batch_reads=False)
         assert await read_100(other) == 100
@@ -297,7 +292,7 @@ def test_the_second_connection_ends_with_the_first() -> None:
         server.lie = lambda said: [said, said]
         with pytest.raises(TransportError):
             await link.read_lac(LEDGER, deadline_s=5)
-        await until(lambda: not server._writers)
+        await eventually(lambda: not server._writers)
 
     told(story)
 
@@ -309,7 +304,7 @@ def test_closing_ends_the_connections_at_the_bookie() -> None:
         assert len(server._writers) == 2
         await link.close()
         await link.close()
-        await until(lambda: not server._writers)
+        await eventually(lambda: not server._writers)
 
     told(story)
 

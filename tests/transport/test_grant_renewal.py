@@ -15,6 +15,7 @@ from bk_core.transport import wallet as module
 from bk_core.transport.port import NewSession
 from bk_core.transport.wallet import Held, Permits, Wallet
 from bk_core.wire.lane.reasons import AttachMode
+from tests.kit.waiting import eventually
 from tests.transport.test_wallet import run
 
 
@@ -50,19 +51,13 @@ class Stream:
         self.sent.append(frame)
 
 
-async def until(done: Any) -> None:
-    async with asyncio.timeout(5):
-        while not done():
-            await asyncio.sleep(0.005)
-
-
 def test_a_session_that_runs_is_shown_each_newer_grant() -> None:
     async def story() -> None:
         bookie, stream = Bookie(renew_s=0.05), Stream()
         permits = Permits(Wallet(), bookie.ask)
         session = NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None))
         permits.attach(stream, session)
-        await until(lambda: len(stream.shown) >= 3)
+        await eventually(lambda: len(stream.shown) >= 3)
         assert stream.shown[:3] == [b"grant 1", b"grant 2", b"grant 3"]
         held = permits.now(7, Right.WRITE)
         assert held is not None
@@ -82,9 +77,9 @@ def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
         bookie, stream = Bookie(renew_s=0.05), Stream()
         permits = Permits(Wallet(), bookie.ask)
         permits.attach(stream, NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None)))
-        await until(lambda: stream.shown)
+        await eventually(lambda: stream.shown)
         bookie.fails = 3
-        await until(lambda: len(stream.shown) >= 2)
+        await eventually(lambda: len(stream.shown) >= 2)
         assert (stream.shown[1], bookie.fails) == (b"grant 2", 0)
         permits.lost("the end")
 
@@ -101,7 +96,7 @@ def test_a_grant_that_is_due_is_used_and_its_successor_is_asked_for_at_once() ->
         assert await permits.get(7, Right.READ) == b"grant 1"
         await asyncio.sleep(0.06)
         assert await permits.get(7, Right.READ) == b"grant 1"
-        await until(lambda: bookie.made == 2)
+        await eventually(lambda: bookie.made == 2)
         assert await permits.get(7, Right.READ) == b"grant 2"
         permits.lost("the end")
 
@@ -129,7 +124,7 @@ def test_frames_that_wait_for_a_grant_follow_their_session_in_order_and_go_with_
         permits.attach(stream, NewSession(8, b"", AttachMode.WRITE, 2, cast("Any", None)))
         assert [permits.holds(number, frame) for number, frame in ((1, b"a"), (2, b"x"), (1, b"b"))] == [True] * 3
         assert permits.detach(2)
-        await until(lambda: len(stream.sent) >= 2)
+        await eventually(lambda: len(stream.sent) >= 2)
         assert (stream.attached, stream.sent) == ([1], [b"a", b"b"])
         assert not permits.holds(1, b"c"), "it is sent at once"
         assert not permits.detach(1), "the stream knows it"

@@ -28,8 +28,9 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.main import Bookie
 from tests.kit.canaries import PASSWORD
 from tests.kit.lanes import bookie_config
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.memory_store import MemoryStore, shared_cluster
+from tests.kit.waiting import eventually
 from tests.sim.frames import contents
 
 QUICK = AutoRecoveryConfig(lost_bookie_delay_s=0.1, poll_s=0.02, retry_s=0.05, retry_max_s=0.2, open_ledger_grace_s=0.1)

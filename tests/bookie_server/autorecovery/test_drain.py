@@ -13,7 +13,8 @@ from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieServiceInfo
 from bookie_server.autorecovery.worker import PutOff
 from tests.bookie_server.autorecovery.test_autorecovery import QUICK, a_ledger, check_whole, members, recovering
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.waiting import eventually
 
 NOBODY = PutOff("", 0.0, 0)
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.bookie_server.autorecovery.test_autorecovery import a_ledger, check_whole, members, recovering
 from tests.bookie_server.autorecovery.test_drain import NOBODY
-from tests.kit.memory_cluster import eventually, memory_cluster
+from tests.kit.memory_cluster import memory_cluster
+from tests.kit.waiting import eventually
 
 
 @pytest.mark.rule("MUST7")

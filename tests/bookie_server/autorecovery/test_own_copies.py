@@ -35,8 +35,9 @@ from bookie_server.autorecovery.suspects import OwnPart, Suspects, own_parts
 from bookie_server.main import Bookie
 from tests.kit.canaries import PASSWORD
 from tests.kit.lanes import Lane, bookie_config
-from tests.kit.memory_cluster import FAST, eventually
+from tests.kit.memory_cluster import FAST
 from tests.kit.memory_store import MemoryStore, shared_cluster
+from tests.kit.waiting import eventually
 
 QUICK = AutoRecoveryConfig(lost_bookie_delay_s=600, poll_s=0.05, retry_s=0.1, retry_max_s=0.2)
 ENTRIES = [b"entry %d " % number + b"x" * 2_000 for number in range(40)]

@@ -9,7 +9,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,10 @@ from bookie_server.storage.maintenance.index_port import Stopping
 from tests.kit.lanes import KEY, frame
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import Storage, entries
+from tests.kit.waiting import eventually
 
 SOON_S = 30
 SEGMENT_BYTES = 1 << 20
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 # --- hops -------------------------------------------------------------------------------------------------------------
@@ -193,7 +188,7 @@ def test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends(t
         failures: list[BookKeeperError] = []
         thread = thread_of(kept, failures)
         thread.start()
-        await until(lambda: bool(failures))
+        await eventually(lambda: bool(failures))
         await asyncio.to_thread(thread.stop)
         await asyncio.sleep(0)
         (failure,) = failures
@@ -209,7 +204,7 @@ def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplog: pyt
         kept = Kept(tmp_path / "d", files=Files())
         thread = thread_of(kept, [], stats_interval_s=0.05)
         thread.start()
-        await until(lambda: len(caplog.records) >= 2)
+        await eventually(lambda: len(caplog.records) >= 2)
         await asyncio.to_thread(thread.stop)
         kept.close()
 
@@ -270,7 +265,7 @@ class Rig:
             one = frame(ledger_id, k, [payload], session=session)
             self.engine.feed(ev.FramesArrived(self.stream, memoryview(one)))
             acked += 1
-            await until(partial(self._is_acked, acked))
+            await eventually(partial(self._is_acked, acked))
 
     def _is_acked(self, acked: int) -> bool:
         return self.sink.acked >= acked or bool(self.failures)
@@ -278,7 +273,7 @@ class Rig:
     async def read(self, ledger_id: int, last: int) -> ev.SendTrailer:
         self._requests += 1
         self.engine.feed(ev.ReadRequested((self.stream, self._requests), ledger_id, 0, last, 1 << 20))
-        await until(lambda: bool(self.sink.trailers))
+        await eventually(lambda: bool(self.sink.trailers))
         for _ in self.sink.parts:
             self.engine.feed(ev.PartSent((self.stream, self._requests)))
         return self.sink.trailers.pop()
@@ -308,9 +303,9 @@ def test_a_running_bookie_gives_back_the_space_of_deleted_ledgers_and_serves_the
             def stats() -> Any:
                 return bookie.engine._logs[0]._maintenance.maintenance.stats.read()
 
-            await until(lambda: stats().segments_sealed >= 2)
+            await eventually(lambda: stats().segments_sealed >= 2)
             bookie.engine.feed(ev.LedgersDeleted([1]))
-            await until(lambda: stats().segments_recycled >= 2)
+            await eventually(lambda: stats().segments_recycled >= 2)
             assert stats().segments_compacted >= 1
             assert stats().checkpoint_number >= 1
             trailer = await bookie.read(9, 2)
@@ -336,7 +331,7 @@ def test_a_disk_that_fails_under_maintenance_ends_the_bookie(tmp_path: Path) -> 
             await bookie.write(1, 5)
             bookie.disk.failing = True
             await bookie.write(2, 40)
-            await until(lambda: bool(bookie.failures))
+            await eventually(lambda: bool(bookie.failures))
             (failure,) = bookie.failures
             assert isinstance(failure, StorageFailedError)
 

@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.main import Bookie
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
 from tests.kit.memory_store import MemoryStore
+from tests.kit.waiting import eventually
 
 TOTAL_BLOCKS = 1 << 28
 RESERVED_BLOCKS = 1 << 26
@@ -79,12 +80,6 @@ async def running(store: MemoryStore, path: Path, **changes: Any) -> AsyncIterat
         await bookie.stop()
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not reached():
-            await asyncio.sleep(0.01)
-
-
 def folders(store: MemoryStore) -> tuple[list[str], list[str]]:
     return list(store.writable_bookies()), list(store.read_only_bookies())
 
@@ -105,7 +100,7 @@ def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, di
             assert folders(store) == (["b1"], [])
             await lane.write(7, 0, [b"a"])
             disk.used = 0.96
-            await until(lambda: folders(store) == ([], ["b1"]))
+            await eventually(lambda: folders(store) == ([], ["b1"]))
             assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
             assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
             assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
@@ -118,7 +113,7 @@ def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, di
             await asyncio.sleep(0.1)
             assert folders(store) == ([], ["b1"]), "it waits for the low water"
             disk.used = 0.89
-            await until(lambda: folders(store) == (["b1"], []))
+            await eventually(lambda: folders(store) == (["b1"], []))
             await lane.write(8, 0, [b"new"])
 
     asyncio.run(story())
@@ -139,7 +134,7 @@ def test_commit_without_space_makes_the_bookie_read_only_at_once(
             durable, reason = await listener.ended(session)
             assert reason == Reason.NO_SPACE
             assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
-            await until(lambda: folders(store) == ([], ["b1"]))
+            await eventually(lambda: folders(store) == ([], ["b1"]))
             assert (await lane.fence(7)).last_entry_id == durable - 1
 
     asyncio.run(story())
@@ -199,7 +194,7 @@ def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: D
         for _ in range(6):  # that of a note of the position, and of the registration
             mine.tree.lose_next_answer(applied=False)
         disk.used = 0.99
-        await until(lambda: folders(store) == ([], ["b1"]))
+        await eventually(lambda: folders(store) == ([], ["b1"]))
         await bookie.stop()
         assert folders(store) == ([], [])
 
@@ -216,10 +211,10 @@ def test_store_knows_how_far_the_log_goes(store: MemoryStore, disk: Disk, tmp_pa
 
     async def story() -> None:
         async with running(store, tmp_path) as (_, lane):
-            await until(lambda: position() > (0, 0))
+            await eventually(lambda: position() > (0, 0))
             before = position()
             await lane.write(7, 0, [b"a"])
-            await until(lambda: position() > before)
+            await eventually(lambda: position() > before)
         before = position()
         async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
             assert position() == before, "a start forgets nothing"
@@ -259,11 +254,11 @@ def test_registration_that_vanished_is_made_again(store: MemoryStore, disk: Disk
         async with running(store, tmp_path):
             for _ in range(2):
                 store.tree.delete("/ledgers/available/b1")
-                await until(lambda: folders(store) == (["b1"], []))
+                await eventually(lambda: folders(store) == (["b1"], []))
             disk.used = 0.99
-            await until(lambda: folders(store) == ([], ["b1"]))
+            await eventually(lambda: folders(store) == ([], ["b1"]))
             store.tree.delete("/ledgers/available/readonly/b1")
-            await until(lambda: folders(store) == ([], ["b1"]))
+            await eventually(lambda: folders(store) == ([], ["b1"]))
         assert folders(store) == ([], []), "a clean stop is not undone"
 
     asyncio.run(story())
@@ -293,7 +288,7 @@ def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
         async with running(store, tmp_path) as (bookie, lane):
             await lane.write(7, 0, [b"a"])
             store.write_bookie_order("b1", BookieOrder(Order.READ_ONLY, 1))
-            await until(lambda: folders(store) == ([], ["b1"]))
+            await eventually(lambda: folders(store) == ([], ["b1"]))
             assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
             assert bookie._availability is not None
             assert (bookie._availability.why_read_only, bookie._availability.why_full) == ("set by hand", "")
@@ -301,12 +296,12 @@ def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
             assert folders(store) == ([], ["b1"]), "from its first registration on"
             assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
             disk.used = 0.96
-            await until(lambda: "used" in bookie._view.why_read_only())
+            await eventually(lambda: "used" in bookie._view.why_read_only())
             store.write_bookie_order("b1", None)
-            await until(lambda: bookie._view.why_read_only() == bookie._view.why_full())
+            await eventually(lambda: bookie._view.why_read_only() == bookie._view.why_full())
             assert folders(store) == ([], ["b1"]), "its disk is full"
             disk.used = 0.5
-            await until(lambda: folders(store) == (["b1"], []))
+            await eventually(lambda: folders(store) == (["b1"], []))
             await lane.write(7, 1, [b"b"])
 
     asyncio.run(story())
@@ -320,7 +315,7 @@ def test_order_that_cannot_be_read_counts_as_read_only_and_a_removed_bookie_come
         async with running(store, tmp_path):
             assert (folders(store), store.read_bookie_order("b1")) == ((["b1"], []), None)
             store.write_bookie_order("b1", BookieOrder(Order.DRAIN, 1))
-            await until(lambda: folders(store) == ([], ["b1"]))
+            await eventually(lambda: folders(store) == ([], ["b1"]))
             store.tree.set("/ledgers-orders/b1", b"?", -1)
             store.write_bookie_order("b2", None)
             await asyncio.sleep(0.1)

@@ -44,9 +44,9 @@ from bookie_server.ports.lane.direct import DirectServer
 from tests.kit.certificates import Authority
 from tests.kit.direct_client import HEAD, DirectClient
 from tests.kit.lanes import KEY, Listener, bookie_config, frame, lane_port
-from tests.kit.memory_cluster import eventually
 from tests.kit.signed_tokens import Signer, keys_file
 from tests.kit.tls_world import TlsWorld, with_tls_bookie
+from tests.kit.waiting import eventually
 
 on_each = pytest.mark.parametrize("lane", LANES)
 

@@ -7,21 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
 
+from tests.kit.waiting import comes_true
+
 DEADLINE_S = 10.0
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def ended(pid: int) -> bool:
@@ -58,7 +49,7 @@ def test_a_program_under_the_wrapper_ends_when_its_parent_is_killed() -> None:
     sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     parent = parent_of(f"[sys.executable, '-m', 'bk_cli.local.lifeline', sys.executable, '-c', {sleeper!r}]")
     pid = kill_and_reap(parent)
-    assert until(lambda: ended(pid))
+    assert comes_true(lambda: ended(pid))
 
 
 @pytest.mark.rule("E4")
@@ -68,7 +59,7 @@ def test_our_own_processes_end_when_their_parent_is_killed() -> None:
         "print(os.getpid(), flush=True); time.sleep(60)"
     )
     pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
-    assert until(lambda: ended(pid))
+    assert comes_true(lambda: ended(pid))
 
 
 @pytest.mark.rule("E4")
@@ -79,7 +70,7 @@ def test_a_child_that_ignores_sigterm_ends_too() -> None:
         "print(os.getpid(), flush=True); time.sleep(60)"
     )
     pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
-    assert until(lambda: ended(pid))
+    assert comes_true(lambda: ended(pid))
 
 
 def test_the_wrapper_passes_the_exit_code_on() -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from bk_cli import main
 from bk_cli.local.children import free_port
 from bk_core import blocking
 from tests.kit.canaries import PASSWORD
+from tests.kit.waiting import comes_true
 
 pytestmark = pytest.mark.e2e
 READY_S, STOP_S = 45.0, 20.0
@@ -77,15 +77,6 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def until(condition: Callable[[], bool], timeout_s: float = STOP_S) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 @pytest.mark.timeout(180)
 @pytest.mark.rule("E4")
 def test_it_keeps_its_data_and_whatever_ends_it_nothing_is_left_running(tmp_path: Path) -> None:
@@ -109,7 +100,7 @@ def test_it_keeps_its_data_and_whatever_ends_it_nothing_is_left_running(tmp_path
         assert [batch.to_list() for batch in reader.read(0, 0)] == [[b"kept"]]
     pids = second.pids
     second.end(signal.SIGKILL)
-    assert until(lambda: all(map(is_gone, pids)))
+    assert comes_true(lambda: all(map(is_gone, pids)))
 
 
 @pytest.mark.timeout(120)

@@ -15,7 +15,7 @@ import pytest
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, PortInUseError
 from bk_core.metadata import open_store
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -80,7 +80,7 @@ def test_server_ends_with_its_parent_however_it_dies(tmp_path: Path, ending: sig
     parent.send_signal(ending)
     parent.wait(10)
     parent.stdout.close()
-    eventually(lambda: not _runs(lifeline) and not _runs(java[0]))
+    until(lambda: not _runs(lifeline) and not _runs(java[0]))
 
 
 def test_lifeline_passes_on_the_exit_code_and_stops_on_request() -> None:
@@ -89,7 +89,7 @@ def test_lifeline_passes_on_the_exit_code_and_stops_on_request() -> None:
         assert ending.wait(20) == 3
     assert subprocess.run(lifeline, stderr=subprocess.DEVNULL, stdin=subprocess.PIPE, timeout=20).returncode == 2
     with subprocess.Popen([*lifeline, "sleep", "60"], stdin=subprocess.PIPE) as waiting:
-        eventually(lambda: bool(_children(waiting.pid)))
+        until(lambda: bool(_children(waiting.pid)))
         waiting.terminate()
         assert waiting.wait(10) == 128 + signal.SIGTERM
 

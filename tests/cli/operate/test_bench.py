@@ -20,7 +20,7 @@ from bk_cli.local.cluster import LocalCluster
 from bk_cli.operate.bench_load import CUSTOM_METADATA, BenchLoad, Latencies, Running
 from bk_core.metadata import open_store
 from tests.kit.memory_cluster import memory_cluster, run
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 
 SMALL = BenchLoad(
     writers=3, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, entry_size=10, batch=5, in_flight=2,
@@ -117,5 +117,5 @@ def test_a_real_cluster_is_as_before_however_it_ends(cluster: LocalCluster, blow
             os.kill(process.pid, blow)
         rest, _ = process.communicate(timeout=30)
         assert process.returncode == (0 if blow is None else 130)
-        eventually(lambda: set(store.list_ledgers()) == before, 10)
+        until(lambda: set(store.list_ledgers()) == before, 10)
         assert any(json.loads(line)["part"] == "append" for line in rest.splitlines()) is (blow is None)

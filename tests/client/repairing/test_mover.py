@@ -13,7 +13,8 @@ from bk_core.errors import MetadataUnavailableError
 from bk_core.model import LedgerId
 from bk_core.protocol.replication.balance import Move
 from tests.bookie_server.autorecovery.test_autorecovery import a_ledger, check_whole, members
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.waiting import eventually
 
 
 def a_move(cluster: MemoryBookKeeper, ledger_id: LedgerId) -> Move:

@@ -14,8 +14,9 @@ from bk_core.client.running.metrics import METRICS, ClientMetrics
 from bk_core.errors import LedgerFencedError
 from bk_core.observe.slow_log import BURST, SlowLog
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import FAST, eventually, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster
 from tests.kit.prometheus_text import parse
+from tests.kit.waiting import eventually
 
 
 def test_client_counts_what_it_did_and_gives_it_as_text() -> None:

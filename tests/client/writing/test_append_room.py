@@ -13,7 +13,8 @@ from bk_core.blocking import BookKeeper
 from bk_core.client import ClientConfig, LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
-from tests.kit.memory_cluster import MemoryBookKeeper, eventually, hold, memory_cluster, release, run
+from tests.kit.memory_cluster import MemoryBookKeeper, hold, memory_cluster, release, run
+from tests.kit.waiting import eventually
 
 SMALL = ClientConfig(
     frame_bytes=1_000,

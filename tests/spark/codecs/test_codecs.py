@@ -26,7 +26,7 @@ from bk_spark.codecs import spark_types
 from bk_spark.options.options import OPTIONS
 from bk_spark.source import BookKeeperDataSource
 from bk_spark.workers import clients
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 from tests.spark.codecs.codec_kit import struct
 
 AB = struct(("a", "int"), ("b", "string"))
@@ -266,7 +266,7 @@ def test_a_stream_stops_where_the_schema_grew_and_a_new_load_goes_on(uri: str) -
     try:
         start = stream.initialOffset()
         append(uri, ABC, [{"a": 2, "b": "y", "c": 1.0}], codec="arrow", mergeSchema="true")
-        eventually(lambda: stream.latestOffset(start, None)["logs"]["events"]["next"] == 2)
+        until(lambda: stream.latestOffset(start, None)["logs"]["events"]["next"] == 2)
         end = stream.latestOffset(start, None)
         with pytest.raises(SchemaChangedError, match=r"BK_SCHEMA_CHANGED"):
             stream.partitions(start, end)

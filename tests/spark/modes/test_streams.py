@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.waiting import until
 from tests.spark.modes.kit import Source, refusal, texts
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -59,14 +59,6 @@ def latest_of(query: Any, log: str) -> int:
     return int(json.loads(source["latestOffset"])["logs"][log]["next"])
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """A running query sees new rows some ms after they are published, so "all available" may not count them yet."""
-    until = time.monotonic() + END_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def copy(source: Source, tmp_path: Path) -> Copy:
     return Copy(source, tmp_path)
@@ -110,8 +102,8 @@ def test_a_running_query_takes_new_rows_and_reports_its_lag(copy: Copy, trigger:
     try:
         query.processAllAvailable()
         wanted = copy.source.fill(3)
-        eventually(lambda: copy.values() == wanted)
-        eventually(lambda: latest_of(query, copy.source.log) == 6)
+        until(lambda: copy.values() == wanted, END_S)
+        until(lambda: latest_of(query, copy.source.log) == 6, END_S)
     finally:
         query.stop()
 
@@ -167,7 +159,7 @@ def test_a_stream_may_end_in_memory_and_start_at_the_latest_row(copy: Copy, name
     try:
         query.processAllAvailable()
         copy.source.append(copy.source.rows(2, start=90))
-        eventually(lambda: texts(copy.source.spark.table(name).orderBy("offset")) == ["row 90", "row 91"])
+        until(lambda: texts(copy.source.spark.table(name).orderBy("offset")) == ["row 90", "row 91"], END_S)
     finally:
         query.stop()
 

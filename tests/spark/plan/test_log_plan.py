@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,6 +33,7 @@ from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.workers import clients
 from bk_spark.write.log_writer import LogWriter, abort
 from bk_spark.write.written_ledgers import WrittenLedgers
+from tests.kit.waiting import comes_true
 
 VALUE = StructType([StructField("value", BinaryType())])
 
@@ -66,13 +65,6 @@ def save(uri: str, *tasks: int, **more: str) -> None:
 def planned(bookkeeper: BookKeeper, uri: str, **more: str) -> list[tuple[int | None, int, int]]:
     found = resolve.resolve_batch(bookkeeper, options(uri, **more))
     return [(r.offset, r.entries, r.bytes) for r in found.ranges]
-
-
-def eventually(condition: Callable[[], Any]) -> bool:
-    deadline = time.monotonic() + 5
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def test_a_job_is_published_in_partition_order_and_planned_from_the_list(bookkeeper: BookKeeper, uri: str) -> None:
@@ -214,7 +206,7 @@ def test_a_leaders_entries_are_planned_to_the_lac_and_publishing_is_refused(book
     with bookkeeper.log("events").lead() as leader:
         for _ in range(5):
             leader.append(b"y" * 20)
-        assert eventually(lambda: planned(bookkeeper, uri) == [(0, 10, 100), (10, 5, 100)])
+        assert comes_true(lambda: planned(bookkeeper, uri) == [(0, 10, 100), (10, 5, 100)])
         with pytest.raises(LogHasLeaderError):
             job(uri)
         leader.append(b"still the leader")

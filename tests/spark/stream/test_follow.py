@@ -34,8 +34,10 @@ from bk_spark.stream.follow import begin_following
 from bk_spark.stream.positions import Reading, SourceSeen
 from bk_spark.stream.watch import Watch, WatchTimes
 from bk_spark.workers import clients
+from tests.kit.waiting import comes_true
 
 QUICK = WatchTimes(retry_s=0.05, list_s=0.05, head_age_s=1000.0)  # so that only watches tell of news
+
 Follow = Callable[..., Watch]
 
 
@@ -73,13 +75,6 @@ def publish(bookkeeper: BookKeeper, name: str, *sizes: int, entry: bytes = b"x" 
             leader.append_batch(EntryBatch.from_list([entry] * size))
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return condition()
-
-
 def ends(watch: Watch) -> dict[str, int]:
     return {source.key: seen.next for source, seen in watch.seen().sources.items()}
 
@@ -93,13 +88,13 @@ def test_open_and_closed_ledgers_are_followed_and_never_fenced(bookkeeper: BookK
     done, growing = written(bookkeeper, 30), written(bookkeeper, 50, close=False)
     ids = [str(each.ledger_id) for each in (done, growing)]
     watch = follow(ledgerids=",".join(ids))
-    assert eventually(lambda: ends(watch) == dict(zip(ids, (30, 50), strict=True)))
+    assert comes_true(lambda: ends(watch) == dict(zip(ids, (30, 50), strict=True)))
     growing.append(b"x" * 10)
-    assert eventually(lambda: ends(watch)[ids[1]] == 51)
+    assert comes_true(lambda: ends(watch)[ids[1]] == 51)
     assert watch.seen().sources[LedgerSource(growing.ledger_id)].spans == (Span(0, 51, 510),)
     growing.append(b"x" * 10)
     growing.close()
-    assert eventually(lambda: not watch.seen().sources[LedgerSource(growing.ledger_id)].is_open)
+    assert comes_true(lambda: not watch.seen().sources[LedgerSource(growing.ledger_id)].is_open)
     assert ends(watch) == dict(zip(ids, (30, 52), strict=True))
 
 
@@ -111,9 +106,9 @@ def test_the_average_entry_is_looked_up_anew_as_a_ledger_grows(bookkeeper: BookK
     def spans() -> Sequence[Span]:
         return watch.seen().sources[source].spans
 
-    assert eventually(lambda: spans() == (Span(0, 4, 40),))
+    assert comes_true(lambda: spans() == (Span(0, 4, 40),))
     growing.wait_confirmed(growing.append_batch(EntryBatch.from_list([b"y" * 100] * 20)))
-    assert eventually(lambda: spans() == (Span(0, 24, 2040),))
+    assert comes_true(lambda: spans() == (Span(0, 24, 2040),))
 
 
 def test_the_average_entry_of_a_logs_open_ledger_is_looked_up_anew(bookkeeper: BookKeeper, follow: Follow) -> None:
@@ -121,11 +116,11 @@ def test_the_average_entry_of_a_logs_open_ledger_is_looked_up_anew(bookkeeper: B
     watch = follow(log="events")
     with bookkeeper.log("events").lead() as leader:
         leader.append(b"x" * 10)
-        assert eventually(lambda: seen_of(watch, "events").spans == (Span(0, 5, 50), Span(5, 6, 10)))
+        assert comes_true(lambda: seen_of(watch, "events").spans == (Span(0, 5, 50), Span(5, 6, 10)))
         for _ in range(10):
             leader.append(b"x" * 100)
-        assert eventually(lambda: seen_of(watch, "events").next == 16)
-        assert eventually(lambda: 600 < seen_of(watch, "events").spans[1].bytes <= 1010)
+        assert comes_true(lambda: seen_of(watch, "events").next == 16)
+        assert comes_true(lambda: 600 < seen_of(watch, "events").spans[1].bytes <= 1010)
 
 
 @pytest.mark.rule("N2")
@@ -139,15 +134,15 @@ def test_a_log_is_followed_over_leaders_and_rolls(bookkeeper: BookKeeper, follow
     assert reaches(10)
     with bookkeeper.log("events").lead() as leader:
         leader.append(b"1")
-        assert eventually(lambda: ends(watch) == {"events": 11})
+        assert comes_true(lambda: ends(watch) == {"events": 11})
         leader.roll()
         for end in (12, 13, 14):
             leader.append(b"22")
-            assert eventually(partial(reaches, end))
+            assert comes_true(partial(reaches, end))
         with bookkeeper.log("events").lead() as successor:
             successor.append(b"333")
-            assert eventually(lambda: ends(watch) == {"events": 15})
-    assert eventually(lambda: not seen_of(watch, "events").is_open)
+            assert comes_true(lambda: ends(watch) == {"events": 15})
+    assert comes_true(lambda: not seen_of(watch, "events").is_open)
     spans = seen_of(watch, "events").spans
     assert [(s.begin, s.end) for s in spans] == [(0, 10), (10, 11), (11, 14), (14, 15)]
     assert sum(s.bytes for s in spans) == 100 + 1 + 6 + 3
@@ -159,12 +154,12 @@ def test_new_logs_of_a_pattern_are_taken_up_and_deleted_ones_are_gone(bookkeeper
     watch = follow(logpattern="ev-.*")
     assert ends(watch) == {"ev-b": 10}
     publish(bookkeeper, "ev-a", 3)
-    assert eventually(lambda: ends(watch) == {"ev-a": 3, "ev-b": 10})
+    assert comes_true(lambda: ends(watch) == {"ev-a": 3, "ev-b": 10})
     bookkeeper.store.delete_log("ev-b")
-    assert eventually(lambda: ends(watch) == {"ev-a": 3})
+    assert comes_true(lambda: ends(watch) == {"ev-a": 3})
     assert list(watch.seen().gone) == [LogSource("ev-b")]
     publish(bookkeeper, "ev-b", 4)
-    assert eventually(lambda: ends(watch) == {"ev-a": 3, "ev-b": 4})
+    assert comes_true(lambda: ends(watch) == {"ev-a": 3, "ev-b": 4})
     assert not watch.seen().gone
 
 
@@ -172,7 +167,7 @@ def test_a_pattern_without_a_log_is_no_error(bookkeeper: BookKeeper, follow: Fol
     watch = follow(logpattern="ev-.*")
     assert ends(watch) == {}
     publish(bookkeeper, "ev-a", 3)
-    assert eventually(lambda: ends(watch) == {"ev-a": 3})
+    assert comes_true(lambda: ends(watch) == {"ev-a": 3})
 
 
 def test_an_unknown_log_is_gone_by_the_error_that_names_the_nearest(bookkeeper: BookKeeper, follow: Follow) -> None:
@@ -201,10 +196,10 @@ def test_following_ends_a_while_after_the_last_call(bookkeeper: BookKeeper, foll
     growing = written(bookkeeper, 3, close=False)
     watch = follow(ledgerid=str(growing.ledger_id), times=WatchTimes(idle_s=0.2, list_s=0.05))
     watch.seen()
-    assert eventually(lambda: not watch.is_running)
-    assert eventually(lambda: bookkeeper.begin(_tasks).result() == 0)
+    assert comes_true(lambda: not watch.is_running)
+    assert comes_true(lambda: bookkeeper.begin(_tasks).result() == 0)
     growing.append(b"x")
-    assert eventually(lambda: list(ends(watch).values()) == [4])
+    assert comes_true(lambda: list(ends(watch).values()) == [4])
 
 
 def test_what_is_not_followed_any_more_leaves_nothing_behind(bookkeeper: BookKeeper, follow: Follow) -> None:
@@ -214,18 +209,18 @@ def test_what_is_not_followed_any_more_leaves_nothing_behind(bookkeeper: BookKee
     with bookkeeper.log("events").lead() as leader:
         listening = watched(bookkeeper, "events")
         leader.append(b"x")
-        assert eventually(lambda: ends(log) == {"events": 2})
+        assert comes_true(lambda: ends(log) == {"events": 2})
         leader.roll()
         leader.append(b"y")
-        assert eventually(lambda: ends(log) == {"events": 3})
+        assert comes_true(lambda: ends(log) == {"events": 3})
         assert seen_of(log, "events").is_open
         assert ends(ledger) == {str(growing.ledger_id): 3}
-        assert eventually(lambda: bookkeeper.begin(_waiting).result() == 2), "one open ledger each"
+        assert comes_true(lambda: bookkeeper.begin(_waiting).result() == 2), "one open ledger each"
         log.stop()
         ledger.stop()
-        assert eventually(lambda: bookkeeper.begin(_tasks).result() == 0)
-        assert eventually(lambda: bookkeeper.begin(_waiting).result() == 0)
-        assert eventually(lambda: watched(bookkeeper, "events") == listening)
+        assert comes_true(lambda: bookkeeper.begin(_tasks).result() == 0)
+        assert comes_true(lambda: bookkeeper.begin(_waiting).result() == 0)
+        assert comes_true(lambda: watched(bookkeeper, "events") == listening)
 
 
 async def _tasks(_: object) -> int:
@@ -249,7 +244,7 @@ def test_a_client_that_was_closed_is_replaced(bookkeeper: BookKeeper, follow: Fo
     watch = follow(log="events", times=WatchTimes(first_look_s=1.0))
     watch.seen()
     bookkeeper._thread.call(_cancel_others())
-    assert eventually(lambda: not watch.is_running)
+    assert comes_true(lambda: not watch.is_running)
     assert ends(watch) == {"events": 1}
 
 
@@ -277,11 +272,11 @@ def test_a_log_that_cannot_be_reached_keeps_its_last_answer_and_is_reported_when
         patch.setattr(bookkeeper.store, "read_log", unreachable)
         began = time.monotonic()
         publish(bookkeeper, "b", 1)
-        assert eventually(lambda: ends(watch) == {"a": 1, "b": 2})
-        assert eventually(lambda: _is_told(watch))
+        assert comes_true(lambda: ends(watch) == {"a": 1, "b": 2})
+        assert comes_true(lambda: _is_told(watch))
         assert time.monotonic() - began > 0.4
     publish(bookkeeper, "a", 1)
-    assert eventually(lambda: not _is_told(watch) and ends(watch) == {"a": 2, "b": 2})
+    assert comes_true(lambda: not _is_told(watch) and ends(watch) == {"a": 2, "b": 2})
 
 
 def _is_told(watch: Watch) -> bool:
@@ -326,7 +321,7 @@ def test_sizes_are_known_where_the_stream_reads_and_by_page_elsewhere(bookkeeper
     assert fine[:3] == (Span(50, 51, 10), Span(51, 52, 10), Span(52, 53, 10))
     assert sum(span.bytes for span in fine) == 12_000 - 500
     reading.positions = {LogSource("events"): 66}
-    assert eventually(lambda: seen_of(watch, "events").spans[0] == Span(66, 67, 10))
+    assert comes_true(lambda: seen_of(watch, "events").spans[0] == Span(66, 67, 10))
 
 
 def test_a_server_that_is_behind_does_not_make_a_log_of_the_checkpoint_look_deleted(
@@ -379,10 +374,10 @@ def test_a_list_that_cannot_be_read_for_a_while_keeps_what_is_known(
 
     with monkeypatch.context() as patch:
         patch.setattr(bookkeeper.store, "list_logs", away)
-        assert eventually(lambda: len(asked) > 1)
+        assert comes_true(lambda: len(asked) > 1)
         assert ends(watch) == {"events": 1}
     publish(bookkeeper, "events-2", 1)
-    assert eventually(lambda: ends(watch) == {"events": 1, "events-2": 1})
+    assert comes_true(lambda: ends(watch) == {"events": 1, "events-2": 1})
 
 
 def test_a_log_whose_open_ledger_is_gone_is_in_trouble_and_not_gone(bookkeeper: BookKeeper, follow: Follow) -> None:

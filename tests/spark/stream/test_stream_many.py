@@ -33,9 +33,11 @@ from bk_spark.stream import stream_reader as stream_read
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.watch import WatchTimes
 from bk_spark.workers import clients
+from tests.kit.waiting import comes_true
 
 VALUE = StructType([StructField("value", BinaryType())])
 Json = dict[str, Any]
+
 Source = Callable[..., StreamReader]
 
 
@@ -98,17 +100,10 @@ def planned(reader: StreamReader, start: Json, end: Json) -> list[tuple[str | No
     return [(r.log, r.offset, r.entries) for plan in plans for r in plan.ranges]
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return condition()
-
-
 def sees(reader: StreamReader, **ends: int) -> bool:
     """Whether the source knows of these ends, soon."""
     wanted = {name.replace("_", "-"): end for name, end in ends.items()}
-    return eventually(lambda: nexts(reader.reportLatestOffset()) == wanted)
+    return comes_true(lambda: nexts(reader.reportLatestOffset()) == wanted)
 
 
 def test_several_logs_advance_together_and_their_rows_come_log_by_log(bookkeeper: BookKeeper, source: Source) -> None:
@@ -122,7 +117,7 @@ def test_several_logs_advance_together_and_their_rows_come_log_by_log(bookkeeper
     assert planned(reader, start, end) == [("a", 12, 3), ("b", 0, 20)]
     assert ask(reader, end) == end
     publish(bookkeeper, "a", 1)
-    assert eventually(lambda: nexts(ask(reader, end)) == {"a": 16, "b": 20})
+    assert comes_true(lambda: nexts(ask(reader, end)) == {"a": 16, "b": 20})
 
 
 def test_several_ledgers_advance_together(bookkeeper: BookKeeper, source: Source) -> None:
@@ -131,10 +126,10 @@ def test_several_ledgers_advance_together(bookkeeper: BookKeeper, source: Source
     growing.append(b"0")
     reader = source(ledgerids=f"{done},{growing.ledger_id}", startingoffsets="earliest")
     start = reader.initialOffset()
-    assert eventually(lambda: nexts(ask(reader, start)) == {str(done): 7, str(growing.ledger_id): 1})
+    assert comes_true(lambda: nexts(ask(reader, start)) == {str(done): 7, str(growing.ledger_id): 1})
     end = ask(reader, start)
     growing.append(b"1")
-    assert eventually(lambda: nexts(ask(reader, end)) == {str(done): 7, str(growing.ledger_id): 2})
+    assert comes_true(lambda: nexts(ask(reader, end)) == {str(done): 7, str(growing.ledger_id): 2})
     assert planned(reader, start, end) == [(None, None, 7), (None, None, 1)]
 
 
@@ -177,10 +172,10 @@ def test_a_new_log_of_a_pattern_is_read_from_its_beginning(bookkeeper: BookKeepe
     assert nexts(start) == {"ev-a": 5}
     assert ask(reader, start) == start
     publish(bookkeeper, "ev-b", 3)
-    assert eventually(lambda: nexts(ask(reader, start)) == {"ev-a": 5, "ev-b": 0})
+    assert comes_true(lambda: nexts(ask(reader, start)) == {"ev-a": 5, "ev-b": 0})
     entered = ask(reader, start)
     assert planned(reader, start, entered) == []
-    assert eventually(lambda: nexts(ask(reader, entered)) == {"ev-a": 5, "ev-b": 3})
+    assert comes_true(lambda: nexts(ask(reader, entered)) == {"ev-a": 5, "ev-b": 3})
     end = ask(reader, entered)
     assert planned(reader, entered, end) == [("ev-b", 0, 3)]
 
@@ -192,7 +187,7 @@ def test_a_new_log_that_was_trimmed_meanwhile_has_the_same_rows_when_replayed(
     reader = source(logpattern="ev-.*")
     start = reader.initialOffset()
     publish(bookkeeper, "ev-b", 3, 3)
-    assert eventually(lambda: nexts(ask(reader, start)) == {"ev-a": 5, "ev-b": 0})
+    assert comes_true(lambda: nexts(ask(reader, start)) == {"ev-a": 5, "ev-b": 0})
     entered = ask(reader, start)
     bookkeeper.log("ev-b").trim(3)
     again = source(logpattern="ev-.*")
@@ -244,7 +239,7 @@ def test_a_batch_waits_for_enough_entries_but_not_for_available_now_nor_once(
     assert sees(reader, a=8)
     assert ask(reader, first) == first
     assert nexts(reader.latestOffset(first, ReadAllAvailable())) == {"a": 8}
-    assert eventually(lambda: nexts(ask(reader, first)) == {"a": 8})
+    assert comes_true(lambda: nexts(ask(reader, first)) == {"a": 8})
     assert time.monotonic() - began >= 0.9
     second = ask(reader, first)
     publish(bookkeeper, "a", 4)
@@ -334,7 +329,7 @@ def test_a_log_deleted_while_the_stream_runs_is_noticed(bookkeeper: BookKeeper, 
             return True
         return False
 
-    assert eventually(is_told)
+    assert comes_true(is_told)
 
 
 def test_a_deleted_ledger_stops_the_stream_when_it_is_to_be_read(bookkeeper: BookKeeper, source: Source) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +12,10 @@ from bk_core.errors import BookKeeperError, ClientClosedError, MetadataUnavailab
 from bk_spark.options.selection import LogSource, Source
 from bk_spark.stream.positions import SourceSeen
 from bk_spark.stream.watch import Board, Watch, WatchTimes
+from tests.kit.waiting import comes_true
 
 A, B = LogSource("a"), LogSource("b")
 QUICK = WatchTimes(first_look_s=10.0, idle_s=1.0, retry_s=0.01, give_up_s=2.0)
-PATIENCE_S = 20
 
 
 class Notes:
@@ -55,13 +54,6 @@ class Notes:
         self.ended += 1
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return condition()
-
-
 def told(watch: Watch, kind: type[BookKeeperError]) -> bool:
     try:
         watch.seen()
@@ -85,7 +77,7 @@ def test_only_the_first_call_waits_for_the_cluster() -> None:
         took.append(time.perf_counter() - began)
     assert sorted(took)[190] < 0.005
     watch.stop()
-    assert eventually(lambda: notes.ended == 1)
+    assert comes_true(lambda: notes.ended == 1)
 
 
 @pytest.mark.rule("K1")
@@ -95,11 +87,11 @@ def test_news_are_seen_and_watching_ends_without_calls() -> None:
     first = watch.seen()
     assert first.sources[B].next == 0
     notes.nexts[B] = 7
-    assert eventually(lambda: watch.seen().sources[B].next == 7)
+    assert comes_true(lambda: watch.seen().sources[B].next == 7)
     assert first.sources[B].next == 0
     assert watch.seen().version > first.version
-    assert eventually(lambda: not watch.is_running)
-    assert eventually(lambda: notes.ended == 1)
+    assert comes_true(lambda: not watch.is_running)
+    assert comes_true(lambda: notes.ended == 1)
 
 
 @pytest.mark.rule("K1")
@@ -107,12 +99,12 @@ def test_a_call_after_the_end_looks_anew() -> None:
     notes = Notes(A)
     watch = Watch(notes.begin, QUICK)
     watch.seen()
-    assert eventually(lambda: not watch.is_running)
+    assert comes_true(lambda: not watch.is_running)
     notes.nexts[A] = 9
     assert watch.seen().sources[A].next == 9
     assert notes.runs == 2
     watch.stop()
-    assert eventually(lambda: notes.ended == 2)
+    assert comes_true(lambda: notes.ended == 2)
     assert not watch.is_running
 
 
@@ -121,7 +113,7 @@ def test_a_first_look_that_outlasts_the_idle_time_still_answers_who_waits_for_it
     notes = Notes(A, look_s=0.3)
     watch = Watch(notes.begin, WatchTimes(first_look_s=5.0, idle_s=0.0))
     assert watch.seen().sources[A].next == 0
-    assert eventually(lambda: not watch.is_running)
+    assert comes_true(lambda: not watch.is_running)
 
 
 def test_trouble_of_one_source_is_told_only_when_it_lasts_and_the_others_go_on() -> None:
@@ -130,11 +122,11 @@ def test_trouble_of_one_source_is_told_only_when_it_lasts_and_the_others_go_on()
     watch.seen()
     notes.errors[A] = MetadataUnavailableError("no answer")
     notes.nexts[B] = 5
-    assert eventually(lambda: watch.seen().sources[B].next == 5)
-    assert eventually(lambda: told(watch, MetadataUnavailableError))
+    assert comes_true(lambda: watch.seen().sources[B].next == 5)
+    assert comes_true(lambda: told(watch, MetadataUnavailableError))
     notes.nexts[A] = 3
     del notes.errors[A]
-    assert eventually(lambda: not told(watch, MetadataUnavailableError) and watch.seen().sources[A].next == 3)
+    assert comes_true(lambda: not told(watch, MetadataUnavailableError) and watch.seen().sources[A].next == 3)
     watch.stop()
 
 
@@ -143,7 +135,7 @@ def test_final_trouble_is_told_at_once_and_the_next_call_looks_anew() -> None:
     watch = Watch(notes.begin, QUICK)
     watch.seen()
     notes.failure = NoSuchLogError("no such log")
-    assert eventually(lambda: told(watch, NoSuchLogError))
+    assert comes_true(lambda: told(watch, NoSuchLogError))
     assert not watch.is_running
     notes.failure = None
     assert watch.seen().sources[A].next == 0
@@ -155,7 +147,7 @@ def test_a_source_that_never_answers_is_an_error_after_the_deadline() -> None:
     watch = Watch(notes.begin, WatchTimes(first_look_s=0.05, idle_s=0.1))
     with pytest.raises(MetadataUnavailableError, match="metadataServiceUri"):
         watch.seen()
-    assert eventually(lambda: not watch.is_running)
+    assert comes_true(lambda: not watch.is_running)
 
 
 def test_trouble_at_the_first_look_is_what_the_caller_hears() -> None:

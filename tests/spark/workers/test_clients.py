@@ -19,7 +19,7 @@ from bk_spark.options.options import Use, parse_options
 from bk_spark.workers import clients
 from bk_spark.workers.clients import ProcessCache, client, client_config
 from tests.kit.memory_store import MemoryStore, shared_cluster
-from tests.kit.metadata_worlds import eventually
+from tests.kit.waiting import until
 
 
 class Connection:
@@ -178,7 +178,7 @@ def test_a_kept_reader_learns_the_bookies_of_each_plan_and_is_of_one_cluster_and
     reader = clients.detached_reader(options, "c", bookie(1))
     assert clients.detached_reader(options, "c", bookie(2)) is reader
     known = reader._inner._transport._whereabouts._infos
-    eventually(lambda: set(known) == {"b1", "b2"})
+    until(lambda: set(known) == {"b1", "b2"})
     others = [
         clients.detached_reader(replace(options, ledger_password=b"two"), "c", bookie(1)),
         clients.detached_reader(options, "another", bookie(1)),

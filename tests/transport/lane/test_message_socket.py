@@ -21,6 +21,7 @@ from bk_core.transport.lane import message_socket
 from bk_core.transport.lane.message_socket import GONE, LATE, MessageSocket
 from bk_core.wire.lane.direct_messages import Received
 from bk_core.wire.lane.reasons import LaneMessage
+from tests.kit.waiting import eventually
 
 HEAD = struct.pack("<II", 50_000, 50_000)
 
@@ -67,12 +68,6 @@ def pair() -> Iterator[tuple[End, End]]:
             end.socket.close()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():
-            await asyncio.sleep(0.001)
-
-
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -86,11 +81,11 @@ def test_messages_go_both_ways_and_what_is_longer_than_the_system_takes_arrives(
             long = [bytes([k]) * 3_000_000 for k in range(5)]
             here.send(*[LaneMessage(b"rest %d" % k, [long[k], b"more"]) for k in range(5)])
             there.send(LaneMessage(b"short"))
-            await until(lambda: len(there.came) == 5 and len(here.came) == 1)
+            await eventually(lambda: len(there.came) == 5 and len(here.came) == 1)
             assert [bytes(message.frames or b"") for message in there.came] == [each + b"more" for each in long]
             assert [message.rest for message in there.came] == [b"rest %d" % k for k in range(5)]
             assert here.told[0] == "stuck"
-            await until(lambda: here.told[-1] == "left")
+            await eventually(lambda: here.told[-1] == "left")
 
     asyncio.run(story())
 
@@ -104,7 +99,7 @@ def test_what_is_queued_in_a_turn_leaves_at_its_end() -> None:
             assert len(here.out) == 2
             await turns()
             assert (len(here.out), here.told) == (0, ["left"])
-            await until(lambda: len(there.came) == 2)
+            await eventually(lambda: len(there.came) == 2)
 
     asyncio.run(story())
 
@@ -116,7 +111,7 @@ def test_no_more_messages_are_asked_for_while_much_waits() -> None:
             await turns(50)
             assert len(here.out) >= 17, "they stay where they are bounded"
             there.socket.read(True)
-            await until(lambda: len(there.came) == 20)
+            await eventually(lambda: len(there.came) == 20)
 
     asyncio.run(story())
 
@@ -126,13 +121,13 @@ def test_nothing_is_received_while_it_is_not_wanted() -> None:
         with pair() as (here, there):
             there.socket.read(True)
             here.send(LaneMessage(b"a"))
-            await until(lambda: len(there.came) == 1)
+            await eventually(lambda: len(there.came) == 1)
             there.socket.read(False)
             here.send(LaneMessage(b"b"))
             await asyncio.sleep(0.05)
             assert len(there.came) == 1
             there.socket.read(True)
-            await until(lambda: len(there.came) == 2)
+            await eventually(lambda: len(there.came) == 2)
 
     asyncio.run(story())
 
@@ -149,7 +144,7 @@ def test_a_message_that_stands_still_ends_the_connection(monkeypatch: pytest.Mon
             here.socket.send_first(b"more")
             await asyncio.sleep(0.35)
             assert not there.told, "it goes on"
-            await until(lambda: LATE in there.told)
+            await eventually(lambda: LATE in there.told)
             assert there.told == [LATE]
 
     asyncio.run(story())
@@ -198,16 +193,16 @@ def test_the_packets_of_a_long_message_do_not_wake_the_receiver_one_by_one(monke
         message = struct.pack("<II", len(body), 0) + body
         with over_tcp() as (bare, end, sizes):
             await trickle(bare, message)
-            await until(lambda: len(end.came) == 1)
+            await eventually(lambda: len(end.came) == 1)
             bare.sendall(struct.pack("<II", 0, 1) + b"x")
-            await until(lambda: len(end.came) == 2)
+            await eventually(lambda: len(end.came) == 2)
             assert bytes(end.came[0].frames or b"") == body
             assert end.came[1].rest == b"x"
             assert sum(sizes) == len(message) + 9
             assert len(sizes) < 20, f"of {len(message) // PACKET} packets"
             await trickle(bare, message[: len(message) // 2])
             bare.close()
-            await until(lambda: GONE in end.told)
+            await eventually(lambda: GONE in end.told)
 
     asyncio.run(story())
 
@@ -219,7 +214,7 @@ def test_a_long_message_may_come_slowly_but_may_not_stand_still(monkeypatch: pyt
         with over_tcp() as (bare, end, _):
             await trickle(bare, struct.pack("<II", 100_000, 0) + bytes(12 * PACKET), 0.1)
             assert not end.told, "three times the timeout, and never as much as would wake it"
-            await until(lambda: LATE in end.told)
+            await eventually(lambda: LATE in end.told)
             assert end.told == [LATE]
 
     asyncio.run(story())
@@ -239,7 +234,7 @@ def test_who_does_not_read_waits_for_no_message(monkeypatch: pytest.MonkeyPatch)
             there.socket.read(True)
             await asyncio.sleep(0.2)
             assert not there.told, "it could not go on meanwhile"
-            await until(lambda: LATE in there.told)
+            await eventually(lambda: LATE in there.told)
 
     asyncio.run(story())
 
@@ -249,9 +244,9 @@ def test_the_end_of_the_other_side_is_told_once_behind_its_last_message() -> Non
         with pair() as (here, there):
             there.socket.read(True)
             here.send(LaneMessage(b"last", [bytes(100_000)]))
-            await until(lambda: here.told == ["left"])
+            await eventually(lambda: here.told == ["left"])
             here.socket.close()
-            await until(lambda: GONE in there.told)
+            await eventually(lambda: GONE in there.told)
             assert len(there.came) == 1
             there.send(LaneMessage(b"too late"))
             await turns()
@@ -265,7 +260,7 @@ def test_a_connection_that_breaks_while_sending_is_told() -> None:
         with pair() as (here, there):
             there.socket.close()
             here.send(LaneMessage(b"a"))
-            await until(lambda: bool(here.told))
+            await eventually(lambda: bool(here.told))
             assert here.told != ["left"]
             assert len(here.told) == 1
 
@@ -282,7 +277,7 @@ def test_an_error_of_the_receiver_ends_the_connection_and_nothing_behind_it_is_g
             there.on_message = refuse
             there.socket.read(True)
             here.send(LaneMessage(b"a"), LaneMessage(b"b"))
-            await until(lambda: there.error is not None)
+            await eventually(lambda: there.error is not None)
             assert [message.rest for message in there.came] == [b"a"]
             assert len(there.told) == 1
 
@@ -295,7 +290,7 @@ def test_a_receiver_may_close_the_connection() -> None:
             there.on_message = lambda _: there.socket.close()
             there.socket.read(True)
             here.send(LaneMessage(b"a"), LaneMessage(b"b"))
-            await until(lambda: len(there.came) == 1)
+            await eventually(lambda: len(there.came) == 1)
             await turns()
             assert (len(there.came), there.told) == (1, [])
 

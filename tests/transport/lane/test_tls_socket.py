@@ -19,7 +19,8 @@ from bk_core.transport.lane.message_socket import GONE, TURN_BYTES_MAX
 from bk_core.transport.lane.tls_socket import PIECE_BYTES, TlsMessageSocket, TlsSocket, exactly, shake_hands
 from bk_core.wire.lane.reasons import LaneMessage
 from tests.kit.certificates import Authority
-from tests.transport.lane.test_message_socket import End, turns, until
+from tests.kit.waiting import eventually
+from tests.transport.lane.test_message_socket import End, turns
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_messages_of_every_size_come_as_they_went_whatever_the_system_takes(size
             other.send(*back)
             for end in (one, other):
                 end.socket.read(True)
-            await until(lambda: len(one.came) == 30 and len(other.came) == 30)
+            await eventually(lambda: len(one.came) == 30 and len(other.came) == 30)
             for end, went in ((other, there), (one, back)):
                 for came, sent in zip(end.came, went, strict=True):
                     assert (bytes(came.frames or b""), came.rest) == (b"".join(sent.frames), sent.rest)
@@ -94,7 +95,7 @@ def test_what_openssl_has_decrypted_is_taken_although_nothing_more_comes(tls: Tl
             one.send(*(LaneMessage(bytes([n]), [body]) for n in range(3)))
             for wanted in (1, 2, 3):
                 other.socket.read(True)
-                await until(partial(has_come, wanted))
+                await eventually(partial(has_come, wanted))
             assert [came.rest for came in other.came] == [b"\0", b"\1", b"\2"]
 
     asyncio.run(run())
@@ -107,7 +108,7 @@ def test_bytes_behind_the_preamble_that_came_in_its_record_are_not_lost(tls: Tls
         assert await exactly(server, 8) == b"preamble"
         end = End(server, TlsMessageSocket)
         end.socket.read(True)
-        await until(lambda: bool(end.came))
+        await eventually(lambda: bool(end.came))
         assert end.came[0].rest == b"abc"
         end.socket.close()
         client.close()
@@ -122,7 +123,7 @@ def test_a_peer_that_goes_ends_the_connection_once_with_what_it_sent_before(tls:
             await turns()
             one.socket.close()
             other.socket.read(True)
-            await until(lambda: GONE in other.told)
+            await eventually(lambda: GONE in other.told)
             assert [came.rest for came in other.came] == [b"last"]
             assert other.told.count(GONE) == 1
 
@@ -135,7 +136,7 @@ def test_a_changed_byte_ends_the_connection_and_no_message_comes_of_it(tls: Tls)
         end = End(server, TlsMessageSocket)
         end.socket.read(True)
         client.plain.send(b"\x17\x03\x03\x00\x20" + bytes(32))  # a record that the client has not sealed
-        await until(lambda: end.error is not None)
+        await eventually(lambda: end.error is not None)
         client.close()
         assert isinstance(end.error, TlsError)
         assert end.came == []

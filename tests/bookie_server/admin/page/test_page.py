@@ -34,7 +34,8 @@ from bookie_server.admin.page import page as pages
 from bookie_server.admin.page.gatherer import Gatherer, SharedStore
 from bookie_server.admin.page.page import FRAGMENTS_MAX, LIMIT_MAX, Page
 from bookie_server.ports.sockets import listening_socket
-from tests.kit.metadata_worlds import eventually, tree_of
+from tests.kit.metadata_worlds import tree_of
+from tests.kit.waiting import until
 
 METRICS = (
     'bookie_info{bookie="b1",version="1.0"} 1\nbookie_directory_total_bytes{directory="/d"} 100\n'
@@ -364,7 +365,7 @@ def test_many_who_watch_cost_the_store_what_one_does_and_nobody_costs_nothing(
     assert len(looks) == rested, "nobody watches any more"
     assert served.gatherer.store.is_open is False
     served.json("/page/cluster")  # perhaps by the last look, which is not old yet
-    eventually(lambda: (len(looks) > rested, served.opened) == (True, 2))
+    until(lambda: (len(looks) > rested, served.opened) == (True, 2))
 
 
 def test_lists_are_read_one_at_a_time_and_kept_for_a_moment(

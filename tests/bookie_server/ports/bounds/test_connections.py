@@ -27,6 +27,7 @@ from bookie_server.ports.bounds.connections import Address, Connections
 from bookie_server.ports.lane.grpc import GrpcServer
 from bookie_server.ports.lane.streams import AddStream
 from tests.kit.lanes import bookie_config, lane_port
+from tests.kit.waiting import eventually
 
 LOG = "bookie_server.ports"
 
@@ -97,11 +98,6 @@ def play(tmp_path: Path, story: Callable[[Bookie, Any], Any], **changes: Any) ->
             await bookie.stop()
 
     asyncio.run(run())
-
-
-async def eventually(check: Callable[[], bool]) -> None:
-    while not check():
-        await asyncio.sleep(0.02)
 
 
 def is_lost(client: socket.socket) -> bool:
